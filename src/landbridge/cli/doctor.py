@@ -1,0 +1,360 @@
+"""``landbridge doctor``: looks at everything that has to be in order, and says what to do where it isn't."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from landbridge import __version__
+from landbridge.cli import output, units
+from landbridge.cli.options import ContextName, Json, data_folder
+from landbridge.cli.text import printable
+from landbridge.client import context as contexts
+from landbridge.client.context import Context, parse_url
+from landbridge.errors import BusError, StoreBusy
+
+#: Exit status when a check has failed.
+FAILED = 70
+PACKAGES = (
+    "msgspec",
+    "uvloop",
+    "typer",
+    "rich",
+    "structlog",
+    "cryptography",
+    "PyJWT",
+    "uvicorn",
+    "prometheus-client",
+)
+#: Seconds of an fsync. A slow one bounds how quickly single messages are acked, and nothing else.
+SLOW_FSYNC = 0.025
+#: Bytes free on the disk.
+LITTLE_ROOM, NO_ROOM = 1 << 30, 100 << 20
+#: Seconds between the clocks of this machine and the terminal's.
+CLOCK_OFF, CLOCK_WRONG = 1.0, 30.0
+#: Seconds before a token's end.
+EXPIRES_SOON = 3 * 86400.0
+PINGS = 20
+CONNECT_WITHIN = 5.0
+
+
+class Check(NamedTuple):
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    detail: str
+    hint: str = ""
+
+
+def doctor(
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The data folder to look at, as for 'landbridge up'."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The port that 'landbridge up' would use.")
+    ] = 7420,
+    http_port: Annotated[int, typer.Option(min=1, max=65535, help="And the one for HTTP.")] = 7480,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read the whole store and check every message's checksum.")
+    ] = False,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Check versions, configuration, connection, clock, ports and store. Status 70 if something has failed.
+
+    \b
+    Examples:
+      landbridge doctor
+      landbridge doctor --deep --data ./bus
+    """
+    folder = (data or data_folder()).absolute()
+    checks = [*_software(), *_configuration()]
+    where, found = _context(context)
+    checks += found
+    if where is not None:
+        from landbridge.cli.loop import run
+
+        checks += run(_terminal(where))
+    checks += [*_ports(where, port, http_port), *_folder(folder), *_store(folder, deep=deep)]
+    ok = all(check.state != "fail" for check in checks)
+    output.emit({"ok": ok, "checks": [check._asdict() for check in checks]}, lambda _: _show(checks))
+    if not ok:
+        raise typer.Exit(FAILED)
+
+
+def _show(checks: list[Check]) -> None:
+    width = max(len(check.check) for check in checks)
+    if not output.on_terminal():
+        for check in checks:
+            print(f"{check.state:<4}  {check.check.ljust(width)}  {printable(check.detail)}")
+            if check.hint:
+                print(f"      {' ' * width}  hint: {printable(check.hint)}")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    marks = {"ok": Text("✓", "green"), "warn": Text("!", "bold yellow"), "fail": Text("✗", "bold red")}
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(marks[check.state], Text(check.check, "bold"), Text(printable(check.detail)))
+        if check.hint:
+            table.add_row(
+                "", "", Text(f"→ {printable(check.hint)}", "dim" if check.state == "ok" else "yellow")
+            )
+    screen = output.console()
+    screen.print(table)
+    bad = {state: sum(check.state == state for check in checks) for state in ("warn", "fail")}
+    if bad["fail"]:
+        screen.print(f"\n{bad['fail']} failed, {bad['warn']} to look at", style="bold red")
+    elif bad["warn"]:
+        screen.print(f"\nworks, {bad['warn']} to look at", style="bold yellow")
+    else:
+        screen.print("\nall is well", style="bold green")
+
+
+# -- software and configuration ------------------------------------------------------------------------
+
+
+def _software() -> Iterator[Check]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    recent = sys.version_info >= (3, 11)
+    yield Check("python", "ok" if recent else "fail", python, "" if recent else "needs 3.11 or newer")
+    import sqlite3
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions, missing = [f"landbridge {__version__}"], []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    versions.append(f"SQLite {sqlite3.sqlite_version}")
+    yield Check("packages", "ok", ", ".join(versions))
+    if missing:
+        yield Check(
+            "packages", "warn", f"missing: {', '.join(missing)}", "pip install 'landbridge[terminal]'"
+        )
+
+
+def _configuration() -> Iterator[Check]:
+    home = contexts.home()
+    if not home.is_dir():
+        yield Check("config", "warn", f"{home} is not there yet", "'landbridge up' makes it")
+        return
+    # Tokens are in the contexts' files: these must be ours alone. The folder around them may be seen.
+    paths = [home / "contexts", *(home / "contexts").glob("*.json")]
+    open_to_others = [path for path in paths if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077]
+    if open_to_others:
+        seen = ", ".join(str(path) for path in open_to_others[:3])
+        yield Check("config", "warn", f"others can read {seen}", f"chmod -R go= {home / 'contexts'}")
+    else:
+        yield Check("config", "ok", f"{home}, {len(paths) - 1} contexts, readable by you alone")
+
+
+def _context(name: str | None) -> tuple[Context | None, list[Check]]:
+    try:
+        where = contexts.resolve(context=name)
+        parse_url(where.url)
+    except BusError as error:
+        return None, [Check("context", "fail", str(error), error.hint)]
+    chosen = name or ("from the environment" if os.environ.get("LANDBRIDGE_URL") else contexts.current())
+    detail = f"{chosen}, {where.url}"
+    left = _token_left(where.token)
+    if left is None:
+        return where, [Check("context", "ok", detail)]
+    if left <= 0:
+        return where, [
+            Check(
+                "context",
+                "fail",
+                f"{detail}: its token has expired",
+                "restart the terminal, or get a new token",
+            )
+        ]
+    state: Literal["ok", "warn"] = "ok" if left > EXPIRES_SOON else "warn"
+    return where, [Check("context", state, f"{detail}, token valid for {units.span(left)}")]
+
+
+def _token_left(token: str) -> float | None:
+    """Seconds until it expires, as it says itself; None where it says nothing."""
+    import base64
+    import binascii
+
+    import msgspec
+
+    try:
+        part = token.split(".")[1]
+        claims = msgspec.json.decode(
+            base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=dict[str, Any]
+        )
+        return float(claims["exp"]) - time.time()
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error, msgspec.MsgspecError):
+        return None
+
+
+# -- the terminal --------------------------------------------------------------------------------------
+
+
+async def _terminal(where: Context) -> list[Check]:
+    from landbridge.client.bus import Bus
+    from landbridge.client.link import dial_of
+
+    try:
+        async with (
+            asyncio.timeout(CONNECT_WITHIN),
+            Bus(dial_of(where), where.token, name="landbridge doctor") as bus,
+        ):
+            pings = [await bus.ping() for _ in range(PINGS)]
+            before = time.time()
+            info = await bus.call("terminal.info")
+            middle = (before + time.time()) / 2
+    except TimeoutError:
+        return [Check("terminal", "fail", f"no answer from {where.url} within {CONNECT_WITHIN:.0f} s")]
+    except BusError as error:
+        return [Check("terminal", "fail", str(error), error.hint)]
+    version, uptime = info["version"], units.span((info["time"] - info["started_at"]) / 1e6)
+    same = version == __version__
+    return [
+        Check(
+            "terminal",
+            "ok" if same else "warn",
+            f"{info['name']}, version {version}, up for {uptime}",
+            "" if same else f"this is version {__version__}; update the older one",
+        ),
+        Check("latency", "ok", f"median {units.span(_median(pings))}, worst {units.span(max(pings))}"),
+        _clock(info["time"] / 1e6 - middle),
+    ]
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _clock(difference: float) -> Check:
+    detail = f"the terminal's is {units.span(abs(difference))} {'ahead' if difference > 0 else 'behind'}"
+    if abs(difference) < CLOCK_OFF:
+        return Check("clock", "ok", detail)
+    state: Literal["warn", "fail"] = "warn" if abs(difference) < CLOCK_WRONG else "fail"
+    return Check("clock", state, detail, "set the clocks by NTP: delays, expiry and tokens depend on them")
+
+
+def _ports(where: Context | None, port: int, http_port: int) -> Iterator[Check]:
+    local = None
+    if where is not None:
+        address = parse_url(where.url)
+        local = address.port if contexts.is_loopback(address.host) else None
+    yield _port("bus port", port, "--port", "by the context's terminal" if local == port else "")
+    yield _port("http port", http_port, "--http-port", "and healthy" if _healthy(http_port) else "")
+
+
+def _port(check: str, port: int, option: str, known: str) -> Check:
+    import socket
+
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        if known:
+            return Check(check, "ok", f"{port} is in use, {known}")
+        hint = f"'landbridge up {option} …' takes another"
+        return Check(check, "warn", f"{port} can't be had: {error.strerror}", hint)
+    return Check(check, "ok", f"{port} is free")
+
+
+def _healthy(port: int) -> bool:
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().read(16) == b"ok\n"
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+# -- the disk ------------------------------------------------------------------------------------------
+
+
+def _folder(folder: Path) -> Iterator[Check]:
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Check(
+            "data", "fail", f"{there} can't be written", "give --data another folder, or mend its rights"
+        )
+        return
+    free = shutil.disk_usage(there).free
+    detail = f"{folder}{'' if there == folder else ' (not there yet)'}, {units.size(free)} free"
+    if free < NO_ROOM:
+        yield Check("data", "fail", detail, "make room: a terminal without any refuses publishes")
+    else:
+        yield Check("data", "ok" if free >= LITTLE_ROOM else "warn", detail)
+    try:
+        seconds = _fsync_time(there)
+    except OSError as error:
+        yield Check("fsync", "fail", f"{there}: {error.strerror}", "is the disk full or read-only?")
+        return
+    slow = seconds > SLOW_FSYNC
+    hint = "each single publish waits for it; publish in bulk, or use a faster disk" if slow else ""
+    yield Check("fsync", "warn" if slow else "ok", f"median {units.span(seconds)}", hint)
+
+
+def _fsync_time(folder: Path) -> float:
+    """Seconds that a small write takes to be on disk."""
+    import tempfile
+
+    times = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(16):
+            file.write(b"\0" * 4096)
+            file.flush()
+            begin = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - begin)
+    return _median(times)
+
+
+def _store(folder: Path, *, deep: bool) -> Iterator[Check]:
+    path = folder / "bus.db"
+    if not path.exists():
+        yield Check("store", "ok", "none yet")
+        return
+    if not os.access(path, os.R_OK):
+        yield Check("store", "fail", f"{path} can't be read", "is it another user's?")
+        return
+    held = units.size(sum(file.stat().st_size for file in folder.glob("bus.db*")))
+    if not deep:
+        yield Check("store", "ok", f"{path}, {held}", "--deep checks what is in it")
+        return
+    from landbridge.stores.sqlite import SqliteStore
+
+    store = SqliteStore(path)
+    try:
+        store.open()
+        try:
+            findings = store.check()
+        finally:
+            store.close()
+    except StoreBusy as error:
+        yield Check("store", "warn", f"not checked: {error}", "stop the terminal to check its store")
+        return
+    except BusError as error:
+        yield Check("store", "fail", str(error), error.hint)
+        return
+    if not findings:
+        yield Check("store", "ok", f"{path}, {held}, every checksum is right")
+    for finding in findings[:20]:
+        yield Check("store", "fail", finding, "restore a backup, or seek the group past it")
+    if len(findings) > 20:
+        yield Check("store", "fail", f"and {len(findings) - 20} more")

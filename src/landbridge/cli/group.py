@@ -1,0 +1,270 @@
+"""``landbridge group``: the audiences of a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from landbridge.cli import output, units
+from landbridge.cli.options import ContextName, Group, Json, Topic, given, pairs
+from landbridge.cli.output import Column
+
+app = typer.Typer(no_args_is_help=True, help="Groups: the audiences of a topic. Each gets every message.")
+
+LIST = [
+    Column("Topic", "topic", style="cyan"),
+    Column("Group", "name", style="cyan"),
+    Column("Discipline", "discipline"),
+    Column("Lag", "lag", units.count, "yellow"),
+    Column("Leased", "leased", units.count),
+    Column("Retrying", "retrying", units.count, "yellow"),
+    Column("Consumers", "consumers", units.count),
+    Column("Settled to", "floor", units.count),
+]
+SHOW = [
+    Column("Discipline", "discipline"),
+    Column("Lag", "lag", units.count, "yellow"),
+    Column("Settled to", "floor", units.count),
+    Column("Leased", "leased", units.count),
+    Column("Retrying", "retrying", units.count),
+    Column("Ack within", "ack_within", units.span),
+    Column("Max attempts", "max_attempts", units.count),
+    Column("Backoff", "backoff", units.span),
+    Column("Backoff at most", "backoff_most", units.span),
+    Column("Dead letters", "dead_letter"),
+    Column("Match", "match"),
+    Column("Kept", "kept"),
+]
+CONSUMERS = [
+    Column("Consumer", "who", style="cyan"),
+    Column("Held", "held", units.count),
+    Column("Prefetch", "prefetch", units.count),
+]
+
+
+@app.command()
+def create(
+    topic: Topic,
+    name: Group,
+    discipline: Annotated[
+        Literal["fifo", "lifo", "priority"] | None,
+        typer.Option(help="In which order messages are taken.", show_default="fifo"),
+    ] = None,
+    ack_within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SPAN",
+            parser=units.parse_span,
+            help="Time to settle a message, after which another consumer gets it.",
+            show_default="30s",
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Deliveries before a message is buried.", show_default="10"),
+    ] = None,
+    backoff: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SPAN",
+            parser=units.parse_span,
+            help="Wait before the second attempt; doubles with each one.",
+            show_default="1s",
+        ),
+    ] = None,
+    backoff_most: Annotated[
+        float | None,
+        typer.Option(metavar="SPAN", parser=units.parse_span, help="Longest wait.", show_default="1m"),
+    ] = None,
+    dead_letter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Where buried messages go, or 'none'.",
+            show_default="TOPIC.dead",
+        ),
+    ] = None,
+    match_key: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only messages whose key matches, e.g. 'eu-*'.")
+    ] = None,
+    match_header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATTERN", help="Only messages whose header matches. Repeatable."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|TIME",
+            parser=units.parse_start,
+            help="Where to begin: an ISO 8601 time, '10m ago', -10m.",
+            show_default="earliest",
+        ),
+    ] = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Create a group. Creating one that is there with the same options changes nothing.
+
+    \b
+    Examples:
+      landbridge group create orders billing --ack-within 1m --max-attempts 5
+      landbridge group create orders eu --match-key 'eu-*' --from latest
+    """
+    from landbridge.cli.loop import ask
+
+    match = given(key=match_key, headers=pairs(match_header or [], "match") or None)
+    options = given(
+        discipline=discipline,
+        ack_within=ack_within,
+        max_attempts=max_attempts,
+        backoff=backoff,
+        backoff_most=backoff_most,
+        dead_letter="" if dead_letter == "none" else dead_letter,
+        match=match or None,
+        start=_start(start),
+    )
+    result = ask(context, "group.create", topic=topic, name=name, **options)
+    output.emit(
+        result, lambda group: output.done(f"the group {name} of {topic} is there, lag {group['lag']:,}")
+    )
+
+
+def _start(start: str | float | None) -> str | int | None:
+    """As the terminal wants it: a moment in microseconds."""
+    return int(start * 1_000_000) if isinstance(start, float) else start
+
+
+@app.command("list")
+def list_groups(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic's.")] = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """List groups, with how far behind they are.
+
+    \b
+    Examples:
+      landbridge group list
+      landbridge group list orders
+    """
+    from landbridge.cli.loop import ask_all
+
+    rows = ask_all(context, "group.list", "groups", **given(topic=topic))
+    empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
+    output.emit(rows, lambda rows: output.table(LIST, rows, empty=empty))
+
+
+@app.command()
+def show(topic: Topic, name: Group, context: ContextName = None, json: Json = False) -> None:
+    """Show a group: where it is, its options and its consumers.
+
+    \b
+    Examples:
+      landbridge group show orders billing
+    """
+    from landbridge.cli.loop import ask
+
+    output.emit(ask(context, "group.show", topic=topic, name=name), _show)
+
+
+def _show(group: dict[str, Any]) -> None:
+    options = group["options"]
+    dead = options["dead_letter"]
+    match = options["match"] or {}
+    patterns = {"key": match.get("key"), **match.get("headers", {})}
+    row = {
+        **options,
+        **group,
+        "dead_letter": f"{group['topic']}.dead" if dead is None else dead or "none",
+        "match": " ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern)
+        or "everything",
+        "kept": "on disk" if group["durable"] else "while its subscriber is connected",
+    }
+    output.record(f"{group['topic']} › {group['name']}", SHOW, row)
+    print()
+    output.table(CONSUMERS, group["consumers"], empty="  no consumers")
+
+
+@app.command()
+def seek(
+    topic: Topic,
+    name: Group,
+    to: Annotated[
+        str | None, typer.Option(metavar="OFFSET|earliest|latest", help="Go to an offset, or to an end.")
+    ] = None,
+    time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIME", parser=units.parse_moment, help="Go to a time: ISO 8601, '10m ago' or -10m."
+        ),
+    ] = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Move a group: back to read messages again, or forward to skip some.
+
+    \b
+    Examples:
+      landbridge group seek orders billing --to earliest
+      landbridge group seek orders billing --to 1200
+      landbridge group seek orders billing --time '2h ago'
+    """
+    from landbridge.cli.loop import ask
+
+    if (to is None) == (time is None):
+        raise typer.BadParameter("give either --to or --time")
+    target: dict[str, Any]
+    if to is None:
+        assert time is not None
+        target = {"time": int(time * 1_000_000)}
+    elif to in ("earliest", "latest"):
+        target = {"to": to}
+    elif to.isascii() and to.isdecimal():
+        target = {"to": int(to)}
+    else:
+        raise typer.BadParameter(f"{to!r} is neither an offset nor 'earliest' or 'latest'")
+    result = ask(context, "group.seek", topic=topic, name=name, **target)
+    output.emit(
+        result,
+        lambda group: output.done(
+            f"{name} goes on at offset {group['floor']:,} of {topic}, lag {group['lag']:,}"
+        ),
+    )
+
+
+@app.command()
+def redrive(topic: Topic, name: Group, context: ContextName = None, json: Json = False) -> None:
+    """Give a group its dead letters again. Those go back into the topic, for this group alone.
+
+    \b
+    Examples:
+      landbridge group redrive orders billing
+    """
+    from landbridge.cli.loop import ask
+
+    result = ask(context, "group.redrive", within=None, topic=topic, name=name)
+    output.emit(
+        result, lambda result: output.done(f"{result['redriven']:,} messages redriven to {name} of {topic}")
+    )
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    name: Group,
+    force: Annotated[bool, typer.Option("--force", help="Also if it hasn't settled everything.")] = False,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Delete a group. The messages stay in the topic.
+
+    \b
+    Examples:
+      landbridge group delete orders billing
+    """
+    from landbridge.cli.loop import ask
+
+    result = ask(context, "group.delete", topic=topic, name=name, force=force)
+    output.emit(result, lambda _: output.done(f"the group {name} of {topic} is deleted"))

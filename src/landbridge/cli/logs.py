@@ -1,0 +1,84 @@
+"""The log of a process that stays: pretty on a terminal, JSON lines otherwise, always on stderr.
+
+What is logged may come from strangers, so control characters are shown as escapes; and no token gets into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Any
+
+import msgspec
+import structlog
+from structlog.typing import EventDict
+
+from landbridge.cli.text import printable, printable_block, redact
+from landbridge.errors import BadRequest
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+#: Fields whose values are never shown.
+SECRET = frozenset({"token", "authorization", "password", "secret"})
+
+
+def configure(level: str) -> None:
+    if level not in LEVELS:
+        raise BadRequest(f"no log level {level!r}", hint=", ".join(LEVELS))
+    pretty = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty, key="time"),
+            # Before `harmless`: a traceback may quote a token. Without local variables, which hold some.
+            structlog.processors.format_exc_info,
+            harmless,
+            _console() if pretty else structlog.processors.JSONRenderer(_to_json),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(handlers=[_Forward()], level=max(LEVELS[level], logging.WARNING), force=True)
+
+
+def _console() -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        timestamp_key="time", pad_event_to=16, exception_formatter=structlog.dev.plain_traceback
+    )
+
+
+def _to_json(event: dict[str, Any], **options: Any) -> str:
+    first = {name: event.pop(name) for name in ("time", "level", "event") if name in event}
+    return msgspec.json.encode({**first, **event}, enc_hook=str).decode()
+
+
+def harmless(logger: Any, method: str, event: EventDict) -> EventDict:
+    """A processor: strings without control characters and tokens."""
+    for name, value in event.items():
+        if name in SECRET:
+            event[name] = "[hidden]"
+        elif isinstance(value, str):
+            event[name] = redact(printable_block(value) if name == "exception" else printable(value))
+        elif not isinstance(value, int | float | None):
+            event[name] = redact(printable(str(value)))
+    return event
+
+
+class _Forward(logging.Handler):
+    """What libraries log goes the same way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger()
+        log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+
+
+def take_over(loop: asyncio.AbstractEventLoop) -> Any:
+    """Errors that nobody awaited are logged. Returns the log."""
+    log = structlog.get_logger("landbridge.cli")
+
+    def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        log.error(context.get("message") or "unexpected error", exc_info=context.get("exception"))
+
+    loop.set_exception_handler(failed)
+    return log

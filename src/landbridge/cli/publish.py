@@ -1,0 +1,315 @@
+"""``landbridge publish``: one message, or a line of stdin each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from landbridge.cli import output, units
+from landbridge.cli.options import ContextName, Json, Topic, given, pairs
+from landbridge.errors import BadRequest, BusError, TooLarge
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
+    from landbridge.client.publisher import Publisher
+
+STDIN = 0
+#: Bytes gathered from stdin before they are cut into lines, if they come that quickly.
+CHUNK = 1 << 20
+#: Bytes of one line. Far above what a terminal takes; below what would hurt us.
+LONGEST_LINE = 64 << 20
+#: Messages handed over at a time with --repeat.
+STEP = 4096
+
+
+def publish(
+    topic: Topic,
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAYLOAD | -",
+            help="The message. '-', or nothing on a pipe: every line of stdin is one.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="A key, for the groups' filters and for you.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Repeatable.")] = None,
+    priority: Annotated[int, typer.Option(min=0, max=9, help="For groups of discipline priority.")] = 0,
+    delay: Annotated[
+        float | None,
+        typer.Option(metavar="SPAN", parser=units.parse_span, help="Deliver it so much later (30s, 5m)."),
+    ] = None,
+    expires: Annotated[
+        float | None,
+        typer.Option(metavar="SPAN", parser=units.parse_span, help="Don't deliver it after so long (1h)."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Publish the whole file as one message.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Publish messages. Returns when they are stored.
+
+    \b
+    Examples:
+      landbridge publish orders '{"id": 1}' --key eu --header source=shop
+      landbridge publish orders --file invoice.pdf
+      tail -f access.log | landbridge publish logs
+    """
+    from landbridge.cli.loop import run
+
+    options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
+    job = _Job(topic, options, delay, expires)
+    if payload is not None and file is not None:
+        raise typer.BadParameter("give a payload or --file, not both")
+    if file is not None:
+        run(job.publish(context, _read(file), repeat))
+    elif payload is not None and payload != "-":
+        run(job.publish(context, payload.encode(errors="surrogateescape"), repeat))
+    elif payload is None and sys.stdin.isatty():
+        raise typer.BadParameter("give a payload, or '-' to type messages line by line")
+    elif repeat != 1:
+        raise typer.BadParameter("--repeat is for one payload, not for lines of stdin")
+    else:
+        run(job.publish_lines(context))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"can't read {file}: {error.strerror}") from None
+
+
+class _Job:
+    """What is to be published, and where to."""
+
+    def __init__(
+        self, topic: str, options: dict[str, Any], delay: float | None, expires: float | None
+    ) -> None:
+        self.topic = topic
+        #: As the publisher's ``send`` takes them, without the moments.
+        self._options = options
+        self._delay, self._expires = delay, expires
+
+    def options(self) -> dict[str, Any]:
+        """For a message that is published now."""
+        now = time.time()
+        moments = given(
+            deliver_at=None if self._delay is None else now + self._delay,
+            expires_at=None if self._expires is None else now + self._expires,
+        )
+        return {**self._options, **moments}
+
+    async def publish(self, context: str | None, payload: bytes, repeat: int) -> None:
+        from landbridge.cli.loop import connected
+
+        async with connected(context, "landbridge publish") as bus:
+            if repeat == 1:
+                receipt = await bus.publish(self.topic, payload, **self.options())
+                result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
+                output.emit(
+                    result,
+                    lambda _: output.done(
+                        f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
+                    ),
+                )
+            else:
+                await self._many(bus, _repeated(payload, repeat), messages=repeat)
+
+    async def publish_lines(self, context: str | None) -> None:
+        from landbridge.cli.loop import connected
+
+        async with connected(context, "landbridge publish") as bus:
+            await self._many(bus, _lines(), size=_size_of_stdin())
+
+    async def _many(
+        self, bus: Bus, chunks: AsyncIterator[tuple[int, list[bytes]]], *, messages: int = 0, size: int = 0
+    ) -> None:
+        """Publish chunks of payloads, (bytes so far, payloads) each.
+
+        messages, size: how much will come, 0 where nobody knows."""
+        began = time.perf_counter()
+        publisher = bus.publisher(self.topic)
+        progress = _Progress(bus, publisher, messages, size)
+        interrupted: BaseException | None = None
+        try:
+            async with progress:
+                try:
+                    async for position, payloads in chunks:
+                        progress.position = position
+                        await self._send(publisher, payloads)
+                except asyncio.CancelledError as error:
+                    interrupted = error  # what was taken from stdin is stored all the same
+                await publisher.flush()
+        except BusError as error:
+            error.add_note(f"{publisher.stored} messages were stored")
+            raise
+        seconds = time.perf_counter() - began
+        _tell(self.topic, publisher.stored, seconds)
+        if interrupted is not None:
+            raise interrupted
+
+    async def _send(self, publisher: Publisher, payloads: list[bytes]) -> None:
+        options = self.options()
+        if not options:
+            await publisher.send_many(payloads)
+        else:
+            for payload in payloads:
+                await publisher.send(payload, **options)
+
+
+def _tell(topic: str, stored: int, seconds: float) -> None:
+    rate = stored / seconds if seconds else 0.0
+    result = {"topic": topic, "published": stored, "seconds": round(seconds, 6), "rate": round(rate, 1)}
+    messages = "1 message" if stored == 1 else f"{stored:,} messages"
+    output.emit(
+        result,
+        lambda _: output.done(f"{messages} stored in {topic} in {units.span(seconds)}, {rate:,.0f} a second"),
+    )
+
+
+async def _repeated(payload: bytes, repeat: int) -> AsyncIterator[tuple[int, list[bytes]]]:
+    for at in range(0, repeat, STEP):
+        yield 0, [payload] * min(STEP, repeat - at)
+
+
+# -- stdin ---------------------------------------------------------------------------------------------
+
+
+def _size_of_stdin() -> int:
+    """Bytes, where it is a file; otherwise 0."""
+    status = os.fstat(STDIN)
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+async def _lines() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """The lines of stdin in chunks, with the number of bytes read. A chunk is what has come so far, so that
+    ``tail -f`` is published line by line and a large file in large batches."""
+    loop = asyncio.get_running_loop()
+    # Two chunks wait at most: reading goes on while we send, and stops when the terminal holds us back.
+    waiting: asyncio.Queue[tuple[int, list[bytes]] | BaseException | None] = asyncio.Queue(2)
+
+    def read() -> None:
+        try:
+            for item in _read_lines():
+                asyncio.run_coroutine_threadsafe(waiting.put(item), loop).result()
+            last: BaseException | None = None
+        except BaseException as error:
+            last = error
+        try:
+            asyncio.run_coroutine_threadsafe(waiting.put(last), loop).result()
+        except RuntimeError:
+            pass  # the loop is closed: we were interrupted, and nobody waits for us
+
+    # A thread of its own, which doesn't keep the process alive: nothing but input ends its read.
+    threading.Thread(target=read, name="landbridge-stdin", daemon=True).start()
+    while (item := await waiting.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        yield item
+
+
+def _read_lines() -> Iterator[tuple[int, list[bytes]]]:
+    position = 0
+    # The beginning of a line whose end hasn't come: in pieces, so that a long line is copied once.
+    begun: list[bytes] = []
+    held = 0
+    while data := _read_chunk():
+        position += len(data)
+        lines = data.split(b"\n")
+        if len(lines) > 1:
+            lines[0] = b"".join((*begun, lines[0]))
+            rest = lines.pop()
+            begun, held = ([rest], len(rest)) if rest else ([], 0)
+            yield position, lines
+        else:
+            begun.append(data)
+            held += len(data)
+            if held > LONGEST_LINE:
+                raise TooLarge(
+                    f"a line of more than {units.size(LONGEST_LINE)}", hint="publish a whole file with --file"
+                )
+    if begun:
+        yield position, [b"".join(begun)]
+
+
+def _read_chunk() -> bytes:
+    """What there is to read, waiting only for the first byte. Empty at the end."""
+    parts = [os.read(STDIN, CHUNK)]
+    size = len(parts[0])
+    while parts[-1] and size < CHUNK and select.select([STDIN], [], [], 0)[0]:
+        parts.append(os.read(STDIN, CHUNK - size))
+        size += len(parts[-1])
+    return b"".join(parts)
+
+
+# -- progress ------------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """A bar on stderr while many messages are on their way, where somebody is looking."""
+
+    #: Seconds before it appears, so that short work doesn't flicker.
+    AFTER = 0.3
+    EVERY = 0.1
+
+    def __init__(self, bus: Bus, publisher: Publisher, messages: int, size: int) -> None:
+        self._bus = bus
+        self._publisher = publisher
+        self._messages, self._size = messages, size
+        #: Bytes of stdin taken so far.
+        self.position = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        # With stdin on the terminal, a bar would be in the way of whoever is typing.
+        if sys.stderr.isatty() and not output.choice.json and not (sys.stdin.isatty() and not self._messages):
+            self._task = asyncio.ensure_future(self._show())
+
+    async def __aexit__(self, *error: Any) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])  # the bar is gone before the result is printed
+
+    async def _show(self) -> None:
+        await asyncio.sleep(self.AFTER)
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        began = time.perf_counter() - self.AFTER
+        total = self._messages or self._size or None
+        columns = (
+            SpinnerColumn(),
+            *((BarColumn(), TextColumn("{task.percentage:>3.0f} %")) if total else ()),
+            TextColumn("[bold]{task.fields[stored]}[/bold] stored"),
+            TextColumn("[cyan]{task.fields[rate]}/s[/cyan]"),
+            TimeElapsedColumn(),
+            TextColumn("[yellow]{task.fields[trouble]}[/yellow]"),
+        )
+        with Progress(
+            *columns, console=output.console(stderr=True), auto_refresh=False, transient=True
+        ) as bar:
+            task = bar.add_task("", total=total, stored="0", rate="0", trouble="")
+            while True:
+                stored = self._publisher.stored
+                bar.update(
+                    task,
+                    completed=stored if self._messages else self.position,
+                    stored=units.count(stored),
+                    rate=units.count(stored / (time.perf_counter() - began)),
+                    trouble="waiting for the terminal…" if self._bus.link is None else "",
+                    refresh=True,
+                )
+                await asyncio.sleep(self.EVERY)

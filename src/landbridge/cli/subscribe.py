@@ -1,0 +1,296 @@
+"""``landbridge subscribe``: read a topic, a line for each message."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import signal
+import sys
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from landbridge.cli import output, units
+from landbridge.cli.options import ContextName, Json, Topic
+from landbridge.cli.text import printable, printable_block
+from landbridge.errors import BusError, LeaseLost, UnknownGroup, UnknownTopic
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
+    from landbridge.client.message import DeliveredBatch, Message
+    from landbridge.client.subscription import Subscription
+
+#: Messages that may be here and unsettled. A group's other consumers want some too; nobody shares the group
+#: that lives with its subscriber.
+PREFETCH, PREFETCH_ALONE = 10_000, 100_000
+#: With --no-ack nothing is ever settled, so this is where reading would stop.
+PREFETCH_UNSETTLED = 1_000_000
+
+Count = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="earliest|latest|TIME",
+        parser=units.parse_start,
+        help="Where a new group begins: an ISO 8601 time, '10m ago', -10m. ",
+        show_default="earliest with a group, latest without",
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SPAN", parser=units.parse_span, help="End when nothing has come for so long (5, 1m)."
+    ),
+]
+
+#: Prints the first so many messages of a batch.
+Printer = Callable[["DeliveredBatch", int], None]
+
+
+def subscribe(
+    topic: Topic,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Read as this group, which is made if it is missing. Without: for yourself, from now on."
+        ),
+    ] = None,
+    count: Count = None,
+    start: Start = None,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Look only: the group gets the messages again afterwards.")
+    ] = False,
+    wait: Wait = None,
+    batch: Annotated[
+        bool,
+        typer.Option(
+            "--batch", help="Show which messages came together; with --json, an array for each batch."
+        ),
+    ] = False,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Read messages, until Ctrl-C. Each is acked when it is printed.
+
+    On a pipe, payloads are printed as they are, a line each.
+
+    \b
+    Examples:
+      landbridge subscribe orders
+      landbridge subscribe orders --group billing --json | jq .payload
+      landbridge subscribe orders --from '1h ago' --wait 2s | wc -l
+    """
+    reader = Reader(topic, group, start, count=count, wait=wait, ack=not no_ack)
+    reader.run(context, printer(batches=batch))
+
+
+class Reader:
+    """One reading of a topic. ``wait``: seconds without a message after which it ends, None = never."""
+
+    def __init__(
+        self,
+        topic: str,
+        group: str | None,
+        start: str | float | None,
+        *,
+        count: int | None = None,
+        wait: float | None = None,
+        ack: bool = True,
+    ) -> None:
+        self._topic, self._group, self._start = topic, group, start
+        #: Messages still wanted; None = all.
+        self._left = count
+        self._wait = wait
+        self._ack = ack
+        self._held: list[DeliveredBatch] = []
+
+    def run(self, context: str | None, show: Printer) -> None:
+        """Until there is enough, or SIGINT or SIGTERM."""
+        from landbridge.cli.loop import run
+
+        try:
+            run(self._main(context, show))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            pass  # the usual way to end it
+
+    async def _main(self, context: str | None, show: Printer) -> None:
+        from landbridge.cli.loop import connected
+
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        async with connected(context, "landbridge subscribe") as bus:
+            await self._warn(bus)
+            prefetch = (
+                PREFETCH_ALONE if self._group is None else PREFETCH if self._ack else PREFETCH_UNSETTLED
+            )
+            prefetch = min(prefetch, self._left or prefetch)
+            async with bus.subscribe(
+                self._topic, group=self._group, prefetch=prefetch, start=self._start
+            ) as subscription:
+                holding = asyncio.ensure_future(self._hold(bus, subscription))
+                try:
+                    await self._read(subscription, show)
+                finally:
+                    holding.cancel()
+
+    async def _warn(self, bus: Bus) -> None:
+        """Say what might surprise."""
+        if self._group is None or self._start is None:
+            return
+        try:
+            await bus.call("group.show", topic=self._topic, name=self._group)
+        except (UnknownGroup, UnknownTopic):
+            return
+        except BusError:
+            return  # subscribing will tell
+        output.note(
+            f"the group {self._group} exists and goes on where it is, whatever --from says; "
+            "'landbridge group seek' moves it"
+        )
+
+    async def _read(self, subscription: Subscription, show: Printer) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._wait):
+                    batch = await subscription.next_batch()
+            except TimeoutError:
+                return
+            if batch is None:
+                return
+            count = len(batch) if self._left is None else min(self._left, len(batch))
+            show(batch, count)
+            if not self._ack:
+                self._held.append(batch)
+            elif count == len(batch):
+                await _settled(batch.ack())
+            else:
+                for message in islice(batch, count):
+                    await _settled(message.ack())
+            if self._left is not None:
+                self._left -= count
+                if not self._left:
+                    return
+
+    async def _hold(self, bus: Bus, subscription: Subscription) -> None:
+        """With --no-ack: extend the leases of what was only looked at. If they expired, every message would
+        come again and again, and be buried after the group's last attempt."""
+        if self._ack or subscription.at_most_once or subscription.group is None:
+            return
+        group = await bus.call("group.show", topic=self._topic, name=subscription.group)
+        while True:
+            await asyncio.sleep(group["options"]["ack_within"] / 3)
+            for batch in self._held:
+                await _settled(batch.extend())
+
+
+async def _settled(settlement: asyncio.Future[None]) -> None:
+    try:
+        await settlement
+    except LeaseLost:
+        pass  # printing took too long, or the connection was lost: it comes again
+
+
+# -- printing ------------------------------------------------------------------------------------------
+
+
+def printer(*, batches: bool = False) -> Printer:
+    if output.choice.json:
+        return _print_json_batch if batches else _print_json
+    if output.on_terminal():
+        return _pretty(batches=batches)
+    return print_payloads
+
+
+def print_payloads(batch: DeliveredBatch, count: int) -> None:
+    payloads = batch.payloads if count == len(batch) else batch.payloads[:count]
+    _write(b"\n".join(payloads) + b"\n")
+
+
+def _write(data: bytes) -> None:
+    """All of it, now: it is acked next."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def describe(message: Message) -> dict[str, Any]:
+    """A message as JSON has it."""
+    fields: dict[str, Any] = {
+        "offset": message.offset,
+        "id": message.id,
+        "time": message.time,
+        "key": message.key,
+        "headers": message.headers,
+        "priority": message.priority,
+        "attempt": message.attempt,
+    }
+    try:
+        fields["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(message.payload).decode()
+    return fields
+
+
+def _print_json(batch: DeliveredBatch, count: int) -> None:
+    import msgspec
+
+    _write(msgspec.json.Encoder().encode_lines([describe(message) for message in islice(batch, count)]))
+
+
+def _print_json_batch(batch: DeliveredBatch, count: int) -> None:
+    output.write_json([describe(message) for message in islice(batch, count)])
+
+
+def _pretty(*, batches: bool) -> Printer:
+    from rich.highlighter import JSONHighlighter
+    from rich.text import Text
+
+    screen = output.console()
+    highlight = JSONHighlighter()
+
+    def show(batch: DeliveredBatch, count: int) -> None:
+        if batches:
+            screen.print(Text(f"── {count} together ──", style="dim"))
+        for message in islice(batch, count):
+            head = Text(f"{message.offset:>8}  {units.clock(message.time)}  ", style="dim")
+            if message.key is not None:
+                head.append(f"{printable(message.key)}  ", style="cyan")
+            if message.priority:
+                head.append(f"p{message.priority}  ", style="magenta")
+            if message.attempt > 1:
+                head.append(f"attempt {message.attempt}  ", style="yellow")
+            screen.print(head.append(_payload(message.payload, screen.width, highlight)), soft_wrap=True)
+            for name, value in message.headers.items():
+                screen.print(
+                    Text(f"          {printable(name)}: {printable(str(value))}", style="dim"), soft_wrap=True
+                )
+
+    return show
+
+
+def _payload(payload: bytes, width: int, highlight: Any) -> Any:
+    """JSON in colours, on several lines if it is long; text as it is; bytes as their beginning in hex."""
+    import msgspec
+    from rich.text import Text
+
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        more = "…" if len(payload) > 32 else ""
+        return Text(f"{len(payload)} bytes: {payload[:32].hex(' ')}{more}", style="default italic")
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            if len(text) > width:
+                text = "\n" + msgspec.json.format(text, indent=2)
+            else:
+                msgspec.json.decode(text)
+        except msgspec.MsgspecError:
+            pass
+        else:
+            coloured = Text(printable_block(text), style="not dim")
+            highlight.highlight(coloured)
+            return coloured
+    return Text(printable_block(text), style="not dim")

@@ -1,0 +1,143 @@
+"""Contexts: named places to connect to, each a small file that only its owner can read.
+
+    $LANDBRIDGE_HOME, or ~/.config/landbridge
+      contexts/NAME.json    url, token
+      current               the name of the one in use
+
+What is given in code wins over LANDBRIDGE_URL and LANDBRIDGE_TOKEN, which win over the context.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from landbridge.core.names import check_name
+from landbridge.errors import BadContext
+
+DEFAULT_PORT = 7420
+
+
+class Context(msgspec.Struct, frozen=True, omit_defaults=True):
+    url: str
+    token: str
+    #: A file with the certificates to trust, for lbs:// with a CA of one's own.
+    ca: str | None = None
+
+
+class Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    tls: bool
+
+
+def home() -> Path:
+    given = os.environ.get("LANDBRIDGE_HOME")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "landbridge"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in (home() / "contexts").glob("*.json"))
+
+
+def current() -> str | None:
+    """The name of the context in use, None where there is none."""
+    given = os.environ.get("LANDBRIDGE_CONTEXT")
+    if given:
+        return given
+    try:
+        return (home() / "current").read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def load(name: str) -> Context:
+    check_name(name, "context")
+    path = home() / "contexts" / f"{name}.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Context)
+    except FileNotFoundError:
+        raise BadContext(f"there is no context {name!r}") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadContext(
+            f"the context {name!r} can't be read: {error}", hint=f"mend or remove {path}"
+        ) from None
+
+
+def save(name: str, context: Context) -> Path:
+    check_name(name, "context")
+    folder = home() / "contexts"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{name}.json"
+    _write(path, msgspec.json.encode(context))
+    return path
+
+
+def use(name: str) -> None:
+    load(name)
+    _write(home() / "current", name.encode())
+
+
+def remove(name: str) -> None:
+    load(name)
+    (home() / "contexts" / f"{name}.json").unlink()
+    if current() == name:
+        (home() / "current").unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    # A new file in place of the old one: never half a context, never readable by others.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    temporary.replace(path)
+
+
+def resolve(url: str | None = None, token: str | None = None, context: str | None = None) -> Context:
+    """Where to connect to, from what was said and what is set up."""
+    if context is None:
+        url = url or os.environ.get("LANDBRIDGE_URL")
+        token = token or os.environ.get("LANDBRIDGE_TOKEN")
+    if url is not None and token is not None:
+        return Context(url, token)
+    name = context or current()
+    if name is None:
+        if url is not None:
+            raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
+        raise BadContext("nothing says where to connect to")
+    found = load(name)
+    if url is not None and url != found.url:
+        # A context's token is for its own terminal; it is not shown to any other.
+        raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
+    return Context(found.url, token or found.token, found.ca)
+
+
+def parse_url(url: str) -> Address:
+    """lb://host:port, or lbs:// for TLS. Plain connections are for this machine only."""
+    hint = "lb://127.0.0.1:7420, or lbs://host:7420 with TLS"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise BadContext(f"{url!r} is not an address: {error}", hint=hint) from None
+    if parts.scheme not in ("lb", "lbs") or not host or parts.path not in ("", "/"):
+        raise BadContext(f"{url!r} is not an address", hint=hint)
+    if parts.scheme == "lb" and not is_loopback(host):
+        raise BadContext(f"{url!r} would send the token in the clear", hint=f"use lbs://{host}:{port}")
+    return Address(host, port, parts.scheme == "lbs")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,170 @@
+"""The client's end of one connection: frames in and out, answers matched to requests. It lives until the
+connection is lost; the bus makes a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+from landbridge.client.context import Context, parse_url
+from landbridge.errors import BusError, Disconnected, TerminalUnreachable, from_wire
+from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
+from landbridge.protocol.session import Role, Session
+
+#: Called with the answer, or with what went wrong.
+Answer: TypeAlias = Callable[[Frame | BusError], None]
+Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
+
+HELLO_WITHIN = 10.0
+
+
+class Link(asyncio.Protocol):
+    def __init__(
+        self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Link, BusError], None]
+    ) -> None:
+        self._session = Session(Role.CLIENT)
+        #: Deliver, Lost and unasked Refused frames go there.
+        self._deliver = deliver
+        self._lost = lost
+        self._answers: dict[int, Answer] = {}
+        self._next_request = 1
+        self._transport: asyncio.Transport | None = None
+        self.welcome: asyncio.Future[frames.Welcome] = asyncio.get_running_loop().create_future()
+        self.writable = True
+        self._closing: BusError | None = None
+
+    # -- transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=8 << 20)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        error = self._closing or Disconnected(f"the connection was lost{f': {exc}' if exc else ''}")
+        self._closing = error
+        self._session.close()
+        if not self.welcome.done():
+            self.welcome.set_exception(error)
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer(error)
+        self._lost(self, error)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            events = self._session.receive_data(data)
+        except BusError as error:
+            self.close(error)
+            return
+        for frame, tail in events:
+            kind = type(frame)
+            if kind is frames.Deliver or kind is frames.Lost:
+                self._deliver(frame, tail)
+            elif isinstance(frame, frames.Closing):
+                self.close(from_wire(frame.code, frame.message, frame.hint))
+                return
+            elif isinstance(frame, frames.Welcome):
+                self._session.max_frame = max(frame.max_frame, self._session.max_frame)
+                self.welcome.set_result(frame)
+            else:
+                self._answered(frame, tail)
+
+    def _answered(self, frame: Frame, tail: memoryview) -> None:
+        answer = self._answers.pop(cast(Any, frame).request, None)
+        if answer is not None:
+            if isinstance(frame, frames.Refused):
+                answer(from_wire(frame.code, frame.message, frame.hint))
+            else:
+                answer(frame)
+        elif isinstance(frame, frames.Refused):
+            self._deliver(frame, tail)
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        return self._closing is None and self._transport is not None
+
+    def request(self, answer: Answer) -> int:
+        """A number for a request whose answer goes to ``answer``."""
+        number = self._next_request
+        self._next_request += 1
+        self._answers[number] = answer
+        return number
+
+    def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
+        if self._closing is not None or self._transport is None:
+            return
+        for buffer in Session.send(frame, *tail):
+            self._transport.write(buffer)
+
+    async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
+        """Send what ``make`` makes of a request number, and wait for its answer."""
+        if self._closing is not None:
+            raise self._closing
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answer(result: Frame | BusError) -> None:
+            if done.done():
+                return
+            if isinstance(result, BusError):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
+
+        self.send(make(self.request(answer)), *tail)
+        return await done
+
+    def close(self, error: BusError | None = None) -> None:
+        if self._closing is None:
+            self._closing = error or Disconnected("the connection was closed")
+        if self._transport is not None:
+            self._transport.close()
+
+
+def dial_of(context: Context) -> Dial:
+    """How to reach a context's terminal."""
+    address = parse_url(context.url)
+    tls: ssl.SSLContext | None = None
+    if address.tls:
+        tls = ssl.create_default_context(cafile=context.ca)
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_connection(
+                factory,
+                address.host,
+                address.port,
+                ssl=tls,
+                ssl_handshake_timeout=HELLO_WITHIN if tls else None,
+            )
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise TerminalUnreachable(f"nobody answers at {context.url}: {reason}") from None
+
+    return dial
+
+
+async def open_link(
+    dial: Dial,
+    hello: frames.Hello,
+    deliver: Callable[[Frame, memoryview], None],
+    lost: Callable[[Link, BusError], None],
+) -> tuple[Link, frames.Welcome]:
+    _, protocol = await dial(lambda: Link(deliver, lost))
+    link = cast(Link, protocol)
+    link.send(hello)
+    try:
+        async with asyncio.timeout(HELLO_WITHIN):
+            return link, await link.welcome
+    except TimeoutError:
+        link.close()
+        raise TerminalUnreachable("the terminal doesn't answer the hello") from None
+    except BaseException:
+        link.close()
+        raise

@@ -1,0 +1,34 @@
+"""What may be a payload: bytes and str as they are, everything else as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from landbridge.errors import BadPayload
+
+_to_json = msgspec.json.Encoder().encode
+
+
+def encode(payload: Any) -> bytes:
+    """Bytes for a payload: bytes-like, str, or anything that msgspec turns into JSON (dicts, lists, Structs,
+    dataclasses, datetimes, UUIDs, …)."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    try:
+        return payload.encode() if isinstance(payload, str) else _to_json(payload)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise BadPayload(
+            f"a {type(payload).__name__} can't be sent: {error}",
+            hint="send bytes, str, a dataclass, a msgspec Struct or something JSON can say",
+        ) from None
+
+
+def decode(payload: bytes, type: Any = Any) -> Any:
+    try:
+        return msgspec.json.decode(payload, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadPayload(f"the payload is not what was expected: {error}") from None

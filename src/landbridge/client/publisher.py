@@ -1,0 +1,346 @@
+"""Publishing many: messages gather into batches while the ones before are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from landbridge.client.outbox import Outbox
+from landbridge.client.payload import encode
+from landbridge.core.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
+from landbridge.errors import BadRequest, BusError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from landbridge.client.bus import Bus
+
+#: A batch is cut at so many messages or bytes. Larger ones cost less per message and more latency.
+CUT_MESSAGES = 4096
+CUT_BYTES = 512 << 10
+#: Seconds: the end of the year 9999, as for datetimes.
+LAST_MOMENT = 253_402_300_800
+
+
+def microseconds(moment: Any) -> int:
+    """A moment as the wire has it: a datetime (with a zone), or seconds since 1970."""
+    if moment is None:
+        return 0
+    if isinstance(moment, int | float):
+        seconds = moment
+    elif isinstance(moment, datetime) and moment.tzinfo is not None:
+        seconds = moment.timestamp()
+    else:
+        raise BadRequest(f"{moment!r} is not a moment", hint="datetime.now(UTC) + …, or seconds since 1970")
+    if not 0 <= seconds <= LAST_MOMENT:
+        raise BadRequest(f"{moment!r} is not a moment", hint=f"seconds since 1970, up to {LAST_MOMENT:,}")
+    return int(seconds * 1_000_000)
+
+
+class Rows:
+    """The columns of a batch in the making. Only the payloads are kept until another column is used."""
+
+    __slots__ = ("deliver_at", "expires_at", "headers", "ids", "keys", "payloads", "priorities", "size")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.keys: list[bytes] | None = None
+        self.headers: list[bytes] | None = None
+        self.ids: list[bytes] | None = None
+        self.priorities: list[int] | None = None
+        self.deliver_at: list[int] | None = None
+        self.expires_at: list[int] | None = None
+        self.size = 0
+
+    def add(
+        self,
+        payload: bytes,
+        key: str | bytes | None,
+        priority: int,
+        headers: Headers | None,
+        id: str | None,
+        deliver_at: Any,
+        expires_at: Any,
+    ) -> None:
+        # Everything that can fail comes before anything is changed.
+        if not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
+            raise BadRequest(f"a priority of {priority}, allowed are 0 to {HIGHEST_PRIORITY}")
+        if isinstance(id, bytes):
+            raise BadRequest(f"the id {id!r} is not text")
+        raw_key, raw_id, raw_headers = _raw(key, "key"), _raw(id, "id"), _raw_headers(headers)
+        deliver, expire = microseconds(deliver_at), microseconds(expires_at)
+        count = len(self.payloads)
+        self.payloads.append(payload)
+        self.size += len(payload) + len(raw_headers) + len(raw_key) + len(raw_id)
+        self.keys = _put(self.keys, count, raw_key, b"")
+        self.headers = _put(self.headers, count, raw_headers, b"")
+        self.ids = _put(self.ids, count, raw_id, b"")
+        self.priorities = _put(self.priorities, count, priority, 0)
+        self.deliver_at = _put(self.deliver_at, count, deliver, 0)
+        self.expires_at = _put(self.expires_at, count, expire, 0)
+
+    def add_plain(self, payload: bytes) -> None:
+        self.add(payload, None, 0, None, None, None, None)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but payloads so far."""
+        return (
+            self.keys is None
+            and self.headers is None
+            and self.ids is None
+            and self.priorities is None
+            and self.deliver_at is None
+            and self.expires_at is None
+        )
+
+    def build(self, id: bytes) -> bytes:
+        return build(
+            self.payloads,
+            id=id,
+            time=time.time_ns() // 1000,
+            keys=self.keys,
+            headers=self.headers,
+            ids=self.ids,
+            priorities=self.priorities,
+            deliver_at=self.deliver_at,
+            expires_at=self.expires_at,
+        )
+
+
+def _raw(value: str | bytes | None, what: str) -> bytes:
+    if value is None or isinstance(value, bytes):
+        return value or b""
+    try:
+        return value.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise BadRequest(f"the {what} {value!r} is not text: {error}") from None
+
+
+def _raw_headers(headers: Headers | None) -> bytes:
+    for name, value in headers.items() if headers else ():
+        if not isinstance(name, str) or not isinstance(value, str | bytes | int | float):
+            raise BadRequest(
+                f"the header {name!r}: {value!r}", hint="text for text, bytes, a number or a boolean"
+            )
+    try:
+        return encode_headers(headers)
+    except (ValueError, OverflowError) as error:  # half a surrogate pair, a number beyond 64 bits
+        raise BadRequest(f"headers that can't be sent: {error}") from None
+
+
+def _put(column: list[Any] | None, count: int, value: Any, default: Any) -> list[Any] | None:
+    if column is None:
+        if value == default:
+            return None
+        column = [default] * count
+    column.append(value)
+    return column
+
+
+def _parts(payloads: list[bytes], most: int) -> Iterable[list[bytes]]:
+    """In order, each of at most so many bytes, or of one message."""
+    size = begin = 0
+    for at, payload in enumerate(payloads):
+        size += len(payload)
+        if size > most and at > begin:
+            yield payloads[begin:at]
+            begin, size = at, len(payload)
+    yield payloads[begin:]
+
+
+class Publisher:
+    """Made by ``bus.publisher(topic)``. Sends in order; ``flush`` and leaving the block wait until all is
+    stored, and raise what was refused."""
+
+    def __init__(self, bus: Bus, outbox: Outbox) -> None:
+        self._bus = bus
+        self._outbox = outbox
+        self._rows = Rows()
+        self._payloads = self._rows.payloads
+        self._plain = True
+        #: Where a batch is cut, so that it surely fits into a frame: a message has at most 41 bytes of ends,
+        #: moments and priority beside its own. One that alone is larger than that goes alone.
+        self._cut_messages = max(1, min(CUT_MESSAGES, bus.max_batch // 128))
+        self._cut_bytes = min(CUT_BYTES, bus.max_batch // 4)
+        self._large = min(self._cut_bytes, bus.max_payload)
+        self._scheduled = False
+        #: Messages sent and stored so far.
+        self.sent = self.stored = 0
+        #: Messages without an answer.
+        self._unanswered = 0
+        #: The first refusal that nobody has been told of, and how many messages it and the later ones cost.
+        self._error: BusError | None = None
+        self._refused = 0
+        self._flushed: asyncio.Future[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        #: Awaiting it costs next to nothing: it is done.
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._ready.set_result(None)
+
+    def send(
+        self,
+        payload: Any,
+        *,
+        key: str | bytes | None = None,
+        priority: int = 0,
+        headers: Headers | None = None,
+        id: str | None = None,
+        deliver_at: Any = None,
+        expires_at: Any = None,
+    ) -> Awaitable[None]:
+        """Add a message; await the answer, which only waits when there is no room.
+
+        deliver_at, expires_at: a datetime, or seconds since 1970."""
+        if type(payload) is not bytes:
+            payload = encode(payload)
+        if (
+            key is None
+            and not priority
+            and headers is None
+            and id is None
+            and deliver_at is None
+            and expires_at is None
+            and self._plain
+        ):
+            size = len(payload)
+            if size > self._large:
+                self._bus.checked(payload)
+                self._cut()
+            self._payloads.append(payload)
+            rows = self._rows
+            rows.size += size
+        else:
+            if len(payload) > self._large:
+                self._bus.checked(payload)
+                self._cut()
+            rows = self._rows
+            rows.add(payload, key, priority, headers, id, deliver_at, expires_at)
+            self._plain = rows.plain
+        if len(self._payloads) >= self._cut_messages or rows.size >= self._cut_bytes:
+            self._cut()
+            return self._room()
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._cut_soon)
+        return self._ready
+
+    async def send_many(self, payloads: Iterable[Any]) -> int:
+        """Send a whole iterable of payloads. Returns how many it were."""
+        self._cut()
+        total = 0
+        rest = iter(payloads)
+        step = self._cut_messages
+        while chunk := list(islice(rest, step)):
+            if set(map(type, chunk)) != {bytes}:
+                chunk = [encode(payload) for payload in chunk]
+            size = sum(map(len, chunk))
+            if size > self._large:
+                self._bus.checked(max(chunk, key=len))
+            if size <= self._cut_bytes:
+                await self._put_rows(chunk)
+            else:
+                # Large messages: cut this chunk by size, and take smaller ones from now on.
+                step = max(1, self._cut_bytes * len(chunk) // size)
+                for part in _parts(chunk, self._cut_bytes):
+                    await self._put_rows(part)
+            total += len(chunk)
+        return total
+
+    def fits(self, rows: Rows, payload: bytes) -> bool:
+        """May one more go into the same batch? TooLarge if it may go into none."""
+        return (
+            len(rows.payloads) < self._cut_messages
+            and rows.size < self._cut_bytes
+            and (len(payload) <= self._large or not (self._bus.checked(payload) and rows.payloads))
+        )
+
+    async def send_rows(self, rows: Rows) -> None:
+        """Send a batch that was gathered elsewhere, by ``fits``."""
+        self._cut()
+        self._rows, self._payloads = rows, rows.payloads
+        self._cut()
+        await self._room()
+
+    async def _put_rows(self, payloads: list[bytes]) -> None:
+        rows = self._rows
+        rows.payloads.extend(payloads)
+        self._cut()
+        await self._room()
+
+    def _cut_soon(self) -> None:
+        if self._outbox.full and self._error is None:
+            # Gather on; whoever fills this batch too waits in ``send``.
+            self._bus.when_room(self._cut_soon)
+            return
+        self._scheduled = False
+        self._cut()
+
+    def _cut(self) -> None:
+        """Send what has gathered as a batch."""
+        rows = self._rows
+        count = len(rows.payloads)
+        if not count:
+            return
+        self._rows = Rows()
+        self._payloads = self._rows.payloads
+        self._plain = True
+        self.sent += count
+        if self._error is not None:
+            self._refused += count
+            return  # told by room or flush; what comes after a refusal isn't sent
+        self._unanswered += count
+        data = rows.build(self._bus.new_id())
+
+        def then(result: int | BusError) -> None:
+            self._unanswered -= count
+            if isinstance(result, BusError):
+                self._error = self._error or result
+                self._refused += count
+            else:
+                self.stored += count
+            if self._flushed is not None and not self._flushed.done() and not self._unanswered:
+                self._flushed.set_result(None)
+
+        self._outbox.put(data, count, then)
+
+    async def _room(self) -> None:
+        # Let the loop write what was cut and read what was answered.
+        await asyncio.sleep(0)
+        while self._outbox.full and self._error is None:
+            await self._bus.wait_for_room()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            refused, self._refused = self._refused, 0
+            error.add_note(f"{refused} messages were not stored")
+            raise error
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is stored, or refused: then the first refusal is raised."""
+        self._cut()
+        while self._unanswered:
+            if self._flushed is None or self._flushed.done():
+                self._flushed = self._loop.create_future()
+            await asyncio.shield(self._flushed)
+        self._raise()
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, Exception):
+            try:
+                await self.flush()
+            except BusError:
+                if error is None:
+                    raise

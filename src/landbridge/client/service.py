@@ -1,0 +1,293 @@
+"""A service: decorated handlers that consume topics, with concurrency, retries and a graceful end.
+
+    service = landbridge.Service("billing")
+
+    @service.on("orders", group="billing", concurrency=8)
+    async def bill(order: Order, message: landbridge.Message) -> None: ...
+
+A handler that returns has its message acked; one that raises has it requeued, by the handler's Retry policy,
+and buried when that is exhausted. A payload that doesn't fit the handler's type is buried at once: no retry
+would mend it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import typing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from landbridge.client.bus import Bus, connect
+from landbridge.client.message import Message
+from landbridge.client.subscription import Subscription
+from landbridge.errors import BadPayload, BadRequest, BusError, LeaseLost
+
+Handler = Callable[..., Awaitable[Any]]
+#: Seconds that handlers get to finish when the service is stopped.
+GRACE = 30.0
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens when a handler raises. None leaves it to the group's options."""
+
+    #: Attempts, the first included, after which the message is buried.
+    attempts: int | None = None
+    #: Seconds before the second attempt, doubled with each one up to ``most``.
+    first: float | None = None
+    most: float = 300.0
+    #: Exceptions that no retry would mend.
+    bury_on: tuple[type[BaseException], ...] = ()
+
+    def after(self, attempt: int) -> float | None:
+        return None if self.first is None else min(self.most, self.first * 2.0 ** min(attempt - 1, 60))
+
+
+class Route:
+    """A handler and where its messages come from."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        topic: str,
+        group: str,
+        concurrency: int,
+        prefetch: int,
+        retry: Retry,
+        start: Any,
+    ) -> None:
+        if concurrency < 1 or prefetch < concurrency:
+            raise BadRequest("concurrency is at least 1, and prefetch at least as much")
+        self.handler = handler
+        self.topic = topic
+        self.group = group
+        self.concurrency = concurrency
+        self.prefetch = prefetch
+        self.retry = retry
+        self.start = start
+        self._arguments = _arguments(handler)
+
+    def values(self, message: Message, bus: Bus) -> dict[str, Any]:
+        """The handler's arguments. BadPayload where the payload isn't what it wants."""
+        values: dict[str, Any] = {}
+        for name, kind in self._arguments.items():
+            if kind is Message:
+                values[name] = message
+            elif kind is Bus:
+                values[name] = bus
+            elif kind is bytes:
+                values[name] = message.payload
+            elif kind is str:
+                try:
+                    values[name] = message.text()
+                except UnicodeDecodeError as error:
+                    raise BadPayload(f"the payload is not text: {error}") from None
+            else:
+                values[name] = message.json(kind)
+        return values
+
+
+def _arguments(handler: Handler) -> dict[str, Any]:
+    """What each parameter wants: the message, the bus, or the payload as some type (JSON by default)."""
+    if not inspect.iscoroutinefunction(handler):
+        raise BadRequest(f"{getattr(handler, '__name__', handler)} must be an async function")
+    hints = typing.get_type_hints(handler)
+    wanted: dict[str, Any] = {}
+    for name in inspect.signature(handler).parameters:
+        wanted[name] = hints.get(name, Message if name == "message" else Any)
+    return wanted
+
+
+class Service:
+    def __init__(self, name: str, *, concurrency: int = 1, retry: Retry | None = None) -> None:
+        self.name = name
+        self.routes: list[Route] = []
+        self._concurrency = concurrency
+        self._retry = retry or Retry()
+        self._stopping: asyncio.Event | None = None
+
+    def on(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        retry: Retry | None = None,
+        start: Any = None,
+    ) -> Callable[[Handler], Handler]:
+        """Handle a topic's messages. ``group`` is the service's name unless it is given."""
+
+        def register(handler: Handler) -> Handler:
+            at_once = concurrency or self._concurrency
+            self.routes.append(
+                Route(
+                    handler,
+                    topic,
+                    group or self.name,
+                    at_once,
+                    prefetch or max(64, 2 * at_once),
+                    retry or self._retry,
+                    start,
+                )
+            )
+            return handler
+
+        return register
+
+    # -- running -----------------------------------------------------------------------------------
+
+    async def run(self, bus: Bus | None = None) -> None:
+        """Run until stopped: by ``stop()``, SIGTERM or SIGINT, or an error of the bus."""
+        if not self.routes:
+            raise BadRequest(
+                f"the service {self.name} handles nothing", hint="decorate a function with @service.on"
+            )
+        self._stopping = asyncio.Event()
+        if bus is not None:
+            await self._serve(bus)
+            return
+        with _Signals(self.stop):
+            async with connect(name=self.name) as own:
+                await self._serve(own)
+
+    def stop(self) -> None:
+        """Take no more messages, finish those in hand, return from ``run``."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    @asynccontextmanager
+    async def running(self, bus: Bus) -> AsyncIterator[Service]:
+        """For tests: the service runs inside the block."""
+        task = asyncio.ensure_future(self.run(bus))
+        try:
+            yield self
+        finally:
+            self.stop()
+            await task
+
+    async def _serve(self, bus: Bus) -> None:
+        assert self._stopping is not None
+        stop = asyncio.ensure_future(self._stopping.wait())
+        workers = [asyncio.ensure_future(self._consume(route, bus)) for route in self.routes]
+        try:
+            await asyncio.wait([stop, *workers], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stopping.set()
+            stop.cancel()
+            failures = [
+                result
+                for result in await asyncio.gather(*workers, return_exceptions=True)
+                if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError)
+            ]
+        if failures:
+            raise failures[0]
+
+    async def _consume(self, route: Route, bus: Bus) -> None:
+        assert self._stopping is not None
+        room = asyncio.Semaphore(route.concurrency)
+        tasks: set[asyncio.Task[None]] = set()
+        subscription = bus.subscribe(
+            route.topic, group=route.group, prefetch=route.prefetch, start=route.start
+        )
+        messages = _messages(subscription)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await subscription.open()
+            while not self._stopping.is_set():
+                await room.acquire()
+                if self._stopping.is_set():
+                    break
+                arrival = asyncio.ensure_future(anext(messages))
+                await asyncio.wait([arrival, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not arrival.done():
+                    arrival.cancel()
+                    await asyncio.gather(arrival, return_exceptions=True)
+                    break
+                try:
+                    message = arrival.result()
+                except StopAsyncIteration:
+                    break  # the bus was closed
+                task = asyncio.ensure_future(self._handle(route, message, bus))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                task.add_done_callback(lambda _: room.release())
+        finally:
+            stopping.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=GRACE)
+            for task in list(tasks):
+                task.cancel()
+            await messages.aclose()
+            # Acks are flushed, what was only prefetched goes back.
+            await subscription.close()
+
+    async def _handle(self, route: Route, message: Message, bus: Bus) -> None:
+        try:
+            try:
+                values = route.values(message, bus)
+            except BadPayload as error:
+                await message.bury(f"bad_payload: {error}")
+                return
+            try:
+                await route.handler(**values)
+            except Exception as error:
+                await self._failed(route, message, error)
+            else:
+                await message.ack()
+        except LeaseLost:
+            pass  # it took too long, or the connection was lost: the message comes again
+        except BusError as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{self.name}: settling a message of {route.topic} failed", "exception": error}
+            )
+
+    async def _failed(self, route: Route, message: Message, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        retry = route.retry
+        asyncio.get_running_loop().call_exception_handler(
+            {
+                "message": f"{self.name}: {route.handler.__name__} failed on {route.topic} {message.offset}",
+                "exception": error,
+            }
+        )
+        exhausted = retry.attempts is not None and message.attempt >= retry.attempts
+        if exhausted or isinstance(error, retry.bury_on):
+            await message.bury(cause)
+        else:
+            await message.requeue(retry.after(message.attempt), cause=cause)
+
+
+async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:
+    """As iterating it, but whoever stops in the middle leaves it open: the leases of those messages that are
+    being handled must not go back."""
+    while (batch := await subscription.next_batch()) is not None:
+        for message in batch.messages():
+            yield message
+
+
+class _Signals:
+    """SIGTERM and SIGINT call ``stop`` inside the block; a second one ends the process as usual."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._received)
+
+    def _received(self) -> None:
+        self._stop()
+        self._remove()
+
+    def _remove(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+
+    def __exit__(self, *error: Any) -> None:
+        self._remove()

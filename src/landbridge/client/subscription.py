@@ -1,0 +1,252 @@
+"""Subscribing: a stream of messages or batches that survives reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.publisher import microseconds
+from landbridge.core.batch import Batch
+from landbridge.errors import BadRequest, BusError, Disconnected, LeaseLost, ShuttingDown, from_wire
+from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from landbridge.client.bus import Bus
+
+#: Messages handed over without a pause after which the loop gets a turn (to send acks, to read).
+TURN = 512
+
+
+class Subscription:
+    """Made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
+
+    def __init__(
+        self, bus: Bus, number: int, topic: str, group: str | None, prefetch: int, start: Any
+    ) -> None:
+        self._bus = bus
+        self.number = number
+        self.topic = topic
+        self.group = group
+        self.prefetch = prefetch
+        if isinstance(start, str) and start not in ("earliest", "latest"):
+            raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
+        self._start: int | str | None = (
+            start if start is None or isinstance(start, str) else microseconds(start)
+        )
+        #: Open: the user wants it. Subscribed: the terminal knew it once, so every new connection asks again.
+        self._open = self._subscribed = self._closed = False
+        self._batches: deque[DeliveredBatch] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._error: BusError | None = None
+        #: Batches with acks that wait for the loop's next turn.
+        self._listed: list[DeliveredBatch] = []
+        self._flush_soon = False
+        self._handed = 0
+        #: ack() of a queue waits for the disk.
+        self.waits = False
+        self.at_most_once = False
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready.set_result(None)
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    async def open(self) -> Subscription:
+        """Subscribe now rather than at the first message."""
+        if not self._open and not self._closed:
+            self._open = True
+            self._bus.subscriptions[self.number] = self
+            try:
+                await self._bus.call_on_link(self._subscribe)
+            except BaseException:
+                self._forget()
+                raise
+        return self
+
+    def _subscribe(self, request: int) -> Frame:
+        return frames.Subscribe(request, self.number, self.topic, self.group, self.prefetch, self._start)
+
+    def subscribed(self, frame: frames.Subscribed) -> None:
+        self._subscribed = True
+        self.group = frame.group if not frame.group.startswith("ephemeral-") else None
+        self.at_most_once = frame.at_most_once
+        self.waits = frame.kind == "queue" and not frame.at_most_once
+
+    def restart(self) -> None:
+        """On a new connection: subscribe again. What was delivered and not handed over will come again."""
+        self._batches.clear()
+        for batch in self._listed:
+            batch.listed = False
+        self._listed.clear()
+        link = self._bus.link
+        # One that never got an answer is asked for by ``open``; one that has failed has nobody who reads it.
+        if link is not None and self._open and self._subscribed and self._error is None:
+
+            def answer(result: Frame | BusError) -> None:
+                if isinstance(result, frames.Subscribed):
+                    self.subscribed(result)
+                elif isinstance(result, BusError) and not isinstance(result, Disconnected | ShuttingDown):
+                    self.fail(result)
+
+            link.send(self._subscribe(link.request(answer)))
+
+    async def close(self) -> None:
+        """Send the acks, give back what was not handled, and end."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._open:
+            link = self._bus.link
+            self._batches.clear()
+            if link is not None and link.open:
+                try:
+                    self._flush()
+                    await link.ask(lambda request: frames.Unsubscribe(request, self.number))
+                except (Disconnected, ShuttingDown):
+                    pass  # the terminal has let go of it already
+        self._forget()
+        self._wake()
+
+    def _forget(self) -> None:
+        self._open = False
+        self._bus.subscriptions.pop(self.number, None)
+
+    async def __aenter__(self) -> Subscription:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- arriving ----------------------------------------------------------------------------------
+
+    def received(self, frame: Frame, tail: memoryview) -> None:
+        if isinstance(frame, frames.Deliver):
+            self._batches.append(DeliveredBatch(self, frame, Batch.decode(tail)))
+            self._wake()
+        elif isinstance(frame, frames.Lost | frames.Refused):
+            error = from_wire(frame.code, frame.message, frame.hint)
+            if isinstance(frame, frames.Lost):
+                self.fail(error)
+            elif not isinstance(error, LeaseLost) and not error.retriable:
+                # Of an ack that nobody waited for. A lost lease, or a full disk, is told by the message
+                # coming again.
+                self.fail(error)
+
+    def fail(self, error: BusError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def next_batch(self) -> DeliveredBatch | None:
+        """The next batch; None when the subscription was closed."""
+        if self._handed >= TURN:
+            self._handed = 0
+            await asyncio.sleep(0)
+        while not self._batches:
+            if self._closed:
+                return None
+            if self._error is not None:
+                raise self._error
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+            self._handed = 0
+        batch = self._batches.popleft()
+        self._handed += len(batch)
+        if self.at_most_once:
+            link = self._bus.link
+            if link is not None:
+                link.send(frames.Credit(self.number, len(batch), batch.columns.size))
+        return batch
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        await self.open()
+        try:
+            while (batch := await self.next_batch()) is not None:
+                for message in batch.messages():
+                    yield message
+        finally:
+            await self.close()
+
+    async def batches(self) -> AsyncIterator[DeliveredBatch]:
+        """Many messages at a time, as they were delivered."""
+        await self.open()
+        try:
+            while (batch := await self.next_batch()) is not None:
+                yield batch
+        finally:
+            await self.close()
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    def list_acks(self, batch: DeliveredBatch) -> None:
+        """Its acks go out with the loop's next turn, all in one frame."""
+        batch.listed = True
+        self._listed.append(batch)
+        if not self._flush_soon:
+            self._flush_soon = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _take_acks(self) -> list[frames.Settlement]:
+        listed, self._listed = self._listed, []
+        taken = ((batch.lease, batch.take_acks()) for batch in listed)
+        return [frames.Settlement(lease, runs) for lease, runs in taken if lease and runs]
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        link = self._bus.link
+        if self._listed and link is not None:
+            settlements = self._take_acks()
+            if settlements:
+                link.send(frames.Settle(0, self.number, settlements))
+
+    def settled(self, wait: bool | None) -> asyncio.Future[None]:
+        """Send the acks now and wait for the disk."""
+        if wait is False or self.at_most_once:
+            return self.ready
+        return self._ask(self._take_acks())
+
+    def settle(self, batch: DeliveredBatch, settlements: list[frames.Settlement]) -> asyncio.Future[None]:
+        if self.at_most_once:
+            raise BadRequest(
+                "this group settles on delivery: there is nothing to give back",
+                hint="subscribe with a group name",
+            )
+        return self._ask([*self._take_acks(), *settlements])
+
+    def _ask(self, settlements: list[frames.Settlement]) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        link = self._bus.link
+        if link is None or not link.open:
+            done.set_exception(LeaseLost("the connection was lost: the message will come again"))
+            return done
+
+        def answer(result: Frame | BusError) -> None:
+            if done.done():
+                return
+            if isinstance(result, Disconnected | ShuttingDown):
+                done.set_exception(
+                    LeaseLost(
+                        "the connection was lost before the answer: if it was not settled, it will come again"
+                    )
+                )
+            elif isinstance(result, BusError):
+                done.set_exception(result)
+            else:
+                done.set_result(None)
+
+        link.send(frames.Settle(link.request(answer), self.number, settlements))
+        return done
+
+    async def flush(self) -> None:
+        """Wait until every ack so far is on disk."""
+        await self._ask(self._take_acks())

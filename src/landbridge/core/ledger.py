@@ -1,0 +1,67 @@
+"""The ledger: what a producer has already stored, so that a repeated batch is stored once.
+
+A producer numbers its batches 1, 2, 3, … per topic and repeats, in order, what it got no answer for. The
+ledger remembers the last number of each producer and where its last batches went. It has no time window: a
+batch that is repeated after a month is still known. The entry is written in the commit that stores the batch,
+so the two can't disagree after a crash.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from landbridge.errors import SequenceGap
+
+#: How many batches a producer may have unanswered: their offsets are remembered, so that a repeat is answered
+#: with the offset that the first try got.
+WINDOW = 64
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    last: int = 0  #: number of the producer's last stored batch; 0 = none yet
+    firsts: tuple[int, ...] = ()  #: first offsets of its last batches, the latest last, at most WINDOW
+
+    def known(self, sequence: int) -> bool:
+        return 0 < sequence <= self.last
+
+    def first_of(self, sequence: int) -> int:
+        """Where a known batch was stored; -1 where that is longer ago than the window."""
+        back = self.last - sequence
+        return self.firsts[-1 - back] if back < len(self.firsts) else -1
+
+    def stored(self, sequence: int, first: int) -> Entry:
+        """The entry after this batch. SequenceGap when one is missing before it."""
+        if sequence != self.last + 1:
+            raise SequenceGap(
+                f"batch {sequence} of a producer whose last one is {self.last}",
+                hint="the one before was refused: send again from there",
+            )
+        return Entry(sequence, (*self.firsts[-(WINDOW - 1) :], first))
+
+    def at(self, first: int) -> Entry:
+        """The same, with the last batch's offset known."""
+        return Entry(self.last, (*self.firsts[:-1], first))
+
+
+class Transactions(msgspec.Struct, array_like=True, frozen=True):
+    """A producer's transactions. They are numbered too, but several may be under way at once, be repeated in
+    any order, and be refused one by one; so it is remembered which of them happened, down to the lowest one
+    that the producer may still repeat."""
+
+    floor: int = 1  #: every number below has been answered, and is never repeated
+    stored: tuple[int, ...] = ()  #: those at or above the floor that happened
+
+    def known(self, number: int) -> bool:
+        return number < self.floor or number in self.stored
+
+    def after(self, number: int, floor: int) -> Transactions:
+        """The entry once this one has happened; ``floor``: the lowest that the producer has no answer for."""
+        floor = max(self.floor, min(floor, number))
+        return Transactions(floor, (*(n for n in self.stored if n >= floor), number))
+
+
+EMPTY = Entry()
+NO_TRANSACTIONS = Transactions()
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Entry).decode
+decode_transactions = msgspec.msgpack.Decoder(Transactions).decode

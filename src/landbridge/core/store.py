@@ -1,0 +1,124 @@
+"""The port to durable storage: what a terminal asks of a disk, and nothing else.
+
+A store is dumb. It knows logs by number, batches as opaque bytes with a first offset, documents as
+opaque bytes under (kind, key), and ledger entries. Offsets, retention, who may read: all that is decided
+above. There is one writer, the broker; ``commit`` is the only method that changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Put one batch at the end of a log. The first append to a number makes the log."""
+
+    log: int  #: the log's number; the broker gives each topic a new one, never reused
+    first: int  #: offset of the batch's first message; equals the log's end, or starts the log anywhere
+    end: int  #: offset after its last message
+    time: int  #: when the terminal took it, microseconds since 1970; never decreases within a log
+    data: Buffer  #: the encoded batch
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Forget whole batches whose end is at or below ``before``. The log's end stays known for ever, even
+    when every batch is gone."""
+
+    log: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropLog:
+    """Forget a log: its batches, its bounds and its ledger."""
+
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutDocument:
+    kind: str
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDocument:
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutLedger:
+    """Remember what a producer has stored in a log; ``entry`` None forgets the producer."""
+
+    log: int
+    producer: bytes
+    entry: bytes | None
+
+
+Write: TypeAlias = Append | Trim | DropLog | PutDocument | DeleteDocument | PutLedger
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Where a log begins and ends. An empty log has ``first == end``."""
+
+    first: int  #: offset of the oldest message still stored
+    end: int  #: offset that the next message will get
+    bytes: int  #: size of the stored batches' data
+    time: int  #: time of the newest append ever made, 0 where there was none
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    first: int
+    end: int
+    time: int
+    data: bytes
+
+
+class Store(Protocol):
+    """What a driver offers. Methods block; the terminal calls ``commit`` from one writer thread and the
+    reads from another, at the same time, so a driver must allow one writer beside one reader.
+    Errors are the StoreFailure branch of landbridge.errors, unless a method says otherwise."""
+
+    def open(self) -> None:
+        """Make or open it, check its version, recover after a crash. StoreTooNew, StoreBusy (another
+        process has it), StoreCorrupt, StoreFailed."""
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """All of it or nothing, in the order given, and on disk (fsync) when it returns.
+
+        StoreFull, StoreBusy, StoreCorrupt (a trim met damage): nothing was written, and a later commit may
+        succeed. StoreFailed: the outcome is unknown (a failing fsync); the store then refuses every commit
+        until it is opened anew. BadRequest, TooLarge: a fault of the caller, such as an append that leaves a
+        gap or goes back in time; nothing was written."""
+
+    def logs(self) -> dict[int, LogBounds]:
+        """Every log there is. Cheap: independent of how much the logs hold."""
+
+    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Consecutive batches, starting with the one that holds ``offset`` (or the first one after it,
+        where it was trimmed), at least one if there is any, then as many as fit into ``max_bytes``.
+        Empty at the end of the log. StoreCorrupt names log and offset when a check fails."""
+
+    def seek_time(self, log: int, time: int) -> int:
+        """The first offset of the oldest batch whose time is at or after ``time``; the log's end when
+        there is none, 0 for an unknown log. Logarithmic in the log's size."""
+
+    def ledger(self, log: int, producer: bytes) -> bytes | None: ...
+
+    def documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
+        """All (key, value) of a kind whose key starts with ``prefix``, sorted by key."""
+
+    def check(self) -> list[str]:
+        """Look for damage, slowly and thoroughly. One line for each finding; empty when all is well."""
+
+    def close(self) -> None: ...

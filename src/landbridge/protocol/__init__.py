@@ -1,0 +1,1 @@
+"""Our wire: bytes to frames and back, without I/O. ``frames`` is the vocabulary, ``session`` the grammar."""

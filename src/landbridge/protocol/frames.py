@@ -1,0 +1,203 @@
+"""Every frame of the wire.
+
+    u32  length of head and tail together       (little-endian)
+    u32  length of the head
+    head msgpack: one of the structs below, as an array that starts with its tag
+    tail raw bytes: batches, where the frame carries any
+
+The batches travel outside the msgpack so that nobody has to copy or look through them.
+
+``request`` numbers are the asking side's own; an answer repeats them. A request of 0 wants no answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 1
+
+Natural = Annotated[int, Meta(ge=0, le=(1 << 62))]
+Text = Annotated[str, Meta(max_length=1024)]
+#: (first, end) of offsets.
+Run = tuple[Natural, Natural]
+
+
+class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    pass
+
+
+# -- from the one that dialled ------------------------------------------------------------------------
+
+
+class Hello(Frame, tag=1, frozen=True):
+    version: int
+    token: Annotated[str, Meta(max_length=8192)]
+    name: Text = ""  #: what the program calls itself, for the status log
+
+
+class Publish(Frame, tag=2, frozen=True):
+    """Tail: the batch. Answered by Stored once it is on disk, or Refused."""
+
+    request: Natural
+    topic: Text
+    producer: Annotated[bytes, Meta(min_length=1, max_length=64)]
+    sequence: Annotated[int, Meta(ge=1, le=(1 << 62))]
+
+
+class Subscribe(Frame, tag=3, frozen=True):
+    """Answered by Subscribed; then Deliver frames come by themselves."""
+
+    request: Natural
+    subscription: Natural  #: the client's number for it
+    topic: Text
+    group: Text | None = None  #: None: an ephemeral group of its own
+    prefetch: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    #: Where a new group starts: "earliest" (the default of a named one), "latest" (of an ephemeral one), or a
+    #: time as microseconds. A group that exists goes on where it is.
+    start: Natural | Text | None = None
+
+
+class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    lease: Natural
+    runs: list[Run]
+    #: "ack", "requeue", "bury", "extend"
+    verb: Text = "ack"
+    after: float | None = None  #: of a requeue: seconds; None = the group's backoff
+    cause: Text = ""  #: of a requeue or burial
+
+
+class Settle(Frame, tag=4, frozen=True):
+    """Answered by Done once it is on disk, if request isn't 0; by Refused if a lease was lost."""
+
+    request: Natural
+    subscription: Natural
+    settlements: list[Settlement]
+
+
+class Credit(Frame, tag=5, frozen=True):
+    """For groups that settle on delivery: so many messages have been taken in."""
+
+    subscription: Natural
+    messages: Natural
+    bytes: Natural
+
+
+class Unsubscribe(Frame, tag=6, frozen=True):
+    """What is leased goes back, uncounted. Answered by Done, after which no Deliver comes."""
+
+    request: Natural
+    subscription: Natural
+
+
+class Transact(Frame, tag=7, frozen=True):
+    """Publishes and acks in one commit. Tail: the batches, one after the other. Answered by Done with the
+    first offsets, or Refused, and then nothing of it happened."""
+
+    request: Natural
+    producer: Annotated[bytes, Meta(min_length=1, max_length=64)]
+    number: Annotated[int, Meta(ge=1, le=(1 << 62))]
+    floor: Natural  #: the lowest number of a transaction that this producer has no answer for
+    publishes: list[tuple[Text, Natural]]  #: topic, size of its batch in the tail
+    acks: list[tuple[Natural, Natural, list[Run]]]  #: subscription, lease, offsets
+
+
+class Call(Frame, tag=8, frozen=True):
+    """Everything that is not on the hot path: topics, groups, tokens, … Answered by Done or Refused."""
+
+    request: Natural
+    op: Text
+    args: dict[str, Any]
+
+
+class Renew(Frame, tag=9, frozen=True):
+    """A fresh token for a connection that lives on."""
+
+    request: Natural
+    token: Annotated[str, Meta(max_length=8192)]
+
+
+class Ping(Frame, tag=10, frozen=True):
+    request: Natural
+
+
+class Bye(Frame, tag=11, frozen=True):
+    """The client leaves in good order: its anonymous producer is not coming back."""
+
+    producer: bytes = b""
+
+
+# -- from the one that listens ------------------------------------------------------------------------
+
+
+class Welcome(Frame, tag=32, frozen=True):
+    version: int
+    terminal: str
+    max_frame: int
+    max_payload: int
+    #: Bytes of batches that may be unanswered on this connection.
+    window: int
+
+
+class Stored(Frame, tag=33, frozen=True):
+    request: Natural
+    first: int  #: offset of the batch's first message; -1 for a repeat that is very old
+
+
+class Subscribed(Frame, tag=34, frozen=True):
+    request: Natural
+    subscription: Natural
+    group: str
+    kind: str
+    at_most_once: bool
+    ack_within: float
+
+
+class Deliver(Frame, tag=35, frozen=True):
+    """Tail: a batch whose messages have these offsets, in this order."""
+
+    subscription: Natural
+    lease: Natural
+    runs: list[Run]
+    newest_first: bool = False
+    attempts: dict[int, int] = {}
+
+
+class Done(Frame, tag=36, frozen=True):
+    request: Natural
+    result: Any = None
+
+
+class Refused(Frame, tag=37, frozen=True):
+    """An error. With a request: its answer. Without: of a settlement nobody waits for."""
+
+    request: Natural
+    code: str
+    message: str
+    hint: str = ""
+    subscription: Natural = 0
+
+
+class Lost(Frame, tag=38, frozen=True):
+    """A subscription ended from this side: topic deleted, token revoked for it, …"""
+
+    subscription: Natural
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Closing(Frame, tag=39, frozen=True):
+    """The connection ends now, and why."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+Asked: TypeAlias = (
+    Hello | Publish | Subscribe | Settle | Credit | Unsubscribe | Transact | Call | Renew | Ping | Bye
+)
+Answered: TypeAlias = Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing

@@ -1,0 +1,151 @@
+"""One connection's grammar, for both roles, without I/O: ``receive_data`` turns bytes into events,
+``send`` turns a frame into buffers to write. Which frame may come when is one table.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from landbridge.errors import BadFrame, TooLarge, WrongVersion
+from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
+
+#: A frame with its tail; the tail is a view of what was received.
+Event: TypeAlias = tuple[Frame, memoryview]
+
+_LENGTHS = struct.Struct("<II")
+#: Before a connection has shown a token it may make us hold no more than this.
+MAX_FRAME_BEFORE_HELLO = 16 << 10
+#: The head alone; batches are in the tail.
+MAX_HEAD = 1 << 20
+DEFAULT_MAX_FRAME = 16 << 20
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Role(Enum):
+    CLIENT = "client"
+    TERMINAL = "terminal"
+
+
+class State(Enum):
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+#: What each role may receive in each state. Anything else is the peer's fault and ends the connection.
+_WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
+    (Role.TERMINAL, State.OPENING): (frames.Hello,),
+    (Role.TERMINAL, State.OPEN): (
+        frames.Publish,
+        frames.Settle,
+        frames.Subscribe,
+        frames.Credit,
+        frames.Unsubscribe,
+        frames.Transact,
+        frames.Call,
+        frames.Renew,
+        frames.Ping,
+        frames.Bye,
+    ),
+    (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
+    (Role.CLIENT, State.OPEN): (
+        frames.Deliver,
+        frames.Stored,
+        frames.Done,
+        frames.Refused,
+        frames.Subscribed,
+        frames.Lost,
+        frames.Closing,
+    ),
+}
+
+_DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
+    Role.TERMINAL: msgspec.msgpack.Decoder(frames.Asked),
+    Role.CLIENT: msgspec.msgpack.Decoder(frames.Answered),
+}
+_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver)
+
+
+class Session:
+    def __init__(self, role: Role, *, max_frame: int = DEFAULT_MAX_FRAME) -> None:
+        self.role = role
+        self.state = State.OPENING
+        self.max_frame = max_frame
+        #: Received and not yet a whole frame.
+        self._held = bytearray()
+        #: How many bytes must be held before it is worth looking again.
+        self._wanted = _LENGTHS.size
+        self._decode = _DECODERS[role].decode
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """The frames that are complete now. Raises PeerFault or TooLarge; then the session is closed."""
+        if self.state is State.CLOSED:
+            return []
+        if self._held:
+            self._held += data
+            if len(self._held) < self._wanted:
+                return []
+            data = bytes(self._held)
+            self._held = bytearray()
+        try:
+            return self._parse(memoryview(data))
+        except Exception:
+            self.close()
+            raise
+
+    def _parse(self, view: memoryview) -> list[Event]:
+        events: list[Event] = []
+        at, size = 0, len(view)
+        while size - at >= _LENGTHS.size:
+            length, head = _LENGTHS.unpack_from(view, at)
+            self._check_lengths(length, head)
+            begin = at + _LENGTHS.size
+            if size - begin < length:
+                self._wanted = _LENGTHS.size + length
+                break
+            events.append(self._frame(view[begin : begin + head], view[begin + head : begin + length]))
+            at = begin + length
+        else:
+            self._wanted = _LENGTHS.size
+        if at < size:
+            self._held += view[at:]
+        return events
+
+    def _check_lengths(self, length: int, head: int) -> None:
+        most = self.max_frame if self.state is State.OPEN else min(self.max_frame, MAX_FRAME_BEFORE_HELLO)
+        if length > most:
+            raise TooLarge(f"a frame of {length} bytes, allowed are {most}")
+        if not 0 < head <= length or head > MAX_HEAD:
+            raise BadFrame(f"a frame of {length} bytes with a head of {head}")
+
+    def _frame(self, head: memoryview, tail: memoryview) -> Event:
+        try:
+            frame: Frame = self._decode(head)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadFrame(f"a frame that doesn't decode: {error}") from None
+        if not isinstance(frame, _WELCOME[self.role, self.state]):
+            raise BadFrame(f"{type(frame).__name__} while {self.state.value}")
+        if tail and not isinstance(frame, _WITH_TAIL):
+            raise BadFrame(f"{type(frame).__name__} with a tail of {len(tail)} bytes")
+        if isinstance(frame, frames.Hello | frames.Welcome):
+            if frame.version != frames.VERSION:
+                raise WrongVersion(f"the peer speaks version {frame.version}, this side {frames.VERSION}")
+            self.state = State.OPEN
+        return frame, tail
+
+    def close(self) -> None:
+        self.state = State.CLOSED
+        self._held = bytearray()
+
+    @staticmethod
+    def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:
+        """The buffers of a frame, in order; the tail is passed on uncopied."""
+        head = _encode(frame)
+        length = len(head) + sum(map(len, tail))
+        return [_LENGTHS.pack(length, len(head)) + head, *tail]

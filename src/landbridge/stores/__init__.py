@@ -1,0 +1,1 @@
+"""Drivers of the Store port (landbridge.core.store): one file each, one contract suite for all."""

@@ -1,0 +1,37 @@
+"""The one rule that every driver keeps: a log grows only at its end, and its clock never runs back.
+
+Reads find a batch by its first offset and a moment by halving the offsets, so a gap, an overlap or a
+decreasing time would not fail at the append that makes it but at some read months later. Hence the check
+here, at the door. Breaking it is a fault in the caller's program, not in the disk: BadRequest.
+"""
+
+from __future__ import annotations
+
+from landbridge.core.store import Append, LogBounds
+from landbridge.errors import BadRequest
+
+#: Offsets and times are 64-bit and signed, in every driver and on the wire.
+LIMIT = 2**63 - 1
+
+
+def size_of(append: Append) -> int:
+    """Bytes of its data. ``len`` of a memoryview counts items, which need not be bytes."""
+    data = append.data
+    return data.nbytes if isinstance(data, memoryview) else len(data)
+
+
+def extended(bounds: LogBounds | None, append: Append, size: int) -> LogBounds:
+    """The log's bounds after an append; ``bounds`` None where the append makes the log."""
+    log, first, end = append.log, append.first, append.end
+    if not 0 <= first < end <= LIMIT:
+        raise BadRequest(f"log {log}: a batch from offset {first} to {end} holds nothing or no valid offset")
+    if bounds is None:
+        return LogBounds(first, end, size, append.time)
+    if first != bounds.end:
+        raise BadRequest(f"log {log}: a batch at offset {first} does not follow the log's end {bounds.end}")
+    if append.time < bounds.time:
+        raise BadRequest(
+            f"log {log}: a batch of time {append.time} comes after one of {bounds.time}",
+            hint="give a log the later of now and its bounds' time",
+        )
+    return LogBounds(bounds.first, end, bounds.bytes + size, append.time)

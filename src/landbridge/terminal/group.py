@@ -1,0 +1,516 @@
+"""A group in a terminal: the core's delivery, and the consumers that it hands messages to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from landbridge.core.batch import Batch, build, encode_headers
+from landbridge.core.cursor import Cursor
+from landbridge.core.delivery import SECOND, Condemned, Delivery, Handout
+from landbridge.core.filters import filter_of
+from landbridge.core.ranges import Range, count, intersect, normalise
+from landbridge.core.store import PutDocument
+from landbridge.core.topic import LONGEST, GroupSpec
+from landbridge.errors import BadRequest, BusError, LeaseLost
+from landbridge.protocol import frames
+
+if TYPE_CHECKING:
+    from landbridge.terminal.broker import Broker
+    from landbridge.terminal.commit import Commit
+    from landbridge.terminal.connection import Connection
+    from landbridge.terminal.topic import Topic
+
+KIND = "group"
+CURSOR = "cursor"
+#: Burials per commit, so that a flood of them doesn't hold up everybody else.
+BURY_AT_ONCE = 256
+#: Seconds after which what a failed commit left undone is looked at again.
+AGAIN_AFTER = 1.0
+VERBS = ("ack", "requeue", "bury", "extend")
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(GroupSpec).decode
+
+
+class Consumer:
+    """A subscription, seen from its group."""
+
+    __slots__ = ("bytes", "connection", "group", "messages", "number", "prefetch", "subscription")
+
+    def __init__(
+        self, number: int, connection: Connection, subscription: int, prefetch: int, group: Group
+    ) -> None:
+        #: Never used again in this terminal's life.
+        self.number = number
+        self.connection = connection
+        self.subscription = subscription
+        self.prefetch = prefetch
+        self.group = group
+        #: Of a group that settles on delivery: handed out and not credited back yet.
+        self.messages = self.bytes = 0
+
+
+class Group:
+    def __init__(
+        self, broker: Broker, topic: Topic, spec: GroupSpec, cursor: Cursor, *, durable: bool, stored: bool
+    ) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.spec = spec
+        self.name = spec.name
+        #: False: lives with its subscriber, keeps nothing on disk, holds nothing back from retention.
+        self.durable = durable
+        self.stored = stored
+        self.deleted = False
+        #: Consumers in the order in which they get their turn.
+        self.consumers: dict[int, Consumer] = {}
+        self.at_most_once = not durable or topic.spec.delivery == "at-most-once"
+        self.delivery = Delivery(
+            cursor,
+            topic.log.end,
+            spec.policy(at_most_once=self.at_most_once),
+            group=spec.name,
+            first_lease=broker.first_lease,
+            filter=filter_of(spec.match),
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._burying = False
+        self._pump_soon = False
+
+    # -- storing -----------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """The cursor moved: the next commit writes it."""
+        if not self.durable:
+            self.delivery.cursor.document()  # written nowhere, but it must not gather changes for ever
+        elif not self.deleted:
+            self.broker.changed(self)
+
+    def save(self, commit: Commit) -> None:
+        """Called for each commit while it is being formed, if the cursor changed."""
+        if self.deleted:
+            return
+        key = f"{self.topic.log.number}/{self.name}"
+        if not self.stored:
+            self.topic.save(commit)
+            commit.writes.append(PutDocument(KIND, key, encode(self.spec)))
+            commit.after.append(self._saved)
+        if self.delivery.cursor.dirty:
+            slot, value = self.delivery.cursor.document()
+            commit.writes.append(PutDocument(CURSOR, f"{key}/{slot:06}", value))
+            commit.undo.append(self._unsaved)
+
+    def _saved(self) -> None:
+        self.stored = True
+
+    def _unsaved(self, error: BusError) -> None:
+        # Not queued again by itself: a full disk would be tried for ever. The next change carries it.
+        self.delivery.cursor.rewrite()
+
+    # -- consumers ---------------------------------------------------------------------------------
+
+    def join(self, consumer: Consumer) -> None:
+        self.consumers[consumer.number] = consumer
+        self.topic.listening[self] = None
+
+    def leave(self, consumer: Consumer, *, counted: bool) -> None:
+        if self.consumers.pop(consumer.number, None) is None:
+            return
+        if not self.consumers:
+            self.topic.listening.pop(self, None)
+        now = self.broker.clock()
+        returned = self.delivery.release(now, consumer.number, counted=counted)
+        if returned:
+            self.broker.status.count(
+                now,
+                "requeue",
+                consumer.connection.subject,
+                self.topic.name,
+                self.name,
+                "consumer_lost" if counted else "unsubscribed",
+                messages=returned,
+            )
+            self._after_change()
+            self.pump()
+
+    # -- handing out -------------------------------------------------------------------------------
+
+    def catch_up(self) -> Delivery:
+        """The delivery, with all of the log known to it."""
+        if self.delivery.end < self.topic.log.end:
+            self.delivery.grow(self.topic.log.end)
+        return self.delivery
+
+    def pump(self) -> None:
+        """Hand out what can be handed out now."""
+        if not self.consumers or self.deleted:
+            return
+        delivery = self.catch_up()
+        now = self.broker.clock()
+        # Once more round for what those before had no room for.
+        while self._hand_round(now) and delivery.pending:
+            pass
+        if delivery.expired:
+            self.broker.status.count(
+                now, "expire", "", self.topic.name, self.name, "expires_at", messages=delivery.expired
+            )
+            delivery.expired = 0
+        if delivery.cursor.dirty:
+            self.changed()
+        self._arm()
+
+    def _hand_round(self, now: int) -> bool:
+        """Give every consumer its share. Is there any use in going round again?"""
+        delivery = self.delivery
+        # An even share, so that one consumer's prefetch doesn't leave the others idle.
+        share = max(1, -(-delivery.pending // len(self.consumers)))
+        handed = False
+        for consumer in self._turns():
+            room = min(share, self._room(consumer))
+            if room <= 0:
+                continue
+            handouts = delivery.take(now, consumer.number, room, self.topic.log.batch_at)
+            if handouts:
+                handed = True
+                self._deliver(now, consumer, handouts)
+            if delivery.missing is not None:
+                self.topic.log.load(delivery.missing, self._loaded)
+                return False
+            if delivery.more:
+                self._again_soon()
+                return False
+        return handed
+
+    def _turns(self) -> Iterable[Consumer]:
+        if len(self.consumers) == 1:
+            return list(self.consumers.values())
+        turns = list(self.consumers.values())
+        # Whoever is first now is last next time.
+        first = turns[0]
+        del self.consumers[first.number]
+        self.consumers[first.number] = first
+        return turns
+
+    def _room(self, consumer: Consumer) -> int:
+        if not consumer.connection.writable:
+            return 0
+        if self.at_most_once:
+            messages, size = consumer.messages, consumer.bytes
+        else:
+            messages, size = self.delivery.held_by(consumer.number)
+        room = self.broker.limits.prefetch_bytes - size
+        if room <= 0:
+            return 0
+        # So many messages of middling size; if they turn out smaller, the next round brings more.
+        log = self.topic.log
+        mean = log.bytes // max(1, log.end - log.first) + 1
+        return min(consumer.prefetch - messages, room // mean + 1)
+
+    def _again_soon(self) -> None:
+        if not self._pump_soon:
+            self._pump_soon = True
+            asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._pump_soon = False
+        self.pump()
+
+    def _loaded(self, error: BusError | None) -> None:
+        if self.deleted:
+            return
+        if error is None:
+            self.pump()
+            return
+        # A batch that can't be read stops the group rather than being skipped: nothing is lost in silence.
+        now = self.broker.clock()
+        self.broker.status.note(
+            now, "error", topic=self.topic.name, group=self.name, cause=error.code, detail=str(error)
+        )
+        for consumer in list(self.consumers.values()):
+            consumer.connection.lose(consumer, error)
+
+    def _deliver(self, now: int, consumer: Consumer, handouts: list[Handout]) -> None:
+        messages = size = 0
+        sends: list[tuple[frames.Deliver, bytes | memoryview]] = []
+        for handout in handouts:
+            data = handout.batch.encode()
+            messages += len(handout.batch)
+            size += len(data)
+            sends.append(
+                (
+                    frames.Deliver(
+                        consumer.subscription,
+                        handout.lease,
+                        handout.ranges,
+                        handout.newest_first,
+                        handout.attempts,
+                    ),
+                    data,
+                )
+            )
+        self.broker.delivered(now, self, consumer, messages, size, handouts)
+        if not self.at_most_once:
+            for frame, data in sends:
+                consumer.connection.send(frame, data)
+            return
+        consumer.messages += messages
+        consumer.bytes += size
+
+        def send(commit: Commit | None = None) -> None:
+            for frame, data in sends:
+                consumer.connection.send(frame, data)
+
+        if not self.durable:
+            send()
+            return
+
+        # Settle first, then send: if we die in between, the message is lost to the consumer, which is what
+        # "at most once" means; the other order could deliver it twice.
+        def settle(commit: Commit) -> None:
+            self.save(commit)
+            commit.after.append(send)
+
+        def undo(error: BusError) -> None:
+            consumer.messages -= messages
+            consumer.bytes -= size
+            self.unsettle(normalise(run for handout in handouts for run in handout.ranges))
+
+        self.broker.committer.put(settle, undo)
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        consumer: Consumer,
+        settlements: list[frames.Settlement],
+        done: Callable[[], None],
+        refuse: Callable[[BusError], None],
+    ) -> None:
+        """Ack, requeue, bury, extend. ``done`` is called when it is on disk."""
+        for s in settlements:
+            if s.verb not in VERBS:
+                refuse(BadRequest(f"no settlement {s.verb[:60]!r}", hint=", ".join(VERBS)))
+                return
+            if s.after is not None and not 0 <= s.after <= LONGEST:
+                refuse(BadRequest(f"requeue after {s.after} seconds"))
+                return
+        now = self.broker.clock()
+        delivery = self.delivery
+        asked = accepted = 0
+        acked: list[Range] = []
+        for s in settlements:
+            runs: list[Range] = s.runs
+            if s.verb == "ack":
+                held = delivery.ack(now, s.lease, consumer.number, runs)
+                acked += held
+            elif s.verb == "requeue":
+                held = delivery.requeue(now, s.lease, consumer.number, runs, s.after)
+            elif s.verb == "bury":
+                held = delivery.bury(now, s.lease, consumer.number, runs, s.cause or "buried")
+            elif delivery.extend(now, s.lease, consumer.number):
+                held = intersect(delivery.leases[s.lease].remaining, normalise(runs))
+            else:
+                held = []
+            took = count(held)
+            asked += count(normalise(runs))
+            accepted += took
+            if took:
+                self.broker.settled(now, self, consumer, s.verb, s.cause, took, held)
+        if accepted < asked and not self.at_most_once:
+            lost = LeaseLost(
+                f"{asked - accepted} of {asked} messages are no longer this consumer's to settle"
+            )
+            self.broker.status.note(
+                now,
+                "refuse",
+                who=consumer.connection.subject,
+                topic=self.topic.name,
+                group=self.name,
+                cause=lost.code,
+                messages=asked - accepted,
+            )
+            refuse(lost)
+        else:
+            self._settled_on_disk(acked, done, refuse)
+        self._after_change()
+        self.pump()
+
+    def _settled_on_disk(
+        self, acked: list[Range], done: Callable[[], None], refuse: Callable[[BusError], None]
+    ) -> None:
+        if not self.durable:
+            done()
+            return
+
+        def work(commit: Commit) -> None:
+            self.save(commit)
+            commit.after.append(done)
+
+        def undo(error: BusError) -> None:
+            self.unsettle(normalise(acked))
+            refuse(error)
+
+        self.broker.committer.put(work, undo)
+
+    def unsettle(self, runs: list[Range]) -> None:
+        """The commit that was to settle these failed: they are to be delivered again, but not at once, or a
+        full disk would send them to and fro all the time."""
+        self.delivery.unsettle(runs)
+        self._again_later()
+
+    def _again_later(self) -> None:
+        asyncio.get_running_loop().call_later(AGAIN_AFTER, self._ring)
+
+    def credit(self, consumer: Consumer, messages: int, size: int) -> None:
+        consumer.messages = max(0, consumer.messages - messages)
+        consumer.bytes = max(0, consumer.bytes - size)
+        self.pump()
+
+    def seek(self, floor: int) -> None:
+        self.catch_up().seek(floor)
+        self.changed()
+        self.pump()
+
+    def change(self, spec: GroupSpec) -> None:
+        """Other options, from now on."""
+        self.spec = spec
+        self.stored = False
+        self.catch_up().change(spec.policy(at_most_once=self.at_most_once), filter_of(spec.match))
+        self.changed()
+        self._after_change()
+        self.pump()
+
+    # -- time and burials --------------------------------------------------------------------------
+
+    def _after_change(self) -> None:
+        if self.delivery.cursor.dirty:
+            self.changed()
+        if self.delivery.condemned:
+            self.bury()
+        self._arm()
+
+    def _arm(self) -> None:
+        """One timer for the next lease that may end or message that comes due."""
+        deadline = self.delivery.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer_at <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        span = max(0.0, (deadline - self.broker.clock()) / SECOND)
+        self._timer = asyncio.get_running_loop().call_later(span, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self.deleted:
+            return
+        now = self.broker.clock()
+        returned = self.delivery.advance(now)
+        if returned:
+            self.broker.status.count(
+                now, "requeue", "", self.topic.name, self.name, "ack_within", messages=returned
+            )
+        self._after_change()
+        self.pump()
+
+    def shift(self, delta: int) -> None:
+        self.delivery.shift(delta)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ring()
+
+    def close(self) -> None:
+        self.deleted = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def bury(self) -> None:
+        """Copy the condemned to the dead-letter topic and settle them, in one commit."""
+        if self._burying or not self.delivery.condemned:
+            return
+        self._burying = True
+        self._bury_more(None)
+
+    def _bury_more(self, error: BusError | None) -> None:
+        condemned = self.delivery.condemned
+        ready: list[tuple[int, Condemned, Batch, int]] = []
+        log = self.topic.log
+        for offset, why in list(condemned.items())[:BURY_AT_ONCE]:
+            found = log.batch_at(offset)
+            if found is None:
+                if error is None and not ready:
+                    log.load(offset, self._bury_more)
+                    return
+                break
+            ready.append((offset, why, found[1], offset - found[0]))
+        if error is not None or not ready:
+            self._burying = False
+            return
+
+        def work(commit: Commit) -> None:
+            if self.deleted:
+                return
+            still = [item for item in ready if item[0] in condemned]
+            self._copy_to_dead_topic(commit, still)
+            buried = self.delivery.buried(item[0] for item in still)
+            self.save(commit)
+
+            def undo(error: BusError) -> None:
+                self.delivery.cursor.unsettle(buried)
+                for offset, why, _, _ in still:
+                    condemned[offset] = why
+
+            commit.undo.append(undo)
+            commit.after.append(self._buried)
+
+        self.broker.committer.put(work, self._not_buried)
+
+    def _copy_to_dead_topic(self, commit: Commit, items: list[tuple[int, Condemned, Batch, int]]) -> None:
+        for offset, why, batch, index in items:
+            self.broker.status.note(
+                commit.now,
+                "bury",
+                topic=self.topic.name,
+                group=self.name,
+                messages=1,
+                cause=why.cause,
+                offsets=[(offset, offset + 1)],
+            )
+            if not self.spec.dead_topic or (
+                self.spec.dead_letter is None and self.topic.name.endswith(".dead")
+            ):
+                continue  # a dead letter that dies again is only settled: no chain of .dead.dead
+            dead = self.broker.topic_for(self.spec.dead_topic, create=True)
+            dead.save(commit)
+            headers = {
+                **batch.headers(index),
+                "lb-topic": self.topic.name,
+                "lb-group": self.name,
+                "lb-offset": offset,
+                "lb-cause": why.cause,
+                "lb-attempts": why.attempts,
+            }
+            letter = build(
+                [batch.payload(index)],
+                id=self.broker.new_id(),
+                time=commit.now,
+                keys=[batch.key(index)],
+                headers=[encode_headers(headers)],
+                ids=[batch.id_of(index).encode()],
+                priorities=[(batch.priorities() or bytes(index + 1))[index]],
+            )
+            commit.append(dead, Batch.decode(letter))
+
+    def _buried(self) -> None:
+        self._burying = False
+        self.bury()
+
+    def _not_buried(self, error: BusError) -> None:
+        self._burying = False
+        self._again_later()

@@ -1,0 +1,50 @@
+"""Every bound of a terminal, in one place, all settable (``landbridge up --limit name=value``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from landbridge.errors import BadRequest
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    #: Bytes of one frame on the wire, and of one message's payload.
+    max_frame: int = 16 << 20
+    max_payload: int = 4 << 20
+    max_topics: int = 100_000
+    #: Durable groups of one topic; groups that live with their subscriber count too.
+    max_groups: int = 1_000
+    max_connections: int = 4_000
+    #: Subscriptions of one connection.
+    max_subscriptions: int = 1_000
+    #: Bytes of batches that a connection may have unanswered; a client that sends more isn't read from.
+    publish_window: int = 8 << 20
+    #: Bytes that a subscription may hold unsettled, beside its prefetch of messages.
+    prefetch_bytes: int = 16 << 20
+    #: Bytes of batches kept in memory for readers.
+    cache: int = 64 << 20
+    #: Bytes that may go into one commit.
+    commit: int = 8 << 20
+    #: Seconds that a connection has to say hello.
+    hello_within: float = 10.0
+    #: Bytes that a new topic's slowest group may be behind, unless the topic says otherwise.
+    max_backlog: int = 64 << 30
+    #: Seconds: the longest life of a token that this terminal makes.
+    max_token_life: float = 366 * 86400.0
+
+
+def parse_limits(settings: list[str]) -> Limits:
+    """From ``name=value`` pairs."""
+    values: dict[str, int | float] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if name not in Limits.__struct_fields__ or not equals:
+            names = ", ".join(Limits.__struct_fields__)
+            raise BadRequest(f"no limit {setting!r}", hint=f"name=value with one of: {names}")
+        try:
+            values[name] = type(getattr(Limits(), name))(value)
+        except ValueError:
+            raise BadRequest(f"limit {name}: {value!r} is not a number") from None
+        if values[name] <= 0:
+            raise BadRequest(f"limit {name}: {value} is not above 0")
+    return msgspec.convert(values, Limits)

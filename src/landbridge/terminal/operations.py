@@ -1,0 +1,392 @@
+"""Everything that can be asked of a terminal beside messages: one method per operation, named as on the wire.
+
+topic.create topic.update topic.list topic.show topic.delete
+group.create group.update group.list group.show group.seek group.redrive group.delete
+token.create token.revoke
+status.levels
+terminal.info terminal.metrics
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from landbridge.core.batch import Batch, build, encode_headers
+from landbridge.core.delivery import SECOND
+from landbridge.core.status import parse_levels
+from landbridge.core.store import PutDocument
+from landbridge.core.topic import group_spec, topic_spec
+from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, TopicExists
+from landbridge.terminal.broker import Broker, unsettle
+from landbridge.terminal.group import Group
+from landbridge.terminal.metrics import render
+from landbridge.terminal.topic import KIND as TOPIC_KIND
+from landbridge.terminal.topic import Topic
+from landbridge.terminal.topic import encode as encode_topic
+
+if TYPE_CHECKING:
+    from landbridge.terminal.commit import Commit
+    from landbridge.terminal.connection import Connection
+    from landbridge.terminal.server import Terminal
+
+#: Rows of one answer; the caller asks again with ``after``.
+PAGE = 1000
+REVOKED = "revoked"
+#: Messages per commit of a redrive.
+REDRIVE_AT_ONCE = 1000
+
+
+class Operations:
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._broker: Broker = terminal.broker
+
+    async def call(self, connection: Connection, op: str, args: dict[str, Any]) -> object:
+        method: Callable[..., Awaitable[object]] | None = None
+        if not op.startswith("_"):
+            method = getattr(self, op.replace(".", "_"), None) if "." in op else None
+        if method is None:
+            raise BadRequest(f"no operation {op[:60]!r}", hint="is the terminal older than the client?")
+        try:
+            inspect.signature(method).bind(connection, **args)
+            for name, kind in typing.get_type_hints(method, localns={"Connection": object}).items():
+                if name in args:
+                    msgspec.convert(args[name], kind)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise BadRequest(f"{op}: {error}") from None
+        return await method(connection, **args)
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    async def topic_create(self, connection: Connection, name: str, **options: Any) -> object:
+        connection.scopes.demand_admin("create topics")
+        if "max_backlog" not in options:
+            options["max_backlog"] = self._broker.limits.max_backlog
+        spec = topic_spec({"name": name, **options})
+        if name.startswith("$"):
+            raise BadRequest("names with a leading $ belong to the terminal")
+        topic = self._broker.topics.get(name)
+        if topic is not None:
+            if topic.spec != spec:
+                raise TopicExists(
+                    f"the topic {name} exists with other options", hint="see 'landbridge topic show'"
+                )
+        else:
+            topic = self._broker.create_topic(spec)
+        await self._save(topic)
+        return _describe_topic(topic)
+
+    async def topic_update(self, connection: Connection, name: str, **options: Any) -> object:
+        connection.scopes.demand_admin("change topics")
+        topic = self._broker.topic(name)
+        old = msgspec.to_builtins(topic.spec)
+        if options.get("kind", old["kind"]) != old["kind"]:
+            raise BadRequest("a topic's kind can't be changed")
+        if isinstance(options.get("retention"), dict):  # anything else is refused below
+            options["retention"] = {**old["retention"], **options["retention"]}
+        spec = topic_spec({**old, **options})
+        document = msgspec.structs.replace(topic.document, spec=spec)
+        await self._broker.write([PutDocument(TOPIC_KIND, name, encode_topic(document))])
+        topic.spec = spec
+        return _describe_topic(topic)
+
+    async def _save(self, topic: Topic) -> None:
+        if not topic.stored:
+            await self._broker.write(
+                [PutDocument(TOPIC_KIND, topic.name, encode_topic(topic.document))], after=topic._saved
+            )
+
+    def _visible(self, connection: Connection, topic: str) -> bool:
+        return connection.scopes.may("publish", topic) or connection.scopes.may("subscribe", topic)
+
+    async def topic_list(self, connection: Connection, after: str = "", limit: int = PAGE) -> object:
+        names = sorted(n for n in self._broker.topics if n > after and self._visible(connection, n))
+        page = names[: max(1, min(limit, PAGE))]
+        rows = [_describe_topic(self._broker.topics[name]) for name in page]
+        return {"topics": rows, "next": page[-1] if len(names) > len(page) else ""}
+
+    def _topic(self, connection: Connection, name: str) -> Topic:
+        topic = self._broker.topic(name)
+        if not self._visible(connection, name):
+            connection.scopes.demand("subscribe", name)
+        return topic
+
+    async def topic_show(self, connection: Connection, name: str) -> object:
+        topic = self._topic(connection, name)
+        return {
+            **_describe_topic(topic),
+            "options": msgspec.to_builtins(topic.spec),
+            "groups": [_describe_group(group) for group in topic.groups.values()],
+        }
+
+    async def topic_delete(self, connection: Connection, name: str, force: bool = False) -> object:
+        connection.scopes.demand_admin("delete topics")
+        topic = self._broker.topic(name)
+        if name.startswith("$"):
+            raise BadRequest(f"{name} belongs to the terminal")
+        lag = max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
+        if lag and not force:
+            raise BadRequest(
+                f"the topic {name} holds {lag} messages that a group hasn't settled",
+                hint="use --force to delete them",
+            )
+        await self._broker.delete_topic(topic)
+        return {"deleted": name}
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    async def group_create(
+        self, connection: Connection, topic: str, name: str, start: int | str | None = None, **options: Any
+    ) -> object:
+        connection.scopes.demand("subscribe", topic)
+        broker = self._broker
+        spec = group_spec({"topic": topic, "name": name, **options})
+        if name.startswith("ephemeral-"):
+            raise BadRequest("names that start with 'ephemeral-' are given by the terminal")
+        found = broker.topic_for(topic)
+        group = found.groups.get(name)
+        if group is not None:
+            if group.spec != spec:
+                raise GroupExists(
+                    f"the group {name} of {topic} exists with other options",
+                    hint="see 'landbridge group show'",
+                )
+        else:
+            group = broker.create_group(found, spec, start)
+        await broker.write([])
+        return _describe_group(group)
+
+    async def group_update(self, connection: Connection, topic: str, name: str, **options: Any) -> object:
+        connection.scopes.demand_admin("change groups")
+        group = self._broker.group(topic, name)
+        group.change(group_spec({**msgspec.to_builtins(group.spec), **options}))
+        await self._broker.write([])
+        return _describe_group(group)
+
+    async def group_list(self, connection: Connection, topic: str | None = None, after: str = "") -> object:
+        if topic is not None:
+            topics = [self._topic(connection, topic)]
+        else:
+            names = sorted(n for n in self._broker.topics if self._visible(connection, n))
+            topics = [self._broker.topics[name] for name in names]
+        rows: list[dict[str, Any]] = []
+        last = tuple(after.split("/", 1)) if after else ("", "")
+        for found in topics:
+            for group in sorted(found.groups.values(), key=lambda g: g.name):
+                if (found.name, group.name) > last:
+                    rows.append(_describe_group(group))
+                if len(rows) >= PAGE:
+                    return {"groups": rows, "next": f"{found.name}/{group.name}"}
+        return {"groups": rows, "next": ""}
+
+    async def group_show(self, connection: Connection, topic: str, name: str) -> object:
+        self._topic(connection, topic)
+        group = self._broker.group(topic, name)
+        return {
+            **_describe_group(group),
+            "options": msgspec.to_builtins(group.spec),
+            "consumers": [
+                {"who": c.connection.who, "held": group.delivery.held_by(c.number)[0], "prefetch": c.prefetch}
+                for c in group.consumers.values()
+            ],
+        }
+
+    async def group_seek(
+        self,
+        connection: Connection,
+        topic: str,
+        name: str,
+        to: int | str | None = None,
+        time: int | None = None,
+    ) -> object:
+        """``to``: an offset, "earliest" or "latest"; or ``time``, microseconds."""
+        connection.scopes.demand_admin("seek")
+        broker = self._broker
+        group = broker.group(topic, name)
+        log = group.topic.log
+        if (to is None) == (time is None):
+            raise BadRequest("seek wants either 'to' or 'time'")
+        if isinstance(to, int):
+            if to < log.first:
+                raise OffsetGone(f"offset {to} of {topic} is gone, the oldest is {log.first}")
+            floor = min(to, log.end)
+        else:
+            floor = broker.position(group.topic, to if time is None else time)  # type: ignore[arg-type]
+        group.seek(floor)
+        await broker.write([])
+        return _describe_group(group)
+
+    async def group_delete(
+        self, connection: Connection, topic: str, name: str, force: bool = False
+    ) -> object:
+        connection.scopes.demand_admin("delete groups")
+        group = self._broker.group(topic, name)
+        lag = group.delivery.cursor.lag(group.topic.log.end)
+        if lag and not force:
+            raise BadRequest(
+                f"the group {name} hasn't settled {lag} messages",
+                hint="use --force to delete it all the same",
+            )
+        await self._broker.delete_group(group)
+        return {"deleted": f"{topic}/{name}"}
+
+    async def group_redrive(self, connection: Connection, topic: str, name: str) -> object:
+        """Give a group its dead letters again: each goes back into the topic, for this group alone, and is
+        settled in the dead-letter topic in the same commit. A redrive is a cursor like any other, so it
+        can be repeated and interrupted without a letter being lost or sent twice."""
+        connection.scopes.demand_admin("redrive")
+        broker = self._broker
+        group = broker.group(topic, name)
+        dead = broker.topics.get(group.spec.dead_topic)
+        if dead is None:
+            return {"redriven": 0}
+        reader = self._redrive_group(dead, topic, name)
+        redriven = 0
+        consumer = broker.new_consumer()  # the operation itself
+        while True:
+            handouts = reader.catch_up().take(broker.clock(), consumer, REDRIVE_AT_ONCE, dead.log.batch_at)
+            if not handouts:
+                if reader.delivery.missing is not None:
+                    await dead.log.read(reader.delivery.missing)
+                    continue
+                if reader.delivery.more:
+                    continue
+                break
+            try:
+                await self._put_back(
+                    group, reader, [(h.lease, h.ranges, h.batch) for h in handouts], consumer
+                )
+            except BaseException:
+                reader.delivery.release(broker.clock(), consumer, counted=False)
+                raise
+            redriven += sum(len(handout.batch) for handout in handouts)
+        reader.changed()
+        return {"redriven": redriven}
+
+    def _redrive_group(self, dead: Topic, topic: str, name: str) -> Group:
+        reader = f"redrive.{topic}.{name}"[-200:]
+        found = dead.groups.get(reader)
+        if found is not None:
+            return found
+        match = {"headers": {"lb-topic": topic, "lb-group": name}}
+        spec = group_spec({"topic": dead.name, "name": reader, "match": match, "dead_letter": ""})
+        return self._broker.create_group(dead, spec, "earliest")
+
+    async def _put_back(
+        self,
+        group: Group,
+        reader: Group,
+        letters: list[tuple[int, list[tuple[int, int]], Batch]],
+        consumer: int,
+    ) -> None:
+        broker = self._broker
+        batches = []
+        for _, _, batch in letters:
+            headers = [
+                encode_headers({k: v for k, v in batch.headers(i).items() if not k.startswith("lb-")})
+                for i in range(len(batch))
+            ]
+            again = Batch.decode(
+                build(
+                    batch.payloads(),
+                    id=broker.new_id(),
+                    time=broker.clock(),
+                    keys=batch.keys(),
+                    headers=headers,
+                    ids=[batch.id_of(i).encode() for i in range(len(batch))],
+                    priorities=batch.priorities(),
+                )
+            )
+            again.audience = frozenset({group.name})
+            batches.append(again)
+
+        def work(commit: Commit) -> None:
+            group.topic.save(commit)
+            if not all(reader.delivery.holds(lease, consumer, ranges) for lease, ranges, _ in letters):
+                raise LeaseLost("the letters were given back meanwhile", hint="redrive again")
+            for again in batches:
+                commit.append(group.topic, again)
+            for lease, ranges, _ in letters:
+                held = reader.delivery.ack(commit.now, lease, consumer, ranges)
+                commit.undo.append(partial(unsettle, reader, held))
+            reader.save(commit)
+
+        await broker.perform(work)
+
+    # -- tokens, status, the terminal itself --------------------------------------------------------
+
+    async def token_create(
+        self, connection: Connection, subject: str, scopes: list[str], life: float = 3600.0
+    ) -> object:
+        connection.scopes.demand_admin("create tokens")
+        most = self._broker.limits.max_token_life
+        if not 0 < life <= most:
+            raise BadRequest(f"a life of {life} s, allowed are up to {most} s")
+        now = self._broker.clock()
+        token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
+        return {"token": token, "id": token_id, "subject": subject, "expires_at": now // SECOND + int(life)}
+
+    async def token_revoke(
+        self, connection: Connection, id: str | None = None, subject: str | None = None
+    ) -> object:
+        """By id, or every token of a subject; live connections end at once."""
+        connection.scopes.demand_admin("revoke tokens")
+        if (id is None) == (subject is None):
+            raise BadRequest("name a token by id or by subject")
+        entry = id if id is not None else f"sub:{subject}"
+        await self._broker.write([PutDocument(REVOKED, str(entry), b"")])
+        self._terminal.revoke(str(entry))
+        return {"revoked": entry}
+
+    async def status_levels(self, connection: Connection, **levels: Any) -> object:
+        """Without arguments: what is set. With: set it, from now on."""
+        connection.scopes.demand_admin("see or set status levels")
+        if levels:
+            try:
+                wanted = parse_levels({**msgspec.to_builtins(self._broker.status.levels), **levels})
+            except msgspec.ValidationError as error:
+                raise BadRequest(f"status levels: {error}") from None
+            await self._broker.write([self._broker.set_levels(wanted)])
+        return msgspec.to_builtins(self._broker.status.levels)
+
+    async def terminal_info(self, connection: Connection) -> object:
+        return self._terminal.info()
+
+    async def terminal_metrics(self, connection: Connection) -> object:
+        connection.scopes.demand_admin("read metrics")
+        return render(self._terminal)
+
+
+def _describe_topic(topic: Topic) -> dict[str, Any]:
+    log = topic.log
+    return {
+        "name": topic.name,
+        "kind": topic.spec.kind,
+        "first": log.first,
+        "end": log.end,
+        "messages": log.end - log.first,
+        "bytes": log.bytes,
+        "groups": len(topic.groups),
+        "created_at": topic.created_at,
+    }
+
+
+def _describe_group(group: Group) -> dict[str, Any]:
+    cursor, end = group.delivery.cursor, group.topic.log.end
+    return {
+        "topic": group.topic.name,
+        "name": group.name,
+        "discipline": group.spec.discipline,
+        "floor": cursor.floor,
+        "lag": cursor.lag(end),
+        "leased": sum(lease.size for lease in group.delivery.leases.values()),
+        "retrying": len(cursor.tries),
+        "consumers": len(group.consumers),
+        "durable": group.durable,
+    }

@@ -1,0 +1,112 @@
+"""Retention at work: looks at a topic when something of it may have become removable, and trims its log."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING
+
+from landbridge.core.delivery import SECOND
+from landbridge.core.retention import trim_point
+from landbridge.core.store import Trim
+from landbridge.errors import BusError
+
+if TYPE_CHECKING:
+    from landbridge.terminal.broker import Broker
+    from landbridge.terminal.topic import Topic
+
+#: Microseconds between two looks at a topic with an age limit.
+LOOK = 60 * SECOND
+#: Bytes looked through per step when a topic is too large.
+STEP = 16 << 20
+
+
+class Trimmer:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: (when to look, topic's name), the earliest first; a topic's ``trim_at`` says which entry counts.
+        self._planned: list[tuple[int, str]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def plan(self, topic: Topic, *, soon: bool = False) -> None:
+        """Look at a topic again: soon if something was settled or it is too large, else for its age."""
+        log, retention = topic.log, topic.spec.retention
+        if log.first == log.end or topic.deleted:
+            return
+        soon = soon or (retention.max_bytes is not None and log.bytes > retention.max_bytes)
+        if not soon and retention.max_age is None:
+            return
+        span = SECOND if soon else min(int((retention.max_age or 0) * SECOND), LOOK)
+        at = self._broker.clock() + span
+        if topic.trim_at is None or at < topic.trim_at - SECOND:
+            topic.trim_at = at
+            heapq.heappush(self._planned, (at, topic.name))
+
+    def tick(self) -> None:
+        now = self._broker.clock()
+        while self._planned and self._planned[0][0] <= now:
+            due, name = heapq.heappop(self._planned)
+            topic = self._broker.topics.get(name)
+            if topic is not None and topic.trim_at == due:
+                topic.trim_at = None
+                task = asyncio.ensure_future(self._look(topic))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look(self, topic: Topic) -> None:
+        try:
+            await self.trim(topic)
+        except BusError as error:
+            self._broker.status.note(
+                self._broker.clock(), "error", topic=topic.name, cause=error.code, detail=str(error)
+            )
+        self.plan(topic)
+
+    async def trim(self, topic: Topic) -> None:
+        """Remove what the topic's retention lets go of."""
+        broker, log, retention = self._broker, topic.log, topic.spec.retention
+        loop = asyncio.get_running_loop()
+        aged_to = sized_to = log.first
+        if retention.max_age is not None:
+            oldest = broker.clock() - int(retention.max_age * SECOND)
+            aged_to = await loop.run_in_executor(broker.reader, broker.store.seek_time, log.number, oldest)
+        if retention.max_bytes is not None and log.bytes > retention.max_bytes:
+            excess = log.bytes - retention.max_bytes
+            sized_to = await loop.run_in_executor(
+                broker.reader, self._sized_to, log.number, log.first, excess
+            )
+        point = trim_point(
+            retention,
+            settled_to=topic.settled_to(),
+            first=log.first,
+            end=log.end,
+            aged_to=aged_to,
+            sized_to=sized_to,
+        )
+        if point <= log.first or topic.deleted:
+            return
+        # Whole batches only: the one that holds the point stays.
+        found = await log.read(point)
+        first = point if found is None else min(point, found[0])
+        if first <= log.first or topic.deleted:
+            return
+        await broker.write([Trim(log.number, first)])
+        log.trim(first)
+        for group in topic.groups.values():
+            if group.delivery.cursor.floor < first:
+                group.catch_up().trimmed(first)
+                group.changed()
+
+    def _sized_to(self, log: int, first: int, excess: int) -> int:
+        """The offset below which ``excess`` bytes stand, read from the front; a step at a time."""
+        for stored in self._broker.store.read(log, first, min(excess, STEP)):
+            if excess <= 0:
+                break
+            excess -= len(stored.data)
+            first = stored.end
+        return first

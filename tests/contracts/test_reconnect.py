@@ -1,0 +1,360 @@
+"""A client whose connection is lost, or whose terminal is restarted: it mends itself, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import landbridge
+from landbridge.errors import BusError, Disconnected, TerminalUnreachable, TimedOut
+from landbridge.stores.memory import MemoryStore
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.server import Terminal
+from landbridge.testing import FaultyStore, attach, run_terminal
+from tests.contracts.ways import Way
+from tests.waiting import LIMIT, Reader, eventually
+
+
+def cut(terminal: Terminal, subject: str = "test") -> None:
+    """Lose the connections of a subject, as a network would."""
+    for connection in list(terminal.connections):
+        if connection.subject == subject:
+            connection._transport.abort()
+
+
+def numbers(payloads: list[bytes]) -> list[int]:
+    return list(map(int, payloads))
+
+
+async def everything(terminal: Terminal, topic: str) -> list[bytes]:
+    """The log itself."""
+    async with attach(terminal, subject="checker") as bus:
+        async with Reader(bus.subscribe(topic, group="check", start="earliest")) as reader:
+            return await reader.payloads(terminal.broker.topics[topic].log.end)
+
+
+# -- publishing ---------------------------------------------------------------------------------------
+
+
+async def test_pipelined_publishing_over_lost_connections(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        async with bus.publisher("orders") as out:
+            for part in range(10):
+                await out.send_many([b"%d" % n for n in range(part * 5000, part * 5000 + 5000)])
+                cut(terminal)
+    assert numbers(await everything(terminal, "orders")) == list(range(50_000))
+
+
+async def test_message_by_message_over_lost_connections(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        async with bus.publisher("orders") as out:
+            for number in range(5000):
+                await out.send(b"%d" % number)
+                if number % 500 == 250:
+                    await asyncio.sleep(0)
+                    cut(terminal)
+                    await asyncio.sleep(0)
+    assert numbers(await everything(terminal, "orders")) == list(range(5000))
+
+
+async def test_publishes_at_the_same_time_over_lost_connections(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        publishes = [asyncio.ensure_future(bus.publish("orders", b"%d" % n)) for n in range(200)]
+        for _ in range(5):
+            await asyncio.sleep(0.002)
+            cut(terminal)
+        receipts = await asyncio.gather(*publishes)
+    stored = await everything(terminal, "orders")
+    assert sorted(numbers(stored)) == list(range(200))
+    assert [stored[receipt.offset] for receipt in receipts] == [b"%d" % n for n in range(200)]
+
+
+async def test_lost_answers_are_given_again(terminal: Terminal, way: Way) -> None:
+    """Stored, but the answer is lost: the publish is repeated, stored once, and gets the first offset."""
+    async with way.connect(terminal) as bus:
+        for number in range(10):
+            (connection,) = terminal.connections
+            connection.send = lambda *frame: None  # type: ignore[method-assign]
+            publish = asyncio.ensure_future(bus.publish("orders", b"%d" % number))
+            topics = terminal.broker.topics
+            await eventually(lambda n=number: "orders" in topics and topics["orders"].log.end == n + 1)
+            connection._transport.abort()
+            assert (await publish).offset == number
+    assert terminal.broker.totals.repeated == 10
+    assert numbers(await everything(terminal, "orders")) == list(range(10))
+
+
+async def test_publish_while_disconnected_waits(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await bus.publish("orders", b"0")
+        cut(terminal)
+        await eventually(lambda: bus.link is None)
+        assert (await bus.publish("orders", b"1")).offset == 1
+
+
+async def test_timeout_of_a_publish(crashes: list[Any]) -> None:
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.publish("orders", b"0")
+        store.gate.clear()
+        try:
+            with pytest.raises(TimedOut):
+                await bus.publish("orders", b"1", timeout=0.01)
+        finally:
+            store.gate.set()
+        # It was under way, and arrives; whatever comes after it is not hurt.
+        assert (await bus.publish("orders", b"2")).offset == 2
+
+
+async def test_a_publisher_waits_for_room_while_disconnected(terminal: Terminal) -> None:
+    """However slowly the messages come: what waits for a connection is bounded."""
+    async with attach(terminal) as bus:
+        bus._dial = never  # type: ignore[assignment]
+        cut(terminal)
+        await eventually(lambda: bus.link is None)
+        out = bus.publisher("orders")
+        sent = 0
+
+        async def flood() -> None:
+            nonlocal sent
+            while True:
+                await out.send(bytes(1000))
+                sent += 1
+                await asyncio.sleep(0)
+
+        flooding = asyncio.ensure_future(flood())
+        before = -1
+        while before != sent:  # until it stands still
+            before = sent
+            await asyncio.sleep(0.05)
+        flooding.cancel()
+        assert sent * 1000 < 2 * bus.window + (2 << 20)
+        assert len(out._outbox._parcels) <= 65
+
+
+async def never(factory: Any) -> Any:
+    raise TerminalUnreachable("nobody there")
+
+
+async def test_a_small_outbox_behind_a_slow_disk(crashes: list[Any]) -> None:
+    """More than 64 batches may not be unanswered: the ledger couldn't tell where the oldest went."""
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        out = bus.publisher("orders")
+        store.gate.clear()
+        try:
+            for number in range(1000):
+                await out.send(b"%d" % number)
+                await asyncio.sleep(0)
+            assert len(out._outbox._parcels) <= 65
+        finally:
+            store.gate.set()
+        await out.flush()
+        assert numbers(await everything(terminal, "orders")) == list(range(1000))
+
+
+# -- subscribing --------------------------------------------------------------------------------------
+
+
+async def test_subscriptions_go_on(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus, attach(terminal, subject="producer") as producer:
+        async with Reader(bus.subscribe("orders", group="g", prefetch=10)) as reader:
+            seen: list[int] = []
+            for part in range(10):
+                async with producer.publisher("orders") as out:
+                    await out.send_many([b"%d" % n for n in range(part * 20, part * 20 + 20)])
+                cut(terminal)
+                while (part + 1) * 20 - 1 not in seen:
+                    message = await reader.next()
+                    seen.append(int(message.payload))
+                    await message.ack()
+    # At least once: acks that were on their way when the connection was lost may cost a repetition.
+    assert sorted(set(seen)) == list(range(200))
+    assert len(seen) <= 200 + 10 * 10
+    await eventually(lambda: terminal.broker.group("orders", "g").delivery.cursor.floor == 200)
+
+
+async def test_ephemeral_subscriptions_go_on(terminal: Terminal) -> None:
+    async with attach(terminal) as bus, attach(terminal, subject="producer") as producer:
+        async with Reader(bus.subscribe("news")) as reader:
+            await producer.publish("news", b"1")
+            assert await reader.payloads(1) == [b"1"]
+            cut(terminal)
+            await eventually(lambda: bus.link is None)
+            await eventually(lambda: bus.link is not None)
+            await eventually(lambda: len(terminal.broker.topics["news"].groups) == 1)
+            await producer.publish("news", b"2")
+            assert await reader.payloads(1) == [b"2"]
+
+
+async def test_subscribing_while_disconnected(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await bus.publish("orders", b"1")
+        for number in range(5):
+            cut(terminal)
+            await eventually(lambda: bus.link is None)
+            async with Reader(bus.subscribe("orders", group=f"g{number}")) as reader:
+                assert await reader.payloads(1) == [b"1"]
+
+
+async def test_a_connection_lost_while_subscribing(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        await bus.publish("orders", b"1")
+        for number in range(5):
+            (connection,) = terminal.connections
+            connection.send = lambda *frame: None  # type: ignore[method-assign]
+            opening = asyncio.ensure_future(Reader(bus.subscribe("orders", group=f"g{number}")).__aenter__())
+            groups = terminal.broker.topics["orders"].groups
+            await eventually(lambda n=number: f"g{n}" in groups and groups[f"g{n}"].consumers)
+            connection._transport.abort()
+            async with asyncio.timeout(LIMIT):
+                reader = await opening
+            assert await reader.payloads(1) == [b"1"]
+            assert len(groups[f"g{number}"].consumers) == 1
+            await reader.__aexit__()
+            assert not groups[f"g{number}"].consumers
+
+
+async def test_operations_are_asked_again(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        for number in range(5):
+            cut(terminal)
+            await bus.call("topic.create", name=f"t{number}")
+            assert await bus.ping() >= 0
+    assert {f"t{n}" for n in range(5)} <= set(terminal.broker.topics)
+
+
+async def test_a_failed_subscription_does_not_come_back(terminal: Terminal) -> None:
+    """Its topic was deleted, and nobody reads it any more: a reconnect must not take messages for it."""
+    async with attach(terminal) as bus:
+        subscription = await bus.subscribe("orders", group="g").open()
+        await bus.call("topic.delete", name="orders")
+        cut(terminal)
+        await eventually(lambda: bus.link is None)
+        await eventually(lambda: bus.link is not None)
+        await bus.ping()
+        assert "orders" not in terminal.broker.topics
+        await subscription.close()
+
+
+# -- closing ------------------------------------------------------------------------------------------
+
+
+async def test_a_closed_bus_says_so(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        out = bus.publisher("orders")
+        await out.send(b"1")
+        await out.flush()
+        subscription = bus.subscribe("orders", group="g")
+        await subscription.open()
+    with pytest.raises(Disconnected):
+        await bus.publish("orders", b"2")
+    with pytest.raises(BusError):
+        await out.send(b"3")
+        await out.flush()
+    with pytest.raises(Disconnected):
+        await bus.call("topic.list")
+    await subscription.close()
+    await bus.close()
+
+
+async def test_closing_while_disconnected_returns(terminal: Terminal) -> None:
+    bus = await attach(terminal).open()
+    bus._dial = never  # type: ignore[assignment]
+    cut(terminal)
+    await eventually(lambda: bus.link is None)
+    publishing = asyncio.ensure_future(bus.publish("orders", b"1"))
+    reading = asyncio.ensure_future(anext(aiter(bus.subscribe("orders", group="g"))))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(LIMIT):
+        await bus.close()
+        for waiting in (publishing, reading):
+            with pytest.raises((Disconnected, StopAsyncIteration)):
+                await waiting
+
+
+async def test_a_goodbye_leaves_no_trace_in_the_ledger(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus:
+        await bus.publish("orders", b"1")
+        async with bus.transaction() as t:
+            await t.publish("orders", b"2")
+    await eventually(lambda: not terminal.connections)
+    await terminal.broker.committer.drain()
+    assert isinstance(terminal.store, MemoryStore)
+    assert not any(terminal.store._ledger.values())
+
+
+async def test_nobody_there() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(TerminalUnreachable):
+        await landbridge.connect(f"lb://127.0.0.1:{port}", token="x")
+
+
+# -- restarts -----------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes: list[Any]) -> None:
+    """Three starts on the same file and port, with clients that stay."""
+    path, port = tmp_path / "bus.db", free_port()
+    async with run_terminal(SqliteStore(path), port=port) as terminal:
+        token = terminal.issue_token("test", ["admin"], 3600)
+        producer = await landbridge.connect(terminal.url, token=token)
+        consumer = await landbridge.connect(terminal.url, token=token)
+        out = producer.publisher("orders")
+        await out.send_many([b"%d" % n for n in range(100)])
+        await out.flush()
+        reader = await Reader(consumer.subscribe("orders", group="g", prefetch=10)).__aenter__()
+        seen = numbers(await reader.payloads(30))
+    for part in (1, 2):
+        pending = asyncio.ensure_future(out.send_many([b"%d" % n for n in range(part * 100, part * 100 + 100)]))
+        async with run_terminal(SqliteStore(path), port=port) as terminal:
+            await pending
+            await out.flush()
+            while not set(range(part * 100 + 50)) <= set(seen):
+                seen += numbers(await reader.payloads(1))
+            assert terminal.broker.start == part + 1
+    async with run_terminal(SqliteStore(path), port=port) as terminal:
+        while not set(range(300)) <= set(seen):
+            seen += numbers(await reader.payloads(1))
+        await reader.__aexit__()
+        await producer.close()
+        await consumer.close()
+        assert numbers(await everything(terminal, "orders")) == list(range(300))
+
+
+async def test_the_ledger_survives_a_restart(tmp_path: Path, crashes: list[Any]) -> None:
+    """Stored, the answer lost, and then the terminal restarts: the repetition is still known."""
+    path, port = tmp_path / "bus.db", free_port()
+    async with run_terminal(SqliteStore(path), port=port) as terminal:
+        token = terminal.issue_token("test", ["admin"], 3600)
+        bus = await landbridge.connect(terminal.url, token=token)
+        await bus.publish("orders", b"0")
+        (connection,) = terminal.connections
+        connection.send = lambda *frame: None  # type: ignore[method-assign]
+        publish = asyncio.ensure_future(bus.publish("orders", b"1"))
+        transaction = asyncio.ensure_future(one_message(bus, "orders", b"2"))
+        await eventually(lambda: terminal.broker.topics["orders"].log.end == 3)
+    async with run_terminal(SqliteStore(path), port=port) as terminal:
+        async with asyncio.timeout(LIMIT):
+            assert (await publish).offset == 1
+            await transaction
+        assert terminal.broker.totals.repeated == 2
+        assert numbers(await everything(terminal, "orders")) == [0, 1, 2]
+        await bus.close()
+
+
+async def one_message(bus: Any, topic: str, payload: bytes) -> None:
+    async with bus.transaction() as t:
+        await t.publish(topic, payload)

@@ -1,0 +1,609 @@
+"""The contract of a Store, the same for every driver. A new driver joins by a line in STORES."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from landbridge.core.store import (
+    Append,
+    DeleteDocument,
+    DropLog,
+    LogBounds,
+    PutDocument,
+    PutLedger,
+    Store,
+    StoredBatch,
+    Trim,
+    Write,
+)
+from landbridge.errors import BadRequest, StoreBusy, StoreFailed
+from landbridge.stores.memory import MemoryStore
+from landbridge.stores.sqlite import SqliteStore
+
+
+@dataclass(frozen=True)
+class Driver:
+    name: str
+    #: A closed store in a folder. Made twice in the same folder it is the same store, if it is durable.
+    make: Callable[[Path], Store]
+    durable: bool = True
+
+
+def restless(folder: Path) -> SqliteStore:
+    """Copies its WAL all the time, and sweeps trimmed batches two at a time."""
+    return SqliteStore(folder / "bus.db", checkpoint_bytes=60_000, wal_bound=400_000, sweep_rows=2)
+
+
+STORES = [
+    Driver("memory", lambda folder: MemoryStore(), durable=False),
+    Driver("sqlite", lambda folder: SqliteStore(folder / "bus.db")),
+    Driver("sqlite-restless", restless),
+]
+#: A disk in memory, where there is one: thousands of commits, and none of them has to survive a power cut.
+MEMORY_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+ALL = 1 << 40  # more bytes than any test stores
+
+
+@pytest.fixture(params=STORES, ids=lambda driver: driver.name)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    return request.param
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def store(driver: Driver, folder: Path) -> Iterator[Store]:
+    store = driver.make(folder)
+    store.open()
+    yield store
+    assert store.check() == []
+    store.close()
+
+
+def batch(first: int, count: int = 10, *, log: int = 1, time: int = 0, data: bytes | None = None) -> Append:
+    return Append(log, first, first + count, time, data if data is not None else b"batch at %d" % first)
+
+
+def firsts(batches: list[StoredBatch]) -> list[int]:
+    return [found.first for found in batches]
+
+
+# -- logs and reading
+
+
+def test_a_new_store_is_empty(store: Store) -> None:
+    assert store.logs() == {}
+    assert store.read(1, 0, ALL) == []
+    assert store.seek_time(1, 0) == 0
+    assert store.ledger(1, b"producer") is None
+    assert list(store.documents("topic")) == []
+
+
+def test_what_was_appended_is_read(store: Store) -> None:
+    store.commit([Append(1, 0, 10, 123, b"hello"), Append(1, 10, 11, 124, b"")])
+    assert store.read(1, 0, ALL) == [StoredBatch(0, 10, 123, b"hello"), StoredBatch(10, 11, 124, b"")]
+    assert store.logs() == {1: LogBounds(0, 11, 5, 124)}
+
+
+def test_nothing_to_commit_is_no_error(store: Store) -> None:
+    store.commit([])
+    store.commit([Trim(1, 5), DeleteDocument("topic", "none"), PutLedger(1, b"none", None), DropLog(9)])
+    assert store.logs() == {}
+
+
+def test_reading_begins_with_the_batch_that_holds_the_offset(store: Store) -> None:
+    store.commit([batch(0), batch(10), batch(20)])
+    assert firsts(store.read(1, 9, ALL)) == [0, 10, 20]
+    assert firsts(store.read(1, 10, ALL)) == [10, 20]
+    assert firsts(store.read(1, 29, ALL)) == [20]
+
+
+def test_reading_at_or_past_the_end_finds_nothing(store: Store) -> None:
+    store.commit([batch(0)])
+    assert store.read(1, 10, ALL) == []
+    assert store.read(1, 1000, ALL) == []
+    assert store.read(2, 0, ALL) == []
+
+
+def test_reading_returns_what_fits_but_at_least_one(store: Store) -> None:
+    store.commit([batch(0, data=b"x" * 100), batch(10, data=b"x" * 100), batch(20, data=b"x" * 100)])
+    assert firsts(store.read(1, 0, 0)) == [0]
+    assert firsts(store.read(1, 0, 199)) == [0]
+    assert firsts(store.read(1, 0, 200)) == [0, 10]
+    assert firsts(store.read(1, 0, 299)) == [0, 10]
+    assert firsts(store.read(1, 5, 300)) == [0, 10, 20]
+
+
+def test_large_batches_come_back_whole(store: Store) -> None:
+    data = [bytes([number]) * size for number, size in enumerate((1, 16_000, 17_000, 100_000, 1_000_000))]
+    store.commit([Append(1, at, at + 1, 0, part) for at, part in enumerate(data)])
+    assert [found.data for found in store.read(1, 0, ALL)] == data
+    assert store.logs()[1].bytes == sum(map(len, data))
+
+
+def test_a_log_may_start_anywhere(store: Store) -> None:
+    store.commit([batch(5000)])
+    assert store.logs() == {1: LogBounds(5000, 5010, 13, 0)}
+    assert firsts(store.read(1, 0, ALL)) == [5000]
+
+
+def test_logs_do_not_mix(store: Store) -> None:
+    store.commit([batch(0, log=1), batch(0, log=2), batch(10, log=1), batch(0, log=-3)])
+    assert firsts(store.read(1, 0, ALL)) == [0, 10]
+    assert firsts(store.read(2, 0, ALL)) == [0]
+    assert {log: bounds.end for log, bounds in store.logs().items()} == {1: 20, 2: 10, -3: 10}
+
+
+def test_a_view_is_stored_as_its_bytes_at_the_time_of_the_commit(store: Store) -> None:
+    buffer = bytearray(b"....payload....")
+    numbers = array("q", range(1000))
+    store.commit([Append(1, 0, 1, 0, memoryview(buffer)[4:11]), Append(1, 1, 2, 0, memoryview(numbers))])
+    buffer[:] = b"?" * len(buffer)
+    assert [found.data for found in store.read(1, 0, ALL)] == [b"payload", numbers.tobytes()]
+    assert store.logs()[1].bytes == 7 + 8000
+
+
+# -- appends that break the rules
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        pytest.param(batch(11), id="gap"),
+        pytest.param(batch(9), id="overlap"),
+        pytest.param(batch(0), id="again"),
+        pytest.param(batch(10, 0), id="empty"),
+        pytest.param(batch(10, -1), id="backwards"),
+        pytest.param(batch(-10, 5, log=2), id="negative"),
+        pytest.param(batch(10, 2**63, log=1), id="beyond 64 bits"),
+        pytest.param(batch(10, time=99), id="older than the log's newest"),
+    ],
+)
+def test_a_commit_with_a_wrong_append_is_refused_whole(store: Store, append: Append) -> None:
+    store.commit([batch(0, time=100), PutDocument("topic", "a", b"1"), PutLedger(1, b"p", b"1")])
+    before = store.logs()
+    with pytest.raises(BadRequest):
+        store.commit(
+            [
+                PutDocument("topic", "a", b"2"),
+                batch(0, log=7),
+                PutLedger(1, b"p", None),
+                Trim(1, 10),
+                append,
+                DeleteDocument("topic", "a"),
+            ]
+        )
+    assert store.logs() == before
+    assert firsts(store.read(1, 0, ALL)) == [0]
+    assert store.read(7, 0, ALL) == []
+    assert list(store.documents("topic")) == [("a", b"1")]
+    assert store.ledger(1, b"p") == b"1"
+    store.commit([batch(10, time=100)])  # and the store still works
+    assert store.logs()[1].end == 20
+
+
+# -- trimming and dropping
+
+
+def test_trimming_removes_whole_batches_only(store: Store) -> None:
+    store.commit([batch(0), batch(10), batch(20)])
+    store.commit([Trim(1, 19)])
+    assert store.logs() == {1: LogBounds(10, 30, 2 * len(b"batch at 10"), 0)}
+    assert firsts(store.read(1, 0, ALL)) == [10, 20]
+    store.commit([Trim(1, 20)])
+    assert store.logs()[1].first == 20
+    assert firsts(store.read(1, 15, ALL)) == [20]
+
+
+def test_trimming_below_the_first_batch_changes_nothing(store: Store) -> None:
+    store.commit([batch(100), batch(110)])
+    before = store.logs()
+    store.commit([Trim(1, 0), Trim(1, 100), Trim(1, 109), Trim(2, 50)])
+    assert store.logs() == before
+
+
+def test_a_log_that_was_trimmed_entirely_keeps_its_end_and_its_time(store: Store) -> None:
+    store.commit([batch(0, time=5), batch(10, time=6)])
+    store.commit([Trim(1, 10**9)])
+    assert store.logs() == {1: LogBounds(20, 20, 0, 6)}
+    assert store.read(1, 0, ALL) == []
+    assert store.seek_time(1, 0) == 20
+    with pytest.raises(BadRequest):
+        store.commit([batch(0, time=7)])
+    store.commit([batch(20, time=7, data=b"12345")])
+    assert store.logs() == {1: LogBounds(20, 30, 5, 7)}
+    assert firsts(store.read(1, 0, ALL)) == [20]
+
+
+def test_trimming_many_batches_shows_at_once(store: Store) -> None:
+    store.commit([batch(at * 10, data=b"x" * 10) for at in range(1000)])
+    store.commit([Trim(1, 5000)])
+    assert store.logs() == {1: LogBounds(5000, 10_000, 5000, 0)}
+    assert firsts(store.read(1, 0, 20)) == [5000, 5010]
+    assert store.seek_time(1, 0) == 5000
+    store.commit([Trim(1, 9995), batch(10_000)])
+    assert firsts(store.read(1, 0, ALL)) == [9990, 10_000]
+    store.commit([Trim(1, 10_010)])
+    assert store.read(1, 0, ALL) == []
+    assert store.seek_time(1, 0) == 10_010
+    store.commit([batch(10_010)])
+    assert firsts(store.read(1, 0, ALL)) == [10_010]
+
+
+def test_a_log_whose_every_batch_was_trimmed_reads_as_empty_at_once(store: Store) -> None:
+    """A driver may remove the batches later, but nobody sees them."""
+    store.commit([batch(at * 10) for at in range(1000)])
+    store.commit([Trim(1, 10_000)])
+    for offset in (0, 5000, 9995, 10_000):
+        assert store.read(1, offset, ALL) == []
+
+
+def test_a_dropped_log_is_gone_with_its_ledger(store: Store) -> None:
+    store.commit([batch(0), PutLedger(1, b"p", b"1"), batch(0, log=2), PutLedger(2, b"p", b"2")])
+    store.commit([DropLog(1)])
+    assert set(store.logs()) == {2}
+    assert store.read(1, 0, ALL) == []
+    assert store.ledger(1, b"p") is None
+    assert store.ledger(2, b"p") == b"2"
+
+
+def test_a_dropped_log_may_begin_again(store: Store) -> None:
+    store.commit([batch(at * 10) for at in range(300)])
+    store.commit([DropLog(1)])
+    store.commit([batch(500, 3, time=0)])
+    assert firsts(store.read(1, 0, ALL)) == [500]
+    store.commit([Trim(1, 503), DropLog(1), batch(7), PutLedger(1, b"p", b"1")])
+    assert store.logs() == {1: LogBounds(7, 17, 10, 0)}
+    assert firsts(store.read(1, 0, ALL)) == [7]
+    assert store.ledger(1, b"p") == b"1"
+
+
+def test_writes_take_effect_in_the_order_given(store: Store) -> None:
+    store.commit(
+        [
+            batch(0),
+            Trim(1, 10),
+            batch(10),
+            PutLedger(1, b"p", b"1"),
+            PutLedger(1, b"p", b"2"),
+            PutDocument("topic", "a", b"1"),
+            DeleteDocument("topic", "a"),
+            DeleteDocument("topic", "b"),
+            PutDocument("topic", "b", b"2"),
+        ]
+    )
+    assert firsts(store.read(1, 0, ALL)) == [10]
+    assert store.ledger(1, b"p") == b"2"
+    assert list(store.documents("topic")) == [("b", b"2")]
+    store.commit([PutLedger(1, b"p", b"3"), DropLog(1)])
+    assert store.ledger(1, b"p") is None
+
+
+# -- time
+
+
+@pytest.mark.parametrize(
+    ("time", "offset"),
+    [(0, 0), (100, 0), (101, 10), (200, 10), (201, 40), (300, 40), (301, 50), (10**9, 50)],
+)
+def test_seeking_a_time_finds_the_oldest_batch_at_or_after_it(store: Store, time: int, offset: int) -> None:
+    times = [100, 200, 200, 200, 300]
+    store.commit([batch(at * 10, time=when) for at, when in enumerate(times)])
+    assert store.seek_time(1, time) == offset
+
+
+def test_seeking_a_time_that_was_trimmed_finds_the_oldest_batch(store: Store) -> None:
+    store.commit([batch(at * 10, time=at) for at in range(100)])
+    store.commit([Trim(1, 500)])
+    assert store.seek_time(1, 3) == 500
+    assert store.seek_time(1, 50) == 500
+    assert store.seek_time(1, 51) == 510
+
+
+# -- documents and ledger
+
+
+def test_documents_come_by_prefix_and_in_order(store: Store) -> None:
+    keys = ["a", "a.b", "a.c", "a%", "a_", "ab", "b", "", "é", "\uffff", "\U0001f600", "a\x00z"]
+    store.commit([PutDocument("topic", key, key.encode()) for key in keys])
+    store.commit([PutDocument("group", "a.b", b"other")])
+    for prefix in ("", "a", "a.", "a%", "a_", "a\x00", "é", "\uffff", "\U0001f600", "c"):
+        expected = sorted((key, key.encode()) for key in keys if key.startswith(prefix))
+        assert list(store.documents("topic", prefix)) == expected
+    assert list(store.documents("none")) == []
+
+
+def test_a_document_is_replaced_and_deleted(store: Store) -> None:
+    store.commit([PutDocument("topic", "a", b"1")])
+    store.commit([PutDocument("topic", "a", b"")])
+    assert list(store.documents("topic")) == [("a", b"")]
+    store.commit([DeleteDocument("topic", "a")])
+    assert list(store.documents("topic")) == []
+
+
+def test_a_ledger_entry_is_replaced_and_forgotten(store: Store) -> None:
+    store.commit([PutLedger(1, b"p", b"1"), PutLedger(1, b"", b"2")])
+    store.commit([PutLedger(1, b"p", b"3")])
+    assert (store.ledger(1, b"p"), store.ledger(1, b"")) == (b"3", b"2")
+    store.commit([PutLedger(1, b"p", None)])
+    assert store.ledger(1, b"p") is None
+
+
+# -- the life of a store
+
+
+def test_a_store_that_is_not_open_refuses_everything(driver: Driver, folder: Path) -> None:
+    store = driver.make(folder)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.commit([batch(0)]),
+        lambda: store.logs(),
+        lambda: store.read(1, 0, 1),
+        lambda: store.seek_time(1, 0),
+        lambda: store.ledger(1, b""),
+        lambda: list(store.documents("topic")),
+        lambda: store.check(),
+    ]
+    for call in calls:
+        with pytest.raises(StoreFailed):
+            call()
+    store.open()
+    store.close()
+    store.close()  # closing twice is no error
+    for call in calls:
+        with pytest.raises(StoreFailed):
+            call()
+
+
+def test_a_store_is_opened_once(driver: Driver, folder: Path) -> None:
+    store = driver.make(folder)
+    store.open()
+    with pytest.raises(StoreBusy):
+        store.open()
+    if driver.durable:
+        with pytest.raises(StoreBusy):
+            driver.make(folder).open()
+    store.commit([batch(0)])  # the failed attempts did it no harm
+    store.close()
+    store.open()
+    assert firsts(store.read(1, 0, ALL)) == [0]
+    store.close()
+
+
+def test_a_reader_beside_the_writer_sees_whole_commits(store: Store) -> None:
+    """Each commit appends two batches, one to each log, and trims; the reader never sees half of one."""
+    last, problems, gave_up = 600, list[str](), Event()
+
+    def read() -> None:
+        at = 0
+        while at < last and not gave_up.is_set():
+            bounds = store.logs()
+            if not bounds:
+                continue
+            found = store.read(1, at, 3000)
+            if found and found[0].first < at:
+                problems.append(f"asked for {at}, got {found[0].first}")
+            for earlier, later in pairwise(found):
+                if earlier.end != later.first:
+                    problems.append(f"{earlier.end} is followed by {later.first}")
+            if any(each.data != b"%d" % each.first * 200 for each in found):
+                problems.append(f"wrong data at {at}")
+            # What was in the first log's bounds before is now in the second log's ledger.
+            entry = store.ledger(2, b"p")
+            if entry is None or int(entry) < bounds[1].end:
+                problems.append(f"the ledger says {entry!r}, the bounds {bounds[1].end}")
+            at = found[-1].end if found else at
+
+    reader = Thread(target=read)
+    reader.start()
+    try:
+        for at in range(last):
+            end = at + 1
+            store.commit(
+                [
+                    Append(1, at, end, at, b"%d" % at * 200),
+                    Append(2, at, end, at, b"x"),
+                    PutLedger(2, b"p", b"%d" % end),
+                    Trim(1, at - 50),
+                ]
+            )
+    except BaseException:
+        gave_up.set()
+        raise
+    reader.join()
+    assert problems == []
+
+
+# -- random writes against a naive model
+
+
+class Model:
+    """What a store is, said with lists and dicts."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[StoredBatch]] = {}
+        self.ends: dict[int, int] = {}
+        self.times: dict[int, int] = {}
+        self.ledger: dict[tuple[int, bytes], bytes] = {}
+        self.documents: dict[tuple[str, str], bytes] = {}
+
+    def apply(self, write: Write) -> None:
+        match write:
+            case Append(log, first, end, time, data):
+                self.batches.setdefault(log, []).append(StoredBatch(first, end, time, bytes(data)))
+                self.ends[log], self.times[log] = end, time
+            case Trim(log, before):
+                if log in self.batches:
+                    self.batches[log] = [each for each in self.batches[log] if each.end > before]
+            case DropLog(log):
+                for known in (self.batches, self.ends, self.times):
+                    known.pop(log, None)
+                self.ledger = {key: entry for key, entry in self.ledger.items() if key[0] != log}
+            case PutDocument(kind, key, value):
+                self.documents[kind, key] = value
+            case DeleteDocument(kind, key):
+                self.documents.pop((kind, key), None)
+            case PutLedger(log, producer, entry):
+                self.ledger.pop((log, producer), None)
+                if entry is not None:
+                    self.ledger[log, producer] = entry
+
+    def logs(self) -> dict[int, LogBounds]:
+        return {
+            log: LogBounds(
+                held[0].first if held else self.ends[log],
+                self.ends[log],
+                sum(len(each.data) for each in held),
+                self.times[log],
+            )
+            for log, held in self.batches.items()
+        }
+
+    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        found: list[StoredBatch] = []
+        for each in self.batches.get(log, []):
+            if each.end > offset:
+                if found and sum(len(one.data) for one in [*found, each]) > max_bytes:
+                    break
+                found.append(each)
+        return found
+
+    def seek_time(self, log: int, time: int) -> int:
+        for each in self.batches.get(log, []):
+            if each.time >= time:
+                return each.first
+        return self.ends.get(log, 0)
+
+
+LOGS = st.integers(1, 3)
+NAMES = st.sampled_from(["a", "a.b", "b"])
+SIZES = st.sampled_from([0, 1, 150, 15_000, 40_000])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    driver: Driver  #: set by the test, in a class of its own for each driver
+
+    @initialize()
+    def start(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(dir=MEMORY_DISK)
+        self.model = Model()
+        self.store = self.driver.make(Path(self.folder.name))
+        self.store.open()
+
+    @rule(data=st.data(), count=st.integers(1, 8), spoil=st.integers(0, 9))
+    def commit(self, data: st.DataObject, count: int, spoil: int) -> None:
+        ahead = Model()  # only its ends and times, for appends that follow each other within the commit
+        ahead.ends, ahead.times = dict(self.model.ends), dict(self.model.times)
+        writes: list[Write] = []
+        for _ in range(count):
+            write = self.draw_write(data, ahead)
+            ahead.apply(write)
+            writes.append(write)
+        if spoil == 0 and self.model.ends:
+            log, end = next(iter(ahead.ends.items()), (1, -2))
+            with pytest.raises(BadRequest):
+                self.store.commit([*writes, Append(log, end + 1, end + 1, 10**6, b"")])
+            return
+        self.store.commit(writes)
+        for write in writes:
+            self.model.apply(write)
+
+    def draw_write(self, data: st.DataObject, ahead: Model) -> Write:
+        log = data.draw(LOGS)
+        end = ahead.ends.get(log, 0)
+        match data.draw(st.sampled_from("AAAAAATTDdxLl")):
+            case "A":
+                first = end if log in ahead.ends else data.draw(st.integers(0, 20))
+                time = ahead.times.get(log, 0) + data.draw(st.integers(0, 2))
+                size = data.draw(SIZES)
+                return Append(
+                    log, first, first + data.draw(st.integers(1, 5)), time, bytes([first % 256]) * size
+                )
+            case "T":
+                return Trim(log, data.draw(st.integers(0, end + 3)))
+            case "D":
+                return DropLog(log)
+            case "d":
+                return PutDocument(data.draw(NAMES), data.draw(NAMES), data.draw(st.binary(max_size=3)))
+            case "x":
+                return DeleteDocument(data.draw(NAMES), data.draw(NAMES))
+            case "L":
+                return PutLedger(log, data.draw(st.binary(max_size=1)), data.draw(st.binary(max_size=3)))
+            case _:
+                return PutLedger(log, data.draw(st.binary(max_size=1)), None)
+
+    @rule(log=LOGS, at=st.integers(0, 60), max_bytes=st.integers(0, 100_000))
+    def read(self, log: int, at: int, max_bytes: int) -> None:
+        assert self.store.read(log, at, max_bytes) == self.model.read(log, at, max_bytes)
+
+    @rule(log=LOGS, time=st.integers(0, 40))
+    def seek_time(self, log: int, time: int) -> None:
+        assert self.store.seek_time(log, time) == self.model.seek_time(log, time)
+
+    @rule(kind=NAMES, prefix=NAMES)
+    def read_documents(self, kind: str, prefix: str) -> None:
+        expected = {
+            key: value
+            for (of_kind, key), value in self.model.documents.items()
+            if of_kind == kind and key.startswith(prefix)
+        }
+        assert list(self.store.documents(kind, prefix)) == sorted(expected.items())
+
+    @rule()
+    def read_ledger(self) -> None:
+        for (log, producer), entry in self.model.ledger.items():
+            assert self.store.ledger(log, producer) == entry
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        if self.driver.durable:
+            self.store = self.driver.make(Path(self.folder.name))
+        self.store.open()
+
+    @invariant()
+    def bounds_agree(self) -> None:
+        if hasattr(self, "store"):
+            assert self.store.logs() == self.model.logs()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        try:
+            for log in (1, 2, 3):
+                assert self.store.read(log, 0, ALL) == self.model.read(log, 0, ALL)
+                for producer in [b"", *(bytes([byte]) for byte in range(256))]:
+                    assert self.store.ledger(log, producer) == self.model.ledger.get((log, producer))
+            assert self.store.check() == []
+        finally:
+            self.store.close()
+            self.folder.cleanup()
+
+
+def test_random_writes_agree_with_a_naive_model(driver: Driver) -> None:
+    machine = type("Machine", (StoreMachine,), {"driver": driver})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

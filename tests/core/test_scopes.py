@@ -1,0 +1,51 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from landbridge.core.names import matches
+from landbridge.core.scopes import VERBS, Scopes
+from landbridge.errors import BadName, BadRequest, Forbidden
+
+PATTERN = st.sampled_from(["a", "a.b", "a.*", "*.b", "#", "$status", "b.#"])
+TOPIC = st.sampled_from(["a", "b", "a.b", "b.c.d", "$status"])
+SCOPE = st.just("admin") | st.tuples(st.sampled_from(VERBS), PATTERN).map(":".join)
+
+
+@given(st.lists(SCOPE), st.sampled_from(VERBS), TOPIC)
+def test_one_fitting_scope_is_needed_and_enough(scopes, verb, topic):
+    parsed = Scopes.parse(scopes)
+    admin = "admin" in scopes
+    patterns = [scope.removeprefix(f"{verb}:") for scope in scopes if scope.startswith(verb)]
+    allowed = admin or any(matches(pattern, topic) for pattern in patterns)
+    assert parsed.may(verb, topic) == allowed
+    if allowed:
+        parsed.demand(verb, topic)
+    else:
+        with pytest.raises(Forbidden, match=verb) as refused:
+            parsed.demand(verb, topic)
+        assert Scopes.parse([refused.value.hint.removeprefix("needs ")]).may(verb, topic)
+    if admin:
+        parsed.demand_admin("create a topic")
+    else:
+        with pytest.raises(Forbidden):
+            parsed.demand_admin("create a topic")
+
+
+@pytest.mark.parametrize("scope", ["", "admin:", "admin:#", "Admin", "publish", "read:#", ":", " publish:#"])
+def test_unknown_scope_is_refused(scope):
+    with pytest.raises(BadRequest):
+        Scopes.parse(["publish:#", scope])
+
+
+@pytest.mark.parametrize("scope", ["publish:", "publish:a..b", "publish:a*", "subscribe:a b", "publish:a:b"])
+def test_scope_with_a_broken_pattern_is_refused(scope):
+    with pytest.raises(BadName):
+        Scopes.parse([scope])
+
+
+@given(st.text(max_size=20))
+def test_no_text_but_admin_makes_an_admin(scope):
+    try:
+        assert Scopes.parse([scope]).admin == (scope == "admin")
+    except (BadRequest, BadName):
+        pass

@@ -1,0 +1,86 @@
+"""Every Python block and every console line of the documents runs, against a real terminal."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from landbridge.client.context import Context, save, use
+from landbridge.testing import run_terminal
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks() -> list[Any]:
+    """Both kinds, in the order in which a reader meets them."""
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for match in re.finditer(r"^```(python|console)\n(.*?)^```", text, re.S | re.M):
+            line = text[: match.start()].count("\n") + 2
+            found.append(pytest.param(match[1], match[2], id=f"{path.name}:{line}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A terminal in a thread of its own, as the current context."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    running = run_terminal(port=0)
+    terminal = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result()
+    before = dict(os.environ)
+    os.environ["LANDBRIDGE_HOME"] = str(tmp_path_factory.mktemp("home"))
+    try:
+        save("local", Context(terminal.url, terminal.issue_token("docs", ["admin"], 3600.0)))
+        use("local")
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize(("language", "text"), blocks())
+def test_example_runs(language: str, text: str, terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if language == "python":
+        run_python(text, monkeypatch)
+    else:
+        run_console(text)
+
+
+def run_python(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    module = ModuleType("example")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "example", module)
+    result = eval(compiled, module.__dict__)
+    if inspect.iscoroutine(result):
+        asyncio.run(asyncio.wait_for(result, 30))
+
+
+def run_console(lines: str) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    for line in lines.splitlines():
+        if line.startswith("$ "):
+            done = subprocess.run(
+                line[2:], shell=True, check=False, capture_output=True, text=True, timeout=60, env=environment
+            )
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

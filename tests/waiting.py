@@ -1,0 +1,57 @@
+"""Waiting for what will happen, without saying how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+#: Seconds after which a test that waits has failed. Never the time that anything should take.
+LIMIT = 20.0
+
+
+async def eventually(holds: Callable[[], Any], what: str = "") -> None:
+    """Let the loop run until ``holds()`` is true."""
+    end = asyncio.get_running_loop().time() + LIMIT
+    while not holds():
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError(f"this never came true: {what or holds}")
+        await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop go round: for things that must not happen although they could have by now."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Reader:
+    """A subscription read by hand. Leaving the block closes it."""
+
+    def __init__(self, subscription: Any, *, batches: bool = False) -> None:
+        self.subscription = subscription
+        self._items = subscription.batches() if batches else aiter(subscription)
+
+    async def __aenter__(self) -> Reader:
+        await self.subscription.open()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.subscription.close()
+        await self._items.aclose()
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(LIMIT):
+            return await anext(self._items)
+
+    async def take(self, count: int) -> list[Any]:
+        return [await self.next() for _ in range(count)]
+
+    async def payloads(self, count: int, *, ack: bool = True) -> list[bytes]:
+        payloads = []
+        for _ in range(count):
+            message = await self.next()
+            payloads.append(message.payload)
+            if ack:
+                await message.ack()
+        return payloads
