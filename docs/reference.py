@@ -13,9 +13,9 @@ from landbridge.cli.main import app
 PATH = Path(__file__).with_name("cli.md")
 INTRO = """# Command line
 
-`landbridge NOUN VERB`. Every command takes `--json` (also for errors, on stderr) and `--help`; those that connect take
-`--context NAME`. Spans are written `30s`, `5m`, `7d`; sizes `10MB`, `1GiB`; times as ISO 8601 or `2h ago`. The exit status
-is 0, 2 for a mistyped command, or the error's own ([errors](errors.md)).
+`landbridge NOUN VERB`. Every command takes `--json` (also for errors, on stderr) and `--help`; those that
+connect take `--context NAME`. Spans are written `30s`, `5m`, `7d`; sizes `10MB`, `1GiB`; times as ISO 8601
+or `2h ago`. The exit status is 0, 2 for a mistyped command, or the error's own ([errors](errors.md)).
 
 This page is made from the commands (`./dev docs`).
 """

@@ -20,8 +20,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 @pytest.fixture
 async def crashes() -> AsyncIterator[list[Any]]:
-    """What nobody caught: exceptions that reached the event loop, and crashes that a terminal logged. The test
-    fails if there is any at its end; one that expects some takes them out of the list."""
+    """What nobody caught: exceptions that reached the event loop, and crashes that a terminal logged. The
+    test fails if there is any at its end; one that expects some takes them out of the list."""
     found: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: found.append(context))

@@ -10,7 +10,7 @@ from typing import Any
 LIMIT = 20.0
 
 
-async def eventually(holds: Callable[[], Any], what: str = "") -> None:
+async def eventually(holds: Callable[..., Any], what: str = "") -> None:
     """Let the loop run until ``holds()`` is true."""
     end = asyncio.get_running_loop().time() + LIMIT
     while not holds():

@@ -451,9 +451,7 @@ async def test_priority_passes_what_waits(bus: Any) -> None:
 
 
 @pytest.mark.parametrize("discipline", ["fifo", "lifo", "priority"])
-async def test_every_discipline_settles_all_in_batches(
-    terminal: Terminal, bus: Any, discipline: str
-) -> None:
+async def test_every_discipline_settles_all_in_batches(terminal: Terminal, bus: Any, discipline: str) -> None:
     await bus.call("group.create", topic="orders", name="g", discipline=discipline)
     async with bus.publisher("orders") as out:
         for number in range(1000):

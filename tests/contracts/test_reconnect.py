@@ -26,38 +26,43 @@ def cut(terminal: Terminal, subject: str = "test") -> None:
             connection._transport.abort()
 
 
+def length(terminal: Terminal, topic: str) -> int:
+    found = terminal.broker.topics.get(topic)
+    return 0 if found is None else found.log.end
+
+
 def numbers(payloads: list[bytes]) -> list[int]:
     return list(map(int, payloads))
 
 
 async def everything(terminal: Terminal, topic: str) -> list[bytes]:
     """The log itself."""
-    async with attach(terminal, subject="checker") as bus:
-        async with Reader(bus.subscribe(topic, group="check", start="earliest")) as reader:
-            return await reader.payloads(terminal.broker.topics[topic].log.end)
+    async with (
+        attach(terminal, subject="checker") as bus,
+        Reader(bus.subscribe(topic, group="check", start="earliest")) as reader,
+    ):
+        return await reader.payloads(terminal.broker.topics[topic].log.end)
 
 
 # -- publishing ---------------------------------------------------------------------------------------
 
 
 async def test_pipelined_publishing_over_lost_connections(terminal: Terminal, way: Way) -> None:
-    async with way.connect(terminal) as bus:
-        async with bus.publisher("orders") as out:
-            for part in range(10):
-                await out.send_many([b"%d" % n for n in range(part * 5000, part * 5000 + 5000)])
-                cut(terminal)
+    async with way.connect(terminal) as bus, bus.publisher("orders") as out:
+        for part in range(10):
+            await out.send_many([b"%d" % n for n in range(part * 5000, part * 5000 + 5000)])
+            cut(terminal)
     assert numbers(await everything(terminal, "orders")) == list(range(50_000))
 
 
 async def test_message_by_message_over_lost_connections(terminal: Terminal) -> None:
-    async with attach(terminal) as bus:
-        async with bus.publisher("orders") as out:
-            for number in range(5000):
-                await out.send(b"%d" % number)
-                if number % 500 == 250:
-                    await asyncio.sleep(0)
-                    cut(terminal)
-                    await asyncio.sleep(0)
+    async with attach(terminal) as bus, bus.publisher("orders") as out:
+        for number in range(5000):
+            await out.send(b"%d" % number)
+            if number % 500 == 250:
+                await asyncio.sleep(0)
+                cut(terminal)
+                await asyncio.sleep(0)
     assert numbers(await everything(terminal, "orders")) == list(range(5000))
 
 
@@ -80,8 +85,7 @@ async def test_lost_answers_are_given_again(terminal: Terminal, way: Way) -> Non
             (connection,) = terminal.connections
             connection.send = lambda *frame: None  # type: ignore[method-assign]
             publish = asyncio.ensure_future(bus.publish("orders", b"%d" % number))
-            topics = terminal.broker.topics
-            await eventually(lambda n=number: "orders" in topics and topics["orders"].log.end == n + 1)
+            await eventually(lambda n=number: length(terminal, "orders") == n + 1)
             connection._transport.abort()
             assert (await publish).offset == number
     assert terminal.broker.totals.repeated == 10
@@ -113,7 +117,7 @@ async def test_timeout_of_a_publish(crashes: list[Any]) -> None:
 async def test_a_publisher_waits_for_room_while_disconnected(terminal: Terminal) -> None:
     """However slowly the messages come: what waits for a connection is bounded."""
     async with attach(terminal) as bus:
-        bus._dial = never  # type: ignore[assignment]
+        bus._dial = never
         cut(terminal)
         await eventually(lambda: bus.link is None)
         out = bus.publisher("orders")
@@ -161,17 +165,20 @@ async def test_a_small_outbox_behind_a_slow_disk(crashes: list[Any]) -> None:
 
 
 async def test_subscriptions_go_on(terminal: Terminal, way: Way) -> None:
-    async with way.connect(terminal) as bus, attach(terminal, subject="producer") as producer:
-        async with Reader(bus.subscribe("orders", group="g", prefetch=10)) as reader:
-            seen: list[int] = []
-            for part in range(10):
-                async with producer.publisher("orders") as out:
-                    await out.send_many([b"%d" % n for n in range(part * 20, part * 20 + 20)])
-                cut(terminal)
-                while (part + 1) * 20 - 1 not in seen:
-                    message = await reader.next()
-                    seen.append(int(message.payload))
-                    await message.ack()
+    async with (
+        way.connect(terminal) as bus,
+        attach(terminal, subject="producer") as producer,
+        Reader(bus.subscribe("orders", group="g", prefetch=10)) as reader,
+    ):
+        seen: list[int] = []
+        for part in range(10):
+            async with producer.publisher("orders") as out:
+                await out.send_many([b"%d" % n for n in range(part * 20, part * 20 + 20)])
+            cut(terminal)
+            while (part + 1) * 20 - 1 not in seen:
+                message = await reader.next()
+                seen.append(int(message.payload))
+                await message.ack()
     # At least once: acks that were on their way when the connection was lost may cost a repetition.
     assert sorted(set(seen)) == list(range(200))
     assert len(seen) <= 200 + 10 * 10
@@ -179,16 +186,19 @@ async def test_subscriptions_go_on(terminal: Terminal, way: Way) -> None:
 
 
 async def test_ephemeral_subscriptions_go_on(terminal: Terminal) -> None:
-    async with attach(terminal) as bus, attach(terminal, subject="producer") as producer:
-        async with Reader(bus.subscribe("news")) as reader:
-            await producer.publish("news", b"1")
-            assert await reader.payloads(1) == [b"1"]
-            cut(terminal)
-            await eventually(lambda: bus.link is None)
-            await eventually(lambda: bus.link is not None)
-            await eventually(lambda: len(terminal.broker.topics["news"].groups) == 1)
-            await producer.publish("news", b"2")
-            assert await reader.payloads(1) == [b"2"]
+    async with (
+        attach(terminal) as bus,
+        attach(terminal, subject="producer") as producer,
+        Reader(bus.subscribe("news")) as reader,
+    ):
+        await producer.publish("news", b"1")
+        assert await reader.payloads(1) == [b"1"]
+        cut(terminal)
+        await eventually(lambda: bus.link is None)
+        await eventually(lambda: bus.link is not None)
+        await eventually(lambda: len(terminal.broker.topics["news"].groups) == 1)
+        await producer.publish("news", b"2")
+        assert await reader.payloads(1) == [b"2"]
 
 
 async def test_subscribing_while_disconnected(terminal: Terminal) -> None:
@@ -204,11 +214,11 @@ async def test_subscribing_while_disconnected(terminal: Terminal) -> None:
 async def test_a_connection_lost_while_subscribing(terminal: Terminal, way: Way) -> None:
     async with way.connect(terminal) as bus:
         await bus.publish("orders", b"1")
+        groups = terminal.broker.topics["orders"].groups
         for number in range(5):
             (connection,) = terminal.connections
             connection.send = lambda *frame: None  # type: ignore[method-assign]
             opening = asyncio.ensure_future(Reader(bus.subscribe("orders", group=f"g{number}")).__aenter__())
-            groups = terminal.broker.topics["orders"].groups
             await eventually(lambda n=number: f"g{n}" in groups and groups[f"g{n}"].consumers)
             connection._transport.abort()
             async with asyncio.timeout(LIMIT):
@@ -264,7 +274,7 @@ async def test_a_closed_bus_says_so(terminal: Terminal, way: Way) -> None:
 
 async def test_closing_while_disconnected_returns(terminal: Terminal) -> None:
     bus = await attach(terminal).open()
-    bus._dial = never  # type: ignore[assignment]
+    bus._dial = never
     cut(terminal)
     await eventually(lambda: bus.link is None)
     publishing = asyncio.ensure_future(bus.publish("orders", b"1"))
@@ -318,7 +328,9 @@ async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes
         reader = await Reader(consumer.subscribe("orders", group="g", prefetch=10)).__aenter__()
         seen = numbers(await reader.payloads(30))
     for part in (1, 2):
-        pending = asyncio.ensure_future(out.send_many([b"%d" % n for n in range(part * 100, part * 100 + 100)]))
+        pending = asyncio.ensure_future(
+            out.send_many([b"%d" % n for n in range(part * 100, part * 100 + 100)])
+        )
         async with run_terminal(SqliteStore(path), port=port) as terminal:
             await pending
             await out.flush()

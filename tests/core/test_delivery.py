@@ -284,6 +284,8 @@ class DeliveryMachine(RuleBasedStateMachine):
             elif verb == "requeue":
                 self.try_again(offset, after)
             else:
+                tried = self.tries[offset].attempts if offset in self.tries else 0
+                self.tries[offset] = Try(max(tried + 1, self.policy.max_attempts), 0)
                 self.move(offset, "condemned")
 
     def leave(self, draw):

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ ASKED: list[tuple[Frame, bytes]] = [
     ),
     (frames.Credit(7, 10, 1000), b""),
     (frames.Unsubscribe(4, 7), b""),
-    (frames.Transact(5, b"p", 1, [("a", 2), ("b", 3)], [(7, 9, [(0, 1)])]), b"aabbb"),
+    (frames.Transact(5, b"p", 1, 1, [("a", 2), ("b", 3)], [(7, 9, [(0, 1)])]), b"aabbb"),
     (frames.Call(6, "topic.create", {"name": "orders", "retention": {"max_age": 1.5}, "x": None}), b""),
     (frames.Renew(7, "t" * 8192), b""),
     (frames.Ping(8), b""),
@@ -147,7 +148,7 @@ def test_tail_is_passed_on_uncopied() -> None:
 
 
 def test_a_tail_of_several_buffers_arrives_joined() -> None:
-    frame = frames.Transact(1, b"p", 1, [("a", 1), ("b", 2)], [])
+    frame = frames.Transact(1, b"p", 1, 1, [("a", 1), ("b", 2)], [])
     sent = b"".join(Session.send(frame, b"1", b"22"))
     assert received(opened(Role.TERMINAL), [sent]) == [(frame, b"122")]
 
@@ -194,6 +195,7 @@ _asked = st.one_of(
             _natural,
             _producer,
             st.integers(1, BIG),
+            _natural,
             st.lists(st.tuples(_text, _natural), max_size=3),
             st.lists(st.tuples(_natural, _natural, st.lists(_run, max_size=2)), max_size=2),
         ),
@@ -224,9 +226,7 @@ def test_nothing_but_hello_opens_a_terminal(frame: tuple[Frame, bytes]) -> None:
     refused(Session(Role.TERMINAL), encoded(*frame))
 
 
-@pytest.mark.parametrize(
-    "frame", [pair for pair in ANSWERED[1:-1]], ids=lambda pair: type(pair[0]).__name__
-)
+@pytest.mark.parametrize("frame", list(ANSWERED[1:-1]), ids=lambda pair: type(pair[0]).__name__)
 def test_nothing_but_welcome_or_closing_opens_a_client(frame: tuple[Frame, bytes]) -> None:
     refused(Session(Role.CLIENT), encoded(*frame))
 
@@ -293,7 +293,7 @@ def test_wrong_version_of_the_terminal(version: int) -> None:
 
 
 def test_a_hello_of_the_future_with_more_fields_is_told_the_version() -> None:
-    head = frames.msgspec.msgpack.encode([1, 2, "token", "name", "something new", 7])
+    head = msgspec.msgpack.encode([1, 2, "token", "name", "something new", 7])
     refused(Session(Role.TERMINAL), raw(head), WrongVersion)
 
 
@@ -453,13 +453,15 @@ def test_random_heads_end_in_a_coded_error(role: Role, head: bytes, tail: bytes)
 @given(
     st.sampled_from(Role),
     st.integers(0, 50),
-    st.lists(st.binary(max_size=9) | _json.map(frames.msgspec.msgpack.encode), max_size=9),
+    st.lists(st.binary(max_size=9) | _json.map(msgspec.msgpack.encode), max_size=9),
 )
 @settings(max_examples=300)
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1x", b"\x81\xa1a\x81\x80\x01"])  # a map as a key
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1x", b"\x81\xa1a\xd7\xff" + b"\xff" * 8])  # a wild timestamp
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1\xff", b"\x80"])  # text that isn't UTF-8
-def test_random_fields_of_known_frames_end_in_a_coded_error(role: Role, tag: int, fields: list[bytes]) -> None:
+def test_random_fields_of_known_frames_end_in_a_coded_error(
+    role: Role, tag: int, fields: list[bytes]
+) -> None:
     head = bytes([0x90 | len(fields) + 1, tag]) + b"".join(fields)
     outcome(opened(role), [raw(head)])
 

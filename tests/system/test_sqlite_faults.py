@@ -36,6 +36,7 @@ from landbridge.errors import (
     TooLarge,
 )
 from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.tables import PAGE
 
 ALL = 1 << 40
 SOURCE = Path(landbridge.__path__[0]).parent
@@ -264,7 +265,7 @@ def test_a_damaged_batch_is_named_and_the_others_stay_readable(path: Path, damag
     if damage == "data":
         overwrite(path, at, flipped)
     else:  # the number of the next page of the batch, at the start of each page
-        overwrite(path, at - at % 16384, lambda old: bytes(len(old)))
+        overwrite(path, at - at % PAGE, lambda old: bytes(len(old)))
     with opened(SqliteStore(path)) as store:
         assert [store.read(1, at, 1)[0].first for at in range(0, 70, 10)] == [0, 10, 20, 30, 40, 50, 60]
         assert store.read(1, 0, ALL)[0].first == 0  # what comes before the damage, or a part of it

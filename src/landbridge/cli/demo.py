@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -311,22 +310,17 @@ async def _acked(batch: DeliveredBatch) -> bool:
     return True
 
 
-@asynccontextmanager
-async def _interruptible() -> AsyncIterator[None]:
-    try:
-        yield
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
 def main(*, messages: int = 100_000, as_json: bool = False) -> int:
     """Returns the exit status."""
     console = Console(stderr=as_json, highlight=False)
     demo = Demo(console, messages)
 
     async def run() -> None:
-        async with _interruptible():
-            await demo.run()
+        # SIGTERM as well ends the terminal that we have started.
+        task = asyncio.ensure_future(demo.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await task
 
     begin = time.perf_counter()
     try:
@@ -334,6 +328,8 @@ def main(*, messages: int = 100_000, as_json: bool = False) -> int:
     except BusError as error:
         demo.broken.append(f"{type(error).__name__}: {error}")
         console.print(f"[red]error:[/] {error}")
+    except asyncio.CancelledError:
+        return 130
     if as_json:
         facts = {**demo.facts, "broken": demo.broken}
         facts.pop("latency", None)

@@ -43,55 +43,60 @@ CONSUMERS = [
 ]
 
 
+Discipline = Annotated[
+    Literal["fifo", "lifo", "priority"] | None,
+    typer.Option(help="In which order messages are taken.", show_default="fifo"),
+]
+AckWithin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SPAN",
+        parser=units.parse_span,
+        help="Longest time without progress, after which another consumer gets the messages.",
+        show_default="30s",
+    ),
+]
+MaxAttempts = Annotated[
+    int | None, typer.Option(min=1, help="Attempts before a message is buried.", show_default="10")
+]
+Backoff = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SPAN",
+        parser=units.parse_span,
+        help="Wait before the second attempt; doubles with each one.",
+        show_default="1s",
+    ),
+]
+BackoffMost = Annotated[
+    float | None,
+    typer.Option(metavar="SPAN", parser=units.parse_span, help="Longest wait.", show_default="1m"),
+]
+DeadLetter = Annotated[
+    str | None,
+    typer.Option(metavar="TOPIC", help="Where buried messages go, or 'none'.", show_default="TOPIC.dead"),
+]
+MatchKey = Annotated[
+    str | None, typer.Option(metavar="PATTERN", help="Only messages whose key matches, e.g. 'eu-*'.")
+]
+MatchHeader = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=PATTERN", help="Only messages whose header matches. Repeatable."),
+]
+
+
 @app.command()
 def create(
     topic: Topic,
     name: Group,
-    discipline: Annotated[
-        Literal["fifo", "lifo", "priority"] | None,
-        typer.Option(help="In which order messages are taken.", show_default="fifo"),
-    ] = None,
-    ack_within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SPAN",
-            parser=units.parse_span,
-            help="Time to settle a message, after which another consumer gets it.",
-            show_default="30s",
-        ),
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(min=1, help="Deliveries before a message is buried.", show_default="10"),
-    ] = None,
-    backoff: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SPAN",
-            parser=units.parse_span,
-            help="Wait before the second attempt; doubles with each one.",
-            show_default="1s",
-        ),
-    ] = None,
-    backoff_most: Annotated[
-        float | None,
-        typer.Option(metavar="SPAN", parser=units.parse_span, help="Longest wait.", show_default="1m"),
-    ] = None,
-    dead_letter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOPIC",
-            help="Where buried messages go, or 'none'.",
-            show_default="TOPIC.dead",
-        ),
-    ] = None,
-    match_key: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only messages whose key matches, e.g. 'eu-*'.")
-    ] = None,
-    match_header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PATTERN", help="Only messages whose header matches. Repeatable."),
-    ] = None,
+    discipline: Discipline = None,
+    ack_within: AckWithin = None,
+    max_attempts: MaxAttempts = None,
+    backoff: Backoff = None,
+    backoff_most: BackoffMost = None,
+    dead_letter: DeadLetter = None,
+    match_key: MatchKey = None,
+    match_header: MatchHeader = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +107,7 @@ def create(
             show_default="earliest",
         ),
     ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Or begin at this offset.")] = None,
     context: ContextName = None,
     json: Json = False,
 ) -> None:
@@ -114,8 +120,63 @@ def create(
     """
     from landbridge.cli.loop import ask
 
+    options = _options(
+        discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match_key, match_header
+    )
+    begin = given(start=_start(start), offset=offset)
+    result = ask(context, "group.create", topic=topic, name=name, **options, **begin)
+    output.emit(
+        result, lambda group: output.done(f"the group {name} of {topic} is there, lag {group['lag']:,}")
+    )
+
+
+@app.command()
+def update(
+    topic: Topic,
+    name: Group,
+    discipline: Discipline = None,
+    ack_within: AckWithin = None,
+    max_attempts: MaxAttempts = None,
+    backoff: Backoff = None,
+    backoff_most: BackoffMost = None,
+    dead_letter: DeadLetter = None,
+    match_key: MatchKey = None,
+    match_header: MatchHeader = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Change a group's options, from now on. What its consumers hold is handed out again.
+
+    \b
+    Examples:
+      landbridge group update orders billing --max-attempts 20
+      landbridge group update orders billing --discipline priority
+    """
+    from landbridge.cli.loop import ask
+
+    options = _options(
+        discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match_key, match_header
+    )
+    if not options:
+        raise typer.BadParameter("nothing to change: give an option")
+    result = ask(context, "group.update", topic=topic, name=name, **options)
+    output.emit(
+        result, lambda group: output.done(f"the group {name} of {topic} is changed, lag {group['lag']:,}")
+    )
+
+
+def _options(
+    discipline: str | None,
+    ack_within: float | None,
+    max_attempts: int | None,
+    backoff: float | None,
+    backoff_most: float | None,
+    dead_letter: str | None,
+    match_key: str | None,
+    match_header: list[str] | None,
+) -> dict[str, Any]:
     match = given(key=match_key, headers=pairs(match_header or [], "match") or None)
-    options = given(
+    return given(
         discipline=discipline,
         ack_within=ack_within,
         max_attempts=max_attempts,
@@ -123,11 +184,6 @@ def create(
         backoff_most=backoff_most,
         dead_letter="" if dead_letter == "none" else dead_letter,
         match=match or None,
-        start=_start(start),
-    )
-    result = ask(context, "group.create", topic=topic, name=name, **options)
-    output.emit(
-        result, lambda group: output.done(f"the group {name} of {topic} is there, lag {group['lag']:,}")
     )
 
 

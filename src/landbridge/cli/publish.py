@@ -199,24 +199,29 @@ async def _lines() -> AsyncIterator[tuple[int, list[bytes]]]:
     """The lines of stdin in chunks, with the number of bytes read. A chunk is what has come so far, so that
     ``tail -f`` is published line by line and a large file in large batches."""
     loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[tuple[int, list[bytes]] | BaseException | None] = asyncio.Queue()
     # Two chunks wait at most: reading goes on while we send, and stops when the terminal holds us back.
-    waiting: asyncio.Queue[tuple[int, list[bytes]] | BaseException | None] = asyncio.Queue(2)
+    room = threading.Semaphore(2)
+
+    def hand_over(item: tuple[int, list[bytes]] | BaseException | None) -> None:
+        room.acquire()
+        loop.call_soon_threadsafe(waiting.put_nowait, item)
 
     def read() -> None:
         try:
-            for item in _read_lines():
-                asyncio.run_coroutine_threadsafe(waiting.put(item), loop).result()
-            last: BaseException | None = None
-        except BaseException as error:
-            last = error
-        try:
-            asyncio.run_coroutine_threadsafe(waiting.put(last), loop).result()
+            try:
+                for item in _read_lines():
+                    hand_over(item)
+                hand_over(None)
+            except (BusError, OSError) as error:
+                hand_over(error)
         except RuntimeError:
-            pass  # the loop is closed: we were interrupted, and nobody waits for us
+            pass  # the loop is closed: publishing has ended, and nobody waits for us
 
     # A thread of its own, which doesn't keep the process alive: nothing but input ends its read.
     threading.Thread(target=read, name="landbridge-stdin", daemon=True).start()
     while (item := await waiting.get()) is not None:
+        room.release()
         if isinstance(item, BaseException):
             raise item
         yield item
@@ -227,7 +232,9 @@ def _read_lines() -> Iterator[tuple[int, list[bytes]]]:
     # The beginning of a line whose end hasn't come: in pieces, so that a long line is copied once.
     begun: list[bytes] = []
     held = 0
-    while data := _read_chunk():
+    ended = False
+    while not ended:
+        data, ended = _read_chunk()
         position += len(data)
         lines = data.split(b"\n")
         if len(lines) > 1:
@@ -235,7 +242,7 @@ def _read_lines() -> Iterator[tuple[int, list[bytes]]]:
             rest = lines.pop()
             begun, held = ([rest], len(rest)) if rest else ([], 0)
             yield position, lines
-        else:
+        elif data:
             begun.append(data)
             held += len(data)
             if held > LONGEST_LINE:
@@ -246,14 +253,17 @@ def _read_lines() -> Iterator[tuple[int, list[bytes]]]:
         yield position, [b"".join(begun)]
 
 
-def _read_chunk() -> bytes:
-    """What there is to read, waiting only for the first byte. Empty at the end."""
-    parts = [os.read(STDIN, CHUNK)]
-    size = len(parts[0])
-    while parts[-1] and size < CHUNK and select.select([STDIN], [], [], 0)[0]:
-        parts.append(os.read(STDIN, CHUNK - size))
-        size += len(parts[-1])
-    return b"".join(parts)
+def _read_chunk() -> tuple[bytes, bool]:
+    """What there is to read, waiting only for the first byte; and whether that was all."""
+    parts: list[bytes] = []
+    size = 0
+    while size < CHUNK and (not parts or select.select([STDIN], [], [], 0)[0]):
+        data = os.read(STDIN, CHUNK - size)
+        if not data:
+            return b"".join(parts), True  # to be kept in mind: a terminal tells its end (Ctrl-D) only once
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts), False
 
 
 # -- progress ------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def find(spec: str) -> Service:
     for part in attribute.split("."):
         value = getattr(value, part, None)
     if not isinstance(value, Service):
-        what = "nothing" if value is None else f"a {type(value).__name__}, not a Service,"
+        what = "nothing" if value is None else f"no Service but a value of type {type(value).__name__}"
         raise BadRequest(f"there is {what} at {spec}", hint=HINT)
     return value
 

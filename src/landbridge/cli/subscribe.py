@@ -131,6 +131,9 @@ class Reader:
             async with bus.subscribe(
                 self._topic, group=self._group, prefetch=prefetch, start=self._start
             ) as subscription:
+                if output.on_terminal() and self._left is None and self._wait is None:
+                    begin = " from now on" if self._group is None and self._start is None else ""
+                    output.note(f"reading {self._topic}{begin}; Ctrl-C ends")
                 holding = asyncio.ensure_future(self._hold(bus, subscription))
                 try:
                     await self._read(subscription, show)

@@ -49,7 +49,7 @@ def create(
         here = resolve(context=context)
         save(save_as, Context(here.url, result.pop("token"), here.ca))
         result["context"] = save_as
-        expiry = units.iso(result["expires_at"] * 1_000_000)
+        expiry = units.iso(result["expires_at"])
         output.emit(result, lambda _: output.done(f"the context {save_as} acts as {subject} until {expiry}"))
     else:
         output.emit(result, _show)
@@ -59,7 +59,7 @@ def _show(result: dict[str, Any]) -> None:
     print(result["token"])
     # Whoever pipes the token wants nothing else in it; whoever looks is told what it is.
     if sys.stderr.isatty():
-        expires = units.iso(result["expires_at"] * 1_000_000)
+        expires = units.iso(result["expires_at"])
         output.note(
             f"for {result['subject']} until {expires}; 'landbridge token revoke {result['id']}' ends it"
         )

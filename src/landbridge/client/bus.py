@@ -93,7 +93,10 @@ class Bus:
 
     async def open(self) -> Bus:
         """Connect. The first time, what goes wrong is raised; later the bus keeps trying by itself."""
-        await self._connect()
+        if self._closed is not None:
+            raise self._closed
+        if self.link is None and self._mending is None:
+            await self._connect()
         return self
 
     async def __aenter__(self) -> Bus:
@@ -124,6 +127,8 @@ class Bus:
             return  # it never got as far as a welcome; whoever dialled knows
         self.link = None
         self._up.clear()
+        for subscription in self.subscriptions.values():
+            subscription.disconnected()
         if self._closed is not None:
             return
         # Who was given a function for tokens, and not a token, may get a fresh one when it has expired.
@@ -174,6 +179,8 @@ class Bus:
             link.send(frames.Bye(self.producer if settled else b""))
             link.close()
         self._fail(closed)
+        if link is not None:
+            await link.wait_closed()
 
     @property
     def closed(self) -> BusError | None:
@@ -204,7 +211,7 @@ class Bus:
                 answer = await link.ask(make, *tail)
             except (Disconnected, ShuttingDown):
                 if self._closed is not None:
-                    raise
+                    raise self._closed from None
                 await asyncio.sleep(0)
                 continue
             if isinstance(answer, frames.Subscribed):

@@ -85,10 +85,14 @@ def use(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    load(name)
-    (home() / "contexts" / f"{name}.json").unlink()
-    if current() == name:
-        (home() / "current").unlink(missing_ok=True)
+    check_name(name, "context")
+    try:
+        (home() / "contexts" / f"{name}.json").unlink()
+    except FileNotFoundError:
+        raise BadContext(f"there is no context {name!r}") from None
+    chosen = home() / "current"
+    if chosen.exists() and chosen.read_text().strip() == name:
+        chosen.unlink()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from landbridge.client.context import Context, parse_url
-from landbridge.errors import BusError, Disconnected, TerminalUnreachable, from_wire
+from landbridge.client.outgoing import Outgoing
+from landbridge.errors import BadContext, BusError, Disconnected, TerminalUnreachable, from_wire
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
@@ -19,6 +20,8 @@ Answer: TypeAlias = Callable[[Frame | BusError], None]
 Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
 
 HELLO_WITHIN = 10.0
+#: Seconds for the goodbye of TLS, after which the connection is cut.
+CLOSE_WITHIN = 2.0
 
 
 class Link(asyncio.Protocol):
@@ -32,25 +35,35 @@ class Link(asyncio.Protocol):
         self._answers: dict[int, Answer] = {}
         self._next_request = 1
         self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
         self.welcome: asyncio.Future[frames.Welcome] = asyncio.get_running_loop().create_future()
         self.writable = True
         self._closing: BusError | None = None
+        #: Done when the transport is gone.
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- transport ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=8 << 20)
+        self._outgoing = Outgoing(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         error = self._closing or Disconnected(f"the connection was lost{f': {exc}' if exc else ''}")
         self._closing = error
         self._session.close()
+        if not self._gone.done():
+            self._gone.set_result(None)
         if not self.welcome.done():
             self.welcome.set_exception(error)
+        # Whoever waits hears that much; whether the bus can connect again is for the bus to say.
+        lost = (
+            error if isinstance(error, Disconnected) else Disconnected(f"the connection was ended: {error}")
+        )
         answers, self._answers = self._answers, {}
         for answer in answers.values():
-            answer(error)
+            answer(lost)
         self._lost(self, error)
 
     def data_received(self, data: bytes) -> None:
@@ -96,15 +109,13 @@ class Link(asyncio.Protocol):
         return number
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
-        if self._closing is not None or self._transport is None:
-            return
-        for buffer in Session.send(frame, *tail):
-            self._transport.write(buffer)
+        if self._closing is None and self._outgoing is not None:
+            self._outgoing.send(frame, *tail)
 
     async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
         """Send what ``make`` makes of a request number, and wait for its answer."""
         if self._closing is not None:
-            raise self._closing
+            raise Disconnected(f"the connection was ended: {self._closing}")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answer(result: Frame | BusError) -> None:
@@ -121,8 +132,17 @@ class Link(asyncio.Protocol):
     def close(self, error: BusError | None = None) -> None:
         if self._closing is None:
             self._closing = error or Disconnected("the connection was closed")
+        if self._outgoing is not None:
+            self._outgoing.close()
+
+    async def wait_closed(self) -> None:
+        """After ``close``: until the transport is gone. A loop that is closed before that loses what was not
+        written yet, and with TLS uvloop fails."""
         if self._transport is not None:
-            self._transport.close()
+            await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
+            if not self._gone.done():
+                self._transport.abort()
+                await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
 
 
 def dial_of(context: Context) -> Dial:
@@ -130,19 +150,22 @@ def dial_of(context: Context) -> Dial:
     address = parse_url(context.url)
     tls: ssl.SSLContext | None = None
     if address.tls:
-        tls = ssl.create_default_context(cafile=context.ca)
+        try:
+            tls = ssl.create_default_context(cafile=context.ca)
+        except OSError as error:  # ssl.SSLError is one too
+            raise BadContext(
+                f"can't use the certificates in {context.ca}: {error.strerror or error}",
+                hint="add the context again with --ca",
+            ) from None
         tls.minimum_version = ssl.TLSVersion.TLSv1_3
 
     async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.create_connection(
-                factory,
-                address.host,
-                address.port,
-                ssl=tls,
-                ssl_handshake_timeout=HELLO_WITHIN if tls else None,
-            )
+            async with asyncio.timeout(HELLO_WITHIN):
+                return await loop.create_connection(factory, address.host, address.port, ssl=tls)
+        except TimeoutError:
+            raise TerminalUnreachable(f"nobody answers at {context.url} within {HELLO_WITHIN} s") from None
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise TerminalUnreachable(f"nobody answers at {context.url}: {reason}") from None
@@ -164,7 +187,9 @@ async def open_link(
             return link, await link.welcome
     except TimeoutError:
         link.close()
+        await link.wait_closed()
         raise TerminalUnreachable("the terminal doesn't answer the hello") from None
     except BaseException:
         link.close()
+        await link.wait_closed()
         raise

@@ -81,7 +81,7 @@ class Message(msgspec.Struct, gc=False, frozen=True):
             batch.subscription.list_acks(batch)
         if wait is None and not batch.subscription.waits:
             return batch.subscription.ready
-        return batch.subscription.settled(wait)
+        return batch.subscription.settled(batch, wait)
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
         """Give it back, to be delivered again after some seconds (by default the group's backoff)."""
@@ -159,7 +159,7 @@ class DeliveredBatch:
             self.subscription.list_acks(self)
         if wait is None and not self.subscription.waits:
             return self.subscription.ready
-        return self.subscription.settled(wait)
+        return self.subscription.settled(self, wait)
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
         return self.settle(range(len(self)), "requeue", after=after, cause=cause)
@@ -204,4 +204,4 @@ class DeliveredBatch:
         self, positions: Any, verb: str, *, after: float | None = None, cause: str = ""
     ) -> asyncio.Future[None]:
         settlement = frames.Settlement(self.lease, self.runs_of(positions), verb, after, cause[:1024])
-        return self.subscription.settle(self, [settlement])
+        return self.subscription.settle(settlement)

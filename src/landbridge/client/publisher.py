@@ -254,11 +254,10 @@ class Publisher:
 
     def fits(self, rows: Rows, payload: bytes) -> bool:
         """May one more go into the same batch? TooLarge if it may go into none."""
-        return (
-            len(rows.payloads) < self._cut_messages
-            and rows.size < self._cut_bytes
-            and (len(payload) <= self._large or not (self._bus.checked(payload) and rows.payloads))
-        )
+        if len(payload) > self._large:
+            self._bus.checked(payload)
+            return not rows.payloads
+        return len(rows.payloads) < self._cut_messages and rows.size < self._cut_bytes
 
     async def send_rows(self, rows: Rows) -> None:
         """Send a batch that was gathered elsewhere, by ``fits``."""

@@ -266,7 +266,7 @@ async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]
     """As iterating it, but whoever stops in the middle leaves it open: the leases of those messages that are
     being handled must not go back."""
     while (batch := await subscription.next_batch()) is not None:
-        for message in batch.messages():
+        for message in subscription.messages_of(batch):
             yield message
 
 

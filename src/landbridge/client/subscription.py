@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from landbridge.client.message import DeliveredBatch, Message
@@ -42,6 +43,8 @@ class Subscription:
         #: Open: the user wants it. Subscribed: the terminal knew it once, so every new connection asks again.
         self._open = self._subscribed = self._closed = False
         self._batches: deque[DeliveredBatch] = deque()
+        #: Payloads of the batch that is being handed over message by message; emptied, it ends there.
+        self._handing: list[bytes] = []
         self._arrival: asyncio.Future[None] | None = None
         self._error: BusError | None = None
         #: Batches with acks that wait for the loop's next turn.
@@ -77,12 +80,18 @@ class Subscription:
         self.at_most_once = frame.at_most_once
         self.waits = frame.kind == "queue" and not frame.at_most_once
 
-    def restart(self) -> None:
-        """On a new connection: subscribe again. What was delivered and not handed over will come again."""
-        self._batches.clear()
+    def disconnected(self) -> None:
+        """The connection was lost. What was delivered and not handed over is no longer ours, and will come
+        again; except where the group settles on delivery: there it is ours for good."""
+        if not self.at_most_once:
+            self._batches.clear()
+            self._handing.clear()
         for batch in self._listed:
             batch.listed = False
         self._listed.clear()
+
+    def restart(self) -> None:
+        """On a new connection: subscribe again."""
         link = self._bus.link
         # One that never got an answer is asked for by ``open``; one that has failed has nobody who reads it.
         if link is not None and self._open and self._subscribed and self._error is None:
@@ -168,11 +177,16 @@ class Subscription:
                 link.send(frames.Credit(self.number, len(batch), batch.columns.size))
         return batch
 
+    def messages_of(self, batch: DeliveredBatch) -> Iterator[Message]:
+        """The messages of a batch, for as long as they are ours."""
+        self._handing = batch.payloads.copy()
+        return map(Message, self._handing, range(len(batch)), repeat(batch))
+
     async def __aiter__(self) -> AsyncIterator[Message]:
         await self.open()
         try:
             while (batch := await self.next_batch()) is not None:
-                for message in batch.messages():
+                for message in self.messages_of(batch):
                     yield message
         finally:
             await self.close()
@@ -194,34 +208,44 @@ class Subscription:
         self._listed.append(batch)
         if not self._flush_soon:
             self._flush_soon = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush_at_turn)
 
     def _take_acks(self) -> list[frames.Settlement]:
         listed, self._listed = self._listed, []
         taken = ((batch.lease, batch.take_acks()) for batch in listed)
         return [frames.Settlement(lease, runs) for lease, runs in taken if lease and runs]
 
-    def _flush(self) -> None:
+    def _flush_at_turn(self) -> None:
         self._flush_soon = False
-        link = self._bus.link
-        if self._listed and link is not None:
-            settlements = self._take_acks()
-            if settlements:
-                link.send(frames.Settle(0, self.number, settlements))
+        self._flush()
 
-    def settled(self, wait: bool | None) -> asyncio.Future[None]:
-        """Send the acks now and wait for the disk."""
+    def _flush(self) -> None:
+        """Send the acks that nobody waits for. Without a connection there is nobody to send them to: what was
+        leased will come again."""
+        settlements = self._take_acks() if self._listed else None
+        link = self._bus.link
+        if settlements and link is not None:
+            link.send(frames.Settle(0, self.number, settlements))
+
+    def settled(self, batch: DeliveredBatch, wait: bool | None) -> asyncio.Future[None]:
+        """Send the batch's acks now and wait for the disk."""
         if wait is False or self.at_most_once:
             return self.ready
+        if len(self._listed) > 1:
+            # The others in a frame of their own: what is wrong with them is not wrong with this one.
+            self._listed.remove(batch)
+            self._flush()
+            self._listed.append(batch)
         return self._ask(self._take_acks())
 
-    def settle(self, batch: DeliveredBatch, settlements: list[frames.Settlement]) -> asyncio.Future[None]:
+    def settle(self, settlement: frames.Settlement) -> asyncio.Future[None]:
         if self.at_most_once:
             raise BadRequest(
                 "this group settles on delivery: there is nothing to give back",
                 hint="subscribe with a group name",
             )
-        return self._ask([*self._take_acks(), *settlements])
+        self._flush()
+        return self._ask([settlement])
 
     def _ask(self, settlements: list[frames.Settlement]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

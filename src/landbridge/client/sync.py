@@ -227,7 +227,8 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Message]:
         for batch in self.batches():
-            yield from batch
+            for message in self._subscription.messages_of(batch._batch):
+                yield Message(self._loop, message)
 
     def flush(self) -> None:
         self._loop.call(self._subscription.flush)

@@ -25,7 +25,7 @@ must not be buried for it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -382,14 +382,18 @@ class Delivery:
 
     def unsettle(self, ranges: Sequence[Range]) -> None:
         """The commit of an ack failed: as if it had never come, and the lease were over."""
-        # In the meantime the group may have sought forward or the log been trimmed: then it stays settled.
-        # Or it has sought back: then it isn't settled any more, and perhaps leased again.
+        for first, end in self._undo(ranges):
+            self._pending.add(first, end)
+
+    def _undo(self, ranges: Iterable[Range]) -> list[Range]:
+        """Take a settle back, as far as that still makes sense: in the meantime the group may have sought
+        forward or the log been trimmed; then it stays settled. Or it has sought back; then it isn't settled
+        any more, and perhaps leased again."""
         low = self._lowest
         undone = normalise((max(first, low), end) for first, end in ranges)
         undone = subtract(undone, list(self.cursor.unsettled(self.end)))
         self.cursor.unsettle(undone)
-        for first, end in undone:
-            self._pending.add(first, end)
+        return undone
 
     def requeue(
         self,
@@ -437,7 +441,10 @@ class Delivery:
         for first, end in held:
             for offset in range(first, end):
                 before = self.cursor.tries.get(offset)
-                self.condemned[offset] = Condemned((before.attempts if before else 0) + 1, cause)
+                attempts = (before.attempts if before else 0) + 1
+                # Stored as tried too often, so that a restart before its burial buries it all the same.
+                self.cursor.tried(offset, max(attempts, self.policy.max_attempts), 0)
+                self.condemned[offset] = Condemned(attempts, cause)
         return held
 
     def buried(self, offsets: Iterable[int]) -> list[Range]:
@@ -448,6 +455,13 @@ class Delivery:
                 del self.condemned[offset]
         self.cursor.settle(ranges)
         return ranges
+
+    def unbury(self, condemned: Mapping[int, Condemned]) -> None:
+        """The commit of a burial failed: they are still to be buried."""
+        for first, end in self._undo((offset, offset + 1) for offset in condemned):
+            for offset in range(first, end):
+                self.condemned[offset] = condemned[offset]
+                self.cursor.tried(offset, max(condemned[offset].attempts, self.policy.max_attempts), 0)
 
     def extend(self, now: int, lease: int, consumer: int) -> bool:
         """The consumer is still at it."""

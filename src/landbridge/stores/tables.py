@@ -27,7 +27,7 @@ APPLICATION_ID: Final = 0x4C616E64  # "Land", so that file(1) and we can tell it
 
 #: Bytes. One short run each with 400 kB commits, MB/s: 4 KiB 174, 8 KiB 191, 16 KiB 201, 32 KiB 208, 64 KiB
 #: 179; a small commit writes three pages and took 0.28, 0.24, 0.28, 0.33, 0.41 ms.
-PAGE: Final = 16384
+PAGE: Final = 8192
 
 #: The schema of version 1. `total` is what makes a trim cheap: the bytes of data in this log up to the end
 #: of this batch, counted since the log began, so that the size of any stretch is one subtraction.

@@ -92,7 +92,7 @@ class Authority:
             expires_at = int(claims["exp"]) * SECOND
             subject, token_id = str(claims["sub"]), str(claims["jti"])
             scopes = Scopes.parse(str(claims["scope"]).split())
-        except (jwt.PyJWTError, ValueError, TypeError, BusError):
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, BusError):
             raise refused from None
         if expires_at <= now or token_id in self.revoked or f"sub:{subject}" in self.revoked:
             raise refused

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from landbridge.client.outgoing import Outgoing
 from landbridge.core.delivery import SECOND
 from landbridge.core.scopes import Scopes
 from landbridge.errors import (
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._unanswered = 0
         self._reading = True
         self._transport: asyncio.Transport
+        self._outgoing: Outgoing
         self._timer: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             frames.Hello: self._hello,
@@ -73,6 +75,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._outgoing = Outgoing(self._transport)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "memory"
         terminal = self.terminal
@@ -89,6 +92,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(counted=True)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -128,10 +133,13 @@ class Connection(asyncio.Protocol):
                 self.refuse(getattr(frame, "request", 0), error)
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
-        if self.closed:
-            return
-        for buffer in Session.send(frame, *tail):
-            self._transport.write(buffer)
+        if not self.closed:
+            self._outgoing.send(frame, *tail)
+
+    def flush(self) -> None:
+        """Write now: what is delivered should not wait for the answers that go out with it."""
+        if not self.closed:
+            self._outgoing.flush()
 
     # -- who ---------------------------------------------------------------------------------------
 
@@ -176,10 +184,10 @@ class Connection(asyncio.Protocol):
         """Tell the peer why, and end."""
         if not self.closed:
             self.send(frames.Closing(error.code, str(error), error.hint))
-            self._transport.close()
+            self._outgoing.close()
             # A peer that doesn't read gets no more than this to take what was sent to it.
-            asyncio.get_running_loop().call_later(CLOSE_WITHIN, self._transport.abort)
             self._end(counted=False, cause=error.code)
+            self._timer = asyncio.get_running_loop().call_later(CLOSE_WITHIN, self._transport.abort)
 
     def _refuse_peer(self, error: BusError) -> None:
         self.broker.totals.refused += 1
@@ -346,7 +354,7 @@ class Connection(asyncio.Protocol):
         consumer.group.settle(
             consumer,
             frame.settlements,
-            partial(self.done, frame.request),
+            partial(self.done, frame.request) if frame.request else None,
             lambda error: self.refuse(frame.request, error, frame.subscription),
         )
 

@@ -30,6 +30,10 @@ CURSOR = "cursor"
 BURY_AT_ONCE = 256
 #: Seconds after which what a failed commit left undone is looked at again.
 AGAIN_AFTER = 1.0
+#: A consumer that still holds messages gets more when this part of its prefetch is free: a quarter.
+REFILL = 4
+#: Seconds that free places wait for that at most.
+GATHER = 0.002
 VERBS = ("ack", "requeue", "bury", "extend")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -81,11 +85,14 @@ class Group:
         self._timer_at = 0
         self._burying = False
         self._pump_soon = False
+        #: Runs while free places wait for more of them; and when it has run out, whatever is free is used.
+        self._gathering: asyncio.TimerHandle | None = None
+        self._crumbs = False
 
     # -- storing -----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """The cursor moved: the next commit writes it."""
+        """The cursor moved: the next commit writes it, at the latest one of its own very soon."""
         if not self.durable:
             self.delivery.cursor.document()  # written nowhere, but it must not gather changes for ever
         elif not self.deleted:
@@ -109,8 +116,8 @@ class Group:
         self.stored = True
 
     def _unsaved(self, error: BusError) -> None:
-        # Not queued again by itself: a full disk would be tried for ever. The next change carries it.
         self.delivery.cursor.rewrite()
+        self._again_later()
 
     # -- consumers ---------------------------------------------------------------------------------
 
@@ -209,7 +216,20 @@ class Group:
         # So many messages of middling size; if they turn out smaller, the next round brings more.
         log = self.topic.log
         mean = log.bytes // max(1, log.end - log.first) + 1
-        return min(consumer.prefetch - messages, room // mean + 1)
+        free = min(consumer.prefetch - messages, room // mean + 1)
+        # Not in crumbs: handing out each place as it becomes free would make batches of one, for good.
+        # But not for long either: the consumer may be waiting for the last ones before it settles any.
+        if messages and 0 < free < min(consumer.prefetch, messages + free) // REFILL and not self._crumbs:
+            if self._gathering is None and self.delivery.pending:
+                self._gathering = asyncio.get_running_loop().call_later(GATHER, self._gathered)
+            return 0
+        return free
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._crumbs = True
+        self.pump()
+        self._crumbs = False
 
     def _again_soon(self) -> None:
         if not self._pump_soon:
@@ -254,17 +274,17 @@ class Group:
                 )
             )
         self.broker.delivered(now, self, consumer, messages, size, handouts)
-        if not self.at_most_once:
+
+        def send() -> None:
             for frame, data in sends:
                 consumer.connection.send(frame, data)
+            consumer.connection.flush()
+
+        if not self.at_most_once:
+            send()
             return
         consumer.messages += messages
         consumer.bytes += size
-
-        def send(commit: Commit | None = None) -> None:
-            for frame, data in sends:
-                consumer.connection.send(frame, data)
-
         if not self.durable:
             send()
             return
@@ -288,10 +308,11 @@ class Group:
         self,
         consumer: Consumer,
         settlements: list[frames.Settlement],
-        done: Callable[[], None],
+        done: Callable[[], None] | None,
         refuse: Callable[[BusError], None],
     ) -> None:
-        """Ack, requeue, bury, extend. ``done`` is called when it is on disk."""
+        """Ack, requeue, bury, extend. ``done`` is called when it is on disk; None: nobody waits for that, and
+        it is written along with whatever comes next."""
         for s in settlements:
             if s.verb not in VERBS:
                 refuse(BadRequest(f"no settlement {s.verb[:60]!r}", hint=", ".join(VERBS)))
@@ -335,7 +356,7 @@ class Group:
                 messages=asked - accepted,
             )
             refuse(lost)
-        else:
+        elif done is not None:
             self._settled_on_disk(acked, done, refuse)
         self._after_change()
         self.pump()
@@ -427,8 +448,9 @@ class Group:
 
     def close(self) -> None:
         self.deleted = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._gathering):
+            if timer is not None:
+                timer.cancel()
 
     def bury(self) -> None:
         """Copy the condemned to the dead-letter topic and settle them, in one commit."""
@@ -458,13 +480,11 @@ class Group:
                 return
             still = [item for item in ready if item[0] in condemned]
             self._copy_to_dead_topic(commit, still)
-            buried = self.delivery.buried(item[0] for item in still)
+            self.delivery.buried(item[0] for item in still)
             self.save(commit)
 
             def undo(error: BusError) -> None:
-                self.delivery.cursor.unsettle(buried)
-                for offset, why, _, _ in still:
-                    condemned[offset] = why
+                self.delivery.unbury({offset: why for offset, why, _, _ in still})
 
             commit.undo.append(undo)
             commit.after.append(self._buried)

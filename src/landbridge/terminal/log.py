@@ -59,7 +59,7 @@ class Log:
     ) -> None:
         self.number = number
         self.first, self.end = bounds.first, bounds.end
-        #: Bytes stored (an estimate after a trim, until the next start).
+        #: Bytes stored.
         self.bytes = bounds.bytes
         #: Time of the newest append.
         self.time = bounds.time
@@ -76,11 +76,9 @@ class Log:
         self.time = max(self.time, time)
         self._cache.put(self, first, batch)
 
-    def trim(self, first: int) -> None:
-        """Everything below is gone."""
-        if self.end > self.first:
-            self.bytes -= self.bytes * (first - self.first) // (self.end - self.first)
-        self.first = first
+    def trim(self, first: int, bytes: int) -> None:
+        """Everything below is gone; what is left has so many bytes."""
+        self.first, self.bytes = first, bytes
         self._cache.drop(self, first)
 
     def forget(self) -> None:

@@ -9,7 +9,6 @@ terminal.info terminal.metrics
 
 from __future__ import annotations
 
-import inspect
 import typing
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -54,13 +53,13 @@ class Operations:
         if method is None:
             raise BadRequest(f"no operation {op[:60]!r}", hint="is the terminal older than the client?")
         try:
-            inspect.signature(method).bind(connection, **args)
             for name, kind in typing.get_type_hints(method, localns={"Connection": object}).items():
                 if name in args:
                     msgspec.convert(args[name], kind)
+            answer = method(connection, **args)
         except (TypeError, msgspec.ValidationError) as error:
             raise BadRequest(f"{op}: {error}") from None
-        return await method(connection, **args)
+        return await answer
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -94,6 +93,7 @@ class Operations:
         document = msgspec.structs.replace(topic.document, spec=spec)
         await self._broker.write([PutDocument(TOPIC_KIND, name, encode_topic(document))])
         topic.spec = spec
+        self._broker.trimmer.plan(topic, soon=True)
         return _describe_topic(topic)
 
     async def _save(self, topic: Topic) -> None:
@@ -112,10 +112,9 @@ class Operations:
         return {"topics": rows, "next": page[-1] if len(names) > len(page) else ""}
 
     def _topic(self, connection: Connection, name: str) -> Topic:
-        topic = self._broker.topic(name)
-        if not self._visible(connection, name):
+        if not self._visible(connection, name):  # before the look, which would tell whether there is one
             connection.scopes.demand("subscribe", name)
-        return topic
+        return self._broker.topic(name)
 
     async def topic_show(self, connection: Connection, name: str) -> object:
         topic = self._topic(connection, name)
@@ -142,9 +141,18 @@ class Operations:
     # -- groups ------------------------------------------------------------------------------------
 
     async def group_create(
-        self, connection: Connection, topic: str, name: str, start: int | str | None = None, **options: Any
+        self,
+        connection: Connection,
+        topic: str,
+        name: str,
+        start: int | str | None = None,
+        offset: int | None = None,
+        **options: Any,
     ) -> object:
+        """``start``: "earliest", "latest" or a time in microseconds; or ``offset``."""
         connection.scopes.demand("subscribe", topic)
+        if start is not None and offset is not None:
+            raise BadRequest("a group begins at a start or at an offset, not at both")
         broker = self._broker
         spec = group_spec({"topic": topic, "name": name, **options})
         if name.startswith("ephemeral-"):
@@ -158,7 +166,12 @@ class Operations:
                     hint="see 'landbridge group show'",
                 )
         else:
+            floor = None if offset is None else self._offset(found, offset)
             group = broker.create_group(found, spec, start)
+            if floor is not None:
+                group.seek(floor)
+        if not group.stored:
+            group.changed()  # the commit that was to store it may have failed
         await broker.write([])
         return _describe_group(group)
 
@@ -209,18 +222,21 @@ class Operations:
         connection.scopes.demand_admin("seek")
         broker = self._broker
         group = broker.group(topic, name)
-        log = group.topic.log
         if (to is None) == (time is None):
             raise BadRequest("seek wants either 'to' or 'time'")
         if isinstance(to, int):
-            if to < log.first:
-                raise OffsetGone(f"offset {to} of {topic} is gone, the oldest is {log.first}")
-            floor = min(to, log.end)
+            floor = self._offset(group.topic, to)
         else:
             floor = broker.position(group.topic, to if time is None else time)  # type: ignore[arg-type]
         group.seek(floor)
         await broker.write([])
         return _describe_group(group)
+
+    @staticmethod
+    def _offset(topic: Topic, offset: int) -> int:
+        if offset < topic.log.first:
+            raise OffsetGone(f"offset {offset} of {topic.name} is gone, the oldest is {topic.log.first}")
+        return min(offset, topic.log.end)
 
     async def group_delete(
         self, connection: Connection, topic: str, name: str, force: bool = False
@@ -330,7 +346,7 @@ class Operations:
             raise BadRequest(f"a life of {life} s, allowed are up to {most} s")
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
-        return {"token": token, "id": token_id, "subject": subject, "expires_at": now // SECOND + int(life)}
+        return {"token": token, "id": token_id, "subject": subject, "expires_at": now + int(life * SECOND)}
 
     async def token_revoke(
         self, connection: Connection, id: str | None = None, subject: str | None = None
@@ -352,7 +368,7 @@ class Operations:
                 wanted = parse_levels({**msgspec.to_builtins(self._broker.status.levels), **levels})
             except msgspec.ValidationError as error:
                 raise BadRequest(f"status levels: {error}") from None
-            await self._broker.write([self._broker.set_levels(wanted)])
+            await self._broker.set_levels(wanted)
         return msgspec.to_builtins(self._broker.status.levels)
 
     async def terminal_info(self, connection: Connection) -> object:

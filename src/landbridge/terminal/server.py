@@ -73,7 +73,8 @@ class Terminal:
             ) from None
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
-        self.url = f"{'lbs' if tls else 'lb'}://{host}:{bound}"
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'lbs' if tls else 'lb'}://{shown}:{bound}"
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
 

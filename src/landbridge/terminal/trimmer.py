@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING
 
 from landbridge.core.delivery import SECOND
@@ -60,15 +61,16 @@ class Trimmer:
 
     async def _look(self, topic: Topic) -> None:
         try:
-            await self.trim(topic)
+            while await self.trim(topic):
+                pass
         except BusError as error:
             self._broker.status.note(
                 self._broker.clock(), "error", topic=topic.name, cause=error.code, detail=str(error)
             )
         self.plan(topic)
 
-    async def trim(self, topic: Topic) -> None:
-        """Remove what the topic's retention lets go of."""
+    async def trim(self, topic: Topic) -> bool:
+        """Remove what the topic's retention lets go of. Was there anything?"""
         broker, log, retention = self._broker, topic.log, topic.spec.retention
         loop = asyncio.get_running_loop()
         aged_to = sized_to = log.first
@@ -89,18 +91,25 @@ class Trimmer:
             sized_to=sized_to,
         )
         if point <= log.first or topic.deleted:
-            return
+            return False
         # Whole batches only: the one that holds the point stays.
         found = await log.read(point)
         first = point if found is None else min(point, found[0])
         if first <= log.first or topic.deleted:
+            return False
+        await broker.write([Trim(log.number, first)], partial(self._trimmed, topic, first))
+        return True
+
+    def _trimmed(self, topic: Topic, first: int) -> None:
+        """It is on disk. No other commit is under way at this moment, so the store's sizes are ours too."""
+        if topic.deleted:
             return
-        await broker.write([Trim(log.number, first)])
-        log.trim(first)
-        for group in topic.groups.values():
+        topic.log.trim(first, self._broker.store.logs()[topic.log.number].bytes)
+        for group in list(topic.groups.values()):
             if group.delivery.cursor.floor < first:
                 group.catch_up().trimmed(first)
                 group.changed()
+                group.pump()  # who held what is gone has room now
 
     def _sized_to(self, log: int, first: int, excess: int) -> int:
         """The offset below which ``excess`` bytes stand, read from the front; a step at a time."""

@@ -1,0 +1,27 @@
+"""A terminal as a process of its own, for tests that kill it: python terminal_process.py DATABASE PORT.
+
+Prints its token when it is ready. No clean-up of any kind: it is there to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import structlog
+import uvloop
+
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.server import Terminal
+
+
+async def main(path: str, port: int) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    terminal = Terminal(SqliteStore(path))
+    await terminal.open()
+    await terminal.listen("127.0.0.1", port)
+    print(terminal.issue_token("test", ["admin"], 3600.0), flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
