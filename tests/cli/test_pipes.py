@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_interrupted_publisher_stores_what_it_has_read(shared: Place, topic: str
 
 def test_whoever_has_seen_enough_closes_the_pipe(shared: Place, topic: str) -> None:
     shared.call("publish", topic, "x" * 100, "--repeat", "20000")
-    command = " ".join(LANDBRIDGE)
+    command = shlex.join(LANDBRIDGE)
     script = f"{command} subscribe {topic} --group g | head -n 3; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", script], env=shared.environment, capture_output=True, timeout=LIMIT, check=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from landbridge.errors import LeaseLost, OffsetGone, UnknownGroup, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.terminal.group import Group
 from landbridge.terminal.server import Terminal
-from landbridge.testing import FakeClock, attach, run_terminal
+from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually, turns
 
@@ -371,8 +372,6 @@ async def test_a_letter_that_dies_again_can_be_redriven_again(bus: Any) -> None:
 
 
 async def test_redrives_at_the_same_time_send_each_letter_once(terminal: Terminal) -> None:
-    import asyncio
-
     async with attach(terminal) as bus, attach(terminal) as other:
         await publish(bus, "orders", 3000)
         async with Reader(bus.subscribe("orders", group="g", prefetch=5000), batches=True) as reader:
@@ -602,6 +601,55 @@ async def test_a_filter_that_takes_one_in_ten_thousand(terminal: Terminal) -> No
                 await out.send(b"%d" % number, key="yes" if number % 10_000 == 9_999 else "no")
         async with Reader(bus.subscribe("orders", group="g", prefetch=10)) as reader:
             assert await reader.payloads(4) == [b"9999", b"19999", b"29999", b"39999"]
+
+
+# -- other options -------------------------------------------------------------------------------------
+
+
+async def test_options_of_a_group_change_while_it_runs(timed: Terminal, clock: FakeClock) -> None:
+    async with attach(timed) as bus:
+        await bus.call("group.create", topic="orders", name="g", ack_within=1000.0)
+        await publish(bus, "orders", 6)
+        async with Reader(bus.subscribe("orders", group="g", prefetch=1)) as reader:
+            message = await reader.next()
+            assert message.payload == b"0"
+            await bus.call("group.update", topic="orders", name="g", discipline="lifo", ack_within=10.0)
+            with pytest.raises(LeaseLost):  # handed out by the old rules
+                await message.ack(wait=True)
+            assert await reader.payloads(3) == [b"5", b"4", b"3"]
+            assert (await reader.next()).attempt == 1
+            clock.advance(11)
+            assert (await reader.next()).attempt == 2
+        shown = (await bus.call("group.show", topic="orders", name="g"))["options"]
+        assert (shown["discipline"], shown["ack_within"], shown["max_attempts"]) == ("lifo", 10.0, 10)
+
+
+async def test_fewer_attempts_bury_what_had_more(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await publish(bus, "orders", 1)
+        async with Reader(bus.subscribe("orders", group="g")) as reader:
+            for _ in range(3):
+                await (await reader.next()).requeue(after=0.0)
+            await (await reader.next()).requeue(after=1000.0)
+            await bus.call("group.update", topic="orders", name="g", max_attempts=2)
+            await eventually(lambda: "orders.dead" in terminal.broker.topics)
+            await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 1)
+
+
+async def test_options_changed_while_they_are_being_stored_survive(crashes: list[Any]) -> None:
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.publish("orders", b"1")
+        store.gate.clear()
+        made = asyncio.ensure_future(bus.call("group.create", topic="orders", name="g"))
+        await eventually(lambda: "g" in terminal.broker.topics["orders"].groups)
+        changed = asyncio.ensure_future(bus.call("group.update", topic="orders", name="g", max_attempts=3))
+        await eventually(lambda: terminal.broker.group("orders", "g").spec.max_attempts == 3)
+        store.gate.set()
+        await made
+        await changed
+    async with run_terminal(store._store) as terminal:
+        assert terminal.broker.group("orders", "g").spec.max_attempts == 3
 
 
 # -- topics that end ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import landbridge
 from landbridge.client.bus import Bus
 from landbridge.errors import Disconnected, LeaseLost, Unavailable
 from landbridge.stores.sqlite import SqliteStore
-from tests.system.promise import Deliveries, History, duplicated, gaps, out_of_order
+from tests.system.history import Deliveries, History, duplicated, gaps, out_of_order
 from tests.waiting import LIMIT, Reader
 
 HERE = Path(__file__).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -106,14 +107,14 @@ class Group:
         if not self.stored:
             self.topic.save(commit)
             commit.writes.append(PutDocument(KIND, key, encode(self.spec)))
-            commit.after.append(self._saved)
+            commit.after.append(partial(self._saved, self.spec))
         if self.delivery.cursor.dirty:
             slot, value = self.delivery.cursor.document()
             commit.writes.append(PutDocument(CURSOR, f"{key}/{slot:06}", value))
             commit.undo.append(self._unsaved)
 
-    def _saved(self) -> None:
-        self.stored = True
+    def _saved(self, spec: GroupSpec) -> None:
+        self.stored = spec is self.spec  # it may have been changed while the commit was under way
 
     def _unsaved(self, error: BusError) -> None:
         self.delivery.cursor.rewrite()
