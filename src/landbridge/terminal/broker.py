@@ -128,8 +128,7 @@ class Broker:
             store, clock=self.clock, most_bytes=self.limits.commit, finish=self._finish, applied=self._applied
         )
         await self.write([PutDocument(SETTINGS, "start", str(self.start).encode())])
-        for topic in self.topics.values():
-            self.trimmer.plan(topic, soon=True)
+        self.trimmer.begin(self.topics.values())
         self._tick()
 
     def _load_groups(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from landbridge.terminal.broker import Broker
     from landbridge.terminal.topic import Topic
 
-#: Microseconds between two looks at a topic with an age limit.
+#: Microseconds until another look at a topic whose oldest batch is too old, but not settled by every group.
 LOOK = 60 * SECOND
+#: Microseconds over which the first looks after a start are spread, so that many topics cause no burst.
+SPREAD = 600 * SECOND
 #: Bytes looked through per step when a topic is too large.
 STEP = 16 << 20
 
@@ -29,16 +32,26 @@ class Trimmer:
         self._planned: list[tuple[int, str]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def plan(self, topic: Topic, *, soon: bool = False) -> None:
-        """Look at a topic again: soon if something was settled or it is too large, else for its age."""
+    def begin(self, topics: Collection[Topic]) -> None:
+        """After a start nobody knows how old the oldest batches are: look at each topic once."""
+        now = self._broker.clock()
+        for index, topic in enumerate(topics):
+            self.plan(topic, at=now + SECOND + index * SPREAD // len(topics))
+
+    def plan(self, topic: Topic, *, soon: bool = False, at: int | None = None) -> None:
+        """Look at a topic again: soon if something was settled or it is too large, else when its oldest batch
+        comes of age. ``at`` says when that is; where nothing is planned yet, the oldest is the newest."""
         log, retention = topic.log, topic.spec.retention
         if log.first == log.end or topic.deleted:
             return
         soon = soon or (retention.max_bytes is not None and log.bytes > retention.max_bytes)
         if not soon and retention.max_age is None:
             return
-        span = SECOND if soon else min(int((retention.max_age or 0) * SECOND), LOOK)
-        at = self._broker.clock() + span
+        now = self._broker.clock()
+        if soon:
+            at = now + SECOND
+        elif at is None:
+            at = now + int((retention.max_age or 0) * SECOND)
         if topic.trim_at is None or at < topic.trim_at - SECOND:
             topic.trim_at = at
             heapq.heappush(self._planned, (at, topic.name))
@@ -67,7 +80,21 @@ class Trimmer:
             self._broker.status.note(
                 self._broker.clock(), "error", topic=topic.name, cause=error.code, detail=str(error)
             )
-        self.plan(topic)
+        if not topic.deleted:
+            self.plan(topic, at=await self._next_look(topic))
+
+    async def _next_look(self, topic: Topic) -> int | None:
+        """When the oldest batch that is left comes of age."""
+        log, max_age = topic.log, topic.spec.retention.max_age
+        if max_age is None or log.first == log.end:
+            return None
+        loop, broker = asyncio.get_running_loop(), self._broker
+        try:
+            oldest = await loop.run_in_executor(broker.reader, broker.store.read, log.number, log.first, 1)
+        except BusError:
+            return broker.clock() + LOOK  # a damaged batch: told when somebody reads it
+        time = oldest[0].time if oldest else broker.clock()
+        return max(broker.clock() + min(LOOK, int(max_age * SECOND)), time + int(max_age * SECOND))
 
     async def trim(self, topic: Topic) -> bool:
         """Remove what the topic's retention lets go of. Was there anything?"""
