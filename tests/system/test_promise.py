@@ -80,6 +80,11 @@ class TerminalProcess:
         assert self.token, "the terminal didn't start"
         self.starts += 1
 
+    def strike(self) -> None:
+        """SIGKILL, this instant."""
+        assert self._process is not None
+        self._process.kill()
+
     async def kill(self) -> None:
         if self._process is not None:
             process, self._process = self._process, None
@@ -105,6 +110,24 @@ class Load:
         self.one, self.lake = Deliveries(), Deliveries()
         self.stopping = asyncio.Event()
         self.moved = self.lost_leases = 0
+        #: The promise at whose making the terminal is to be killed; "" = none.
+        self._strike_at = ""
+        self._struck = asyncio.Event()
+
+    async def struck(self, promise: str) -> None:
+        """Until the terminal has been killed, at the very moment of the next promise of this kind."""
+        self._strike_at = promise
+        self._struck.clear()
+        async with asyncio.timeout(LIMIT):
+            await self._struck.wait()
+
+    def promised(self, promise: str) -> None:
+        """Called as soon as an answer is here. If the terminal had answered before it stored, this would be
+        the moment to catch it."""
+        if promise == self._strike_at:
+            self._strike_at = ""
+            self.terminal.strike()
+            self._struck.set()
 
     async def pace(self) -> None:
         """A pause between two sends, until those who take one message at a time are not far behind."""
@@ -124,6 +147,7 @@ class Load:
                 await self.pace()
                 if self.rng.random() < 0.5:
                     await out.flush()
+                    self.promised("flush")
                     history.stored(waiting)
                     waiting.clear()
             await out.flush()
@@ -134,6 +158,7 @@ class Load:
             while not self.stopping.is_set():
                 value = self.orders.new(name)
                 receipt = await bus.publish("orders", value)
+                self.promised("publish")
                 assert receipt.offset not in self.receipts
                 self.receipts[receipt.offset] = value
                 self.orders.stored([value])
@@ -169,6 +194,7 @@ class Load:
                 self.one.delivered([message.text()])
                 try:
                     await message.ack(wait=True)
+                    self.promised("ack")
                     self.one.confirmed([message.text()])
                 except LeaseLost:
                     self.lost_leases += 1
@@ -192,6 +218,7 @@ class Load:
                     async with bus.transaction() as t:
                         await t.publish("moved", message.payload)
                         await t.ack(message)
+                    self.promised("move")
                     self.moved += 1
                 except LeaseLost:
                     self.lost_leases += 1
@@ -273,7 +300,11 @@ async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, c
                 while len(load.orders.acked) <= acked:
                     assert not any(task.done() for task in everybody), [t for t in everybody if t.done()]
                     await asyncio.sleep(0.005)
-            await asyncio.sleep(load.rng.expovariate(1 / 0.1))
+            moment = load.rng.choice(("any", "publish", "flush", "ack", "move"))
+            if moment == "any":
+                await asyncio.sleep(load.rng.expovariate(1 / 0.1))
+            else:
+                await load.struck(moment)
             await terminal.kill()
             await terminal.start()
         load.stopping.set()

@@ -114,7 +114,13 @@ class Demo:
         priorities = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
         for n, priority in enumerate(priorities):
             await bus.publish("parcels", {"n": n}, priority=priority)
-        table = Table("group", "discipline", "takes them in this order", box=None, padding=(0, 2))
+        table = Table(
+            "group",
+            "discipline",
+            "takes them in this order (priorities: 3 1 4 1 5 9 2 6 5 3)",
+            box=None,
+            padding=(0, 2),
+        )
         by_priority = sorted(range(10), key=lambda n: (-priorities[n], n))
         expected = {"fifo": list(range(10)), "lifo": list(range(9, -1, -1)), "priority": by_priority}
         for name, discipline in GROUPS.items():

@@ -43,7 +43,7 @@ def up(
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
     auto_create: Annotated[
         bool,
-        typer.Option("--auto-create/--no-auto-create", help="Make topics when they are first published to."),
+        typer.Option("--auto-create/--no-auto-create", help="Make topics when they are first used."),
     ] = True,
     store: Annotated[
         Literal["sqlite", "memory"], typer.Option(help="memory forgets everything when it ends.")

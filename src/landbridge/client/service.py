@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import signal
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -26,6 +27,8 @@ from landbridge.client.bus import Bus, connect
 from landbridge.client.message import Message
 from landbridge.client.subscription import Subscription
 from landbridge.errors import BadPayload, BadRequest, BusError, LeaseLost
+
+log = logging.getLogger("landbridge")
 
 Handler = Callable[..., Awaitable[Any]]
 #: Seconds that handlers get to finish when the service is stopped.
@@ -70,6 +73,9 @@ class Route:
         self.retry = retry
         self.start = start
         self._arguments = _arguments(handler)
+        #: When something that went wrong was last told, in the loop's time, and what has come since.
+        self.told_at = -1.0
+        self.untold = 0
 
     def values(self, message: Message, bus: Bus) -> dict[str, Any]:
         """The handler's arguments. BadPayload where the payload isn't what it wants."""
@@ -231,6 +237,7 @@ class Service:
             try:
                 values = route.values(message, bus)
             except BadPayload as error:
+                self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
                 return
             try:
@@ -249,17 +256,28 @@ class Service:
     async def _failed(self, route: Route, message: Message, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"
         retry = route.retry
+        exhausted = retry.attempts is not None and message.attempt >= retry.attempts
+        given_up = exhausted or isinstance(error, retry.bury_on)
         asyncio.get_running_loop().call_exception_handler(
             {
-                "message": f"{self.name}: {route.handler.__name__} failed on {route.topic} {message.offset}",
+                "message": f"{self.name}: {route.handler.__name__} failed on {route.topic} {message.offset}, "
+                f"which is {'buried' if given_up else 'requeued'}",
                 "exception": error,
             }
         )
-        exhausted = retry.attempts is not None and message.attempt >= retry.attempts
-        if exhausted or isinstance(error, retry.bury_on):
+        if given_up:
             await message.bury(cause)
         else:
             await message.requeue(retry.after(message.attempt), cause=cause)
+
+    def _tell_buried(self, route: Route, message: Message, error: BadPayload) -> None:
+        """At most once a second for each route: a flood of bad messages is one line with a count."""
+        route.untold += 1
+        now = asyncio.get_running_loop().time()
+        if now >= route.told_at + 1.0:
+            others = f", {route.untold - 1} others before it" if route.untold > 1 else ""
+            log.warning("%s: %s %d is buried%s: %s", self.name, route.topic, message.offset, others, error)
+            route.told_at, route.untold = now, 0
 
 
 async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
+
+import structlog
 
 from landbridge.client.bus import Bus
 from landbridge.client.memory import join
@@ -57,6 +60,8 @@ async def run_terminal(
 ) -> AsyncIterator[Terminal]:
     """A terminal in this process. With a port (0 = any free one) it also listens on 127.0.0.1, and
     ``url`` says where."""
+    if not structlog.is_configured():  # tests want no news of terminals that open and close
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     terminal = Terminal(store or MemoryStore(), limits=limits, clock=clock, auto_create=auto_create)
     await terminal.open()
     try:
