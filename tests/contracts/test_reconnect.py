@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import landbridge
-from landbridge.errors import BusError, Disconnected, TerminalUnreachable, TimedOut
+from landbridge.errors import BusError, Disconnected, QueueTaken, TerminalUnreachable, TimedOut
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.terminal.server import Terminal
@@ -249,6 +249,97 @@ async def test_a_failed_subscription_does_not_come_back(terminal: Terminal) -> N
         await bus.ping()
         assert "orders" not in terminal.broker.topics
         await subscription.close()
+
+
+class Proxy:
+    """Stands between a client and a terminal, and can lose the client's side alone."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._clients: list[asyncio.StreamWriter] = []
+        self._upstream: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"lb://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._server.close()
+        for writer in (*self._clients, *self._upstream):
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._port)
+        self._clients.append(writer)
+        self._upstream.append(upstream)
+        for source, sink in ((reader, upstream), (upstream_reader, writer)):
+            task = asyncio.ensure_future(self._relay(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                sink.write(data)
+        except ConnectionError:
+            pass
+
+    def lose_client(self) -> None:
+        self._clients.pop().transport.abort()
+
+    def tell_terminal(self) -> None:
+        self._upstream.pop(0).transport.abort()
+
+
+async def test_a_queues_consumer_comes_back_before_its_loss_was_noticed(terminal: Terminal) -> None:
+    """The old connection still holds its place: that is no reason to give up at once."""
+    port = int(terminal.url.rsplit(":", 1)[1])
+    token = terminal.issue_token("worker", ["admin"], 3600)
+    async with attach(terminal, subject="boss") as boss, Proxy(port) as proxy:
+        await boss.call("topic.create", name="jobs", kind="queue")
+        await boss.publish("jobs", b"1")
+        async with (
+            landbridge.connect(proxy.url, token=token) as bus,
+            Reader(bus.subscribe("jobs", group="workers")) as reader,
+        ):
+            assert (await reader.next()).attempt == 1
+            refused = terminal.broker.totals.refused
+            proxy.lose_client()
+            await eventually(lambda: terminal.broker.totals.refused >= refused + 2, "its place is taken")
+            proxy.tell_terminal()
+            message = await reader.next()
+            assert (message.payload, message.attempt) == (b"1", 2)
+            await message.ack()
+
+
+async def test_a_place_that_stays_taken_is_given_up_in_the_end(terminal: Terminal) -> None:
+    port = int(terminal.url.rsplit(":", 1)[1])
+    token = terminal.issue_token("worker", ["admin"], 3600)
+    async with attach(terminal, subject="boss") as boss, Proxy(port) as proxy:
+        await boss.call("topic.create", name="jobs", kind="queue")
+        async with (
+            landbridge.connect(proxy.url, token=token, patience=0.3) as bus,
+            Reader(bus.subscribe("jobs", group="workers")) as reader,
+        ):
+            proxy.lose_client()
+            with pytest.raises(QueueTaken):
+                await reader.next()
+
+
+async def test_both_sides_have_the_kernel_watch_the_connection(terminal: Terminal) -> None:
+    token = terminal.issue_token("svc", ["admin"], 3600)
+    async with landbridge.connect(terminal.url, token=token) as bus:
+        (connection,) = terminal.connections
+        assert bus.link is not None
+        assert bus.link._transport is not None
+        for transport in (connection._transport, bus.link._transport):
+            watched = transport.get_extra_info("socket")
+            assert watched.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert watched.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 # -- closing ------------------------------------------------------------------------------------------

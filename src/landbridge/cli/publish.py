@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,6 +156,8 @@ class _Job:
                     interrupted = error  # what was taken from stdin is stored all the same
                 await publisher.flush()
         except BusError as error:
+            with suppress(BusError):
+                await publisher.flush()  # what was sent before it may still be on its way
             error.add_note(f"{publisher.stored} messages were stored")
             raise
         seconds = time.perf_counter() - began

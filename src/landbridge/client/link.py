@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from landbridge.client.context import Context, parse_url
+from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
 from landbridge.errors import BadContext, BusError, Disconnected, TerminalUnreachable, from_wire
 from landbridge.protocol import frames
@@ -48,6 +49,7 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=8 << 20)
         self._outgoing = Outgoing(self._transport)
+        keep_alive(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         error = self._closing or Disconnected(f"the connection was lost{f': {exc}' if exc else ''}")

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
 from landbridge.core.batch import Batch
-from landbridge.errors import BadRequest, BusError, Disconnected, LeaseLost, ShuttingDown, from_wire
+from landbridge.errors import (
+    BadRequest,
+    BusError,
+    Disconnected,
+    LeaseLost,
+    QueueTaken,
+    ShuttingDown,
+    from_wire,
+)
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
@@ -19,9 +27,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from landbridge.client.bus import Bus
+    from landbridge.client.link import Link
 
 #: Messages handed over without a pause after which the loop gets a turn (to send acks, to read).
 TURN = 512
+#: Seconds between two tries to subscribe again after a lost connection.
+AGAIN_AFTER = 0.2
 
 
 class Subscription:
@@ -92,17 +103,29 @@ class Subscription:
 
     def restart(self) -> None:
         """On a new connection: subscribe again."""
-        link = self._bus.link
         # One that never got an answer is asked for by ``open``; one that has failed has nobody who reads it.
-        if link is not None and self._open and self._subscribed and self._error is None:
+        if self._open and self._subscribed and self._error is None:
+            self._subscribe_again(self._bus.link, asyncio.get_running_loop().time() + self._bus.patience)
 
-            def answer(result: Frame | BusError) -> None:
-                if isinstance(result, frames.Subscribed):
-                    self.subscribed(result)
-                elif isinstance(result, BusError) and not isinstance(result, Disconnected | ShuttingDown):
+    def _subscribe_again(self, link: Link | None, give_up_at: float) -> None:
+        if link is None or link is not self._bus.link or not self._open:
+            return
+        loop = asyncio.get_running_loop()
+
+        def answer(result: Frame | BusError) -> None:
+            if isinstance(result, frames.Subscribed):
+                self.subscribed(result)
+            elif isinstance(result, Disconnected | ShuttingDown):
+                pass  # the next connection asks again
+            elif isinstance(result, BusError):
+                # Perhaps the terminal hasn't noticed yet that our old connection is gone, and keeps our
+                # place in the queue for it.
+                if (result.retriable or isinstance(result, QueueTaken)) and loop.time() < give_up_at:
+                    loop.call_later(AGAIN_AFTER, self._subscribe_again, link, give_up_at)
+                else:
                     self.fail(result)
 
-            link.send(self._subscribe(link.request(answer)))
+        link.send(self._subscribe(link.request(answer)))
 
     async def close(self) -> None:
         """Send the acks, give back what was not handled, and end."""

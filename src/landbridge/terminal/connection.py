@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
 from landbridge.core.delivery import SECOND
 from landbridge.core.scopes import Scopes
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self._outgoing = Outgoing(self._transport)
+        keep_alive(transport)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "memory"
         terminal = self.terminal
