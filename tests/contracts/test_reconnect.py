@@ -251,47 +251,59 @@ async def test_a_failed_subscription_does_not_come_back(terminal: Terminal) -> N
         await subscription.close()
 
 
+class Half(asyncio.Protocol):
+    """One side of a connection through the proxy."""
+
+    def __init__(self, ends: list[asyncio.Transport]) -> None:
+        self._ends = ends
+        self.sink: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._ends.append(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.sink.add_done_callback(lambda sink: sink.result().write(data))
+
+
 class Proxy:
     """Stands between a client and a terminal, and can lose the client's side alone."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._clients: list[asyncio.StreamWriter] = []
-        self._upstream: list[asyncio.StreamWriter] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: Towards clients and towards the terminal, oldest first.
+        self._clients: list[asyncio.Transport] = []
+        self._upstream: list[asyncio.Transport] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
         self.url = f"lb://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         self._server.close()
-        for writer in (*self._clients, *self._upstream):
-            writer.transport.abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks)
+        for transport in (*self._clients, *self._upstream):
+            transport.abort()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._port)
-        self._clients.append(writer)
-        self._upstream.append(upstream)
-        for source, sink in ((reader, upstream), (upstream_reader, writer)):
-            task = asyncio.ensure_future(self._relay(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self) -> Half:
+        half = Half(self._clients)
+        self._tasks.append(asyncio.ensure_future(self._join(half)))
+        return half
 
-    async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(1 << 16):
-                sink.write(data)
-        except ConnectionError:
-            pass
+    async def _join(self, client: Half) -> None:
+        loop = asyncio.get_running_loop()
+        _, terminal = await loop.create_connection(lambda: Half(self._upstream), "127.0.0.1", self._port)
+        terminal.sink.set_result(client.transport)
+        client.sink.set_result(terminal.transport)
 
     def lose_client(self) -> None:
-        self._clients.pop().transport.abort()
+        self._clients.pop().abort()
 
     def tell_terminal(self) -> None:
-        self._upstream.pop(0).transport.abort()
+        self._upstream.pop(0).abort()
 
 
 async def test_a_queues_consumer_comes_back_before_its_loss_was_noticed(terminal: Terminal) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import landbridge
 from landbridge.client.bus import Bus
 from landbridge.errors import Disconnected, LeaseLost, Unavailable
@@ -66,6 +64,7 @@ class TerminalProcess:
         self.token = ""
         self.starts = 0
         self._process: asyncio.subprocess.Process | None = None
+        self._struck = False
 
     async def __aenter__(self) -> TerminalProcess:
         await self.start()
@@ -81,14 +80,18 @@ class TerminalProcess:
         self.starts += 1
 
     def strike(self) -> None:
-        """SIGKILL, this instant."""
+        """SIGKILL, this instant; ``kill`` sees to the rest."""
         assert self._process is not None
         self._process.kill()
+        self._struck = True
 
     async def kill(self) -> None:
         if self._process is not None:
             process, self._process = self._process, None
-            await end(process)
+            if not self._struck:  # a second signal might reap it where asyncio doesn't see how it ended
+                process.kill()
+            self._struck = False
+            await process.communicate()
             assert process.returncode == -signal.SIGKILL
 
     def connect(self, name: str) -> Any:

@@ -1,12 +1,12 @@
-"""Noticing that the other side is gone without a word: power cut, cable pulled, a firewall that forgot us. The
-kernel asks; a connection whose peer doesn't answer is lost like any other."""
+"""Noticing that the other side is gone without a word: power cut, cable pulled, a firewall that forgot us.
+The kernel asks; a connection whose peer doesn't answer is lost like any other."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 
-#: Seconds of silence before the first question, between two, and how many go unanswered: half a minute in all.
+#: Seconds of silence before the first question, and between two; and how many may go unanswered.
 IDLE, INTERVAL, QUESTIONS = 15, 5, 3
 #: Milliseconds that sent bytes may go unacknowledged, which the questions don't cover.
 UNACKNOWLEDGED = (IDLE + INTERVAL * QUESTIONS) * 1000
