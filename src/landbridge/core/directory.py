@@ -1,0 +1,97 @@
+"""The directory: what a customer has, as its terminals know it. The registry writes and signs it; terminals keep
+the newest on disk and hand it to each other, so a bus goes on, and a revocation spreads, without the registry.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from landbridge.errors import BadFrame, Unauthenticated
+
+_LABEL = b"landbridge/1 directory"
+
+
+class PublicKeys(msgspec.Struct, frozen=True):
+    """The public halves of one secure key."""
+
+    sign: bytes  #: Ed25519, 32 bytes
+    wrap: bytes  #: X25519, 32 bytes
+
+
+class TerminalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    mode: Literal["server", "client"]
+    #: Where a server listens for other terminals, as lb://host:port or lbs://host:port. Empty for a client.
+    address: str = ""
+    region: str = ""
+    #: Newest first; two while a rotation is under way.
+    keys: list[PublicKeys]
+    #: Gets nothing new: it is being emptied.
+    draining: bool = False
+    #: A server that may carry what is neither from nor for it.
+    transit: bool = True
+    #: Added to the cost of each of its links, in milliseconds.
+    admin_cost: float = 0.0
+
+
+class GroupEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A terminal group: the terminals where its consumers may be."""
+
+    name: str
+    terminals: list[str] = []  #: ids
+
+
+class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    #: Group → when it was added to the topic, microseconds: it gets what was published since.
+    groups: dict[str, int] = {}
+    #: What may be done about a ticket that expired on the way.
+    late_open: Literal["renew", "sender_only", "never"] = "renew"
+    #: "message": one ticket for each message, to the letter of the law.
+    ticket_scope: Literal["window", "message"] = "window"
+    #: Seconds that a ticket can be renewed for: no message is older when it is opened.
+    max_age: float = 7 * 86400.0
+
+
+class Directory(msgspec.Struct, frozen=True, kw_only=True):
+    customer: str
+    #: Greater with every change.
+    version: int
+    terminals: list[TerminalEntry] = []
+    groups: list[GroupEntry] = []
+    topics: list[TopicEntry] = []
+    #: Ids of terminals that nobody may talk to any more.
+    revoked: list[str] = []
+    #: The certificate authority of this customer's links, PEM; empty where there is none.
+    ca: str = ""
+
+
+class SignedDirectory(msgspec.Struct, frozen=True):
+    body: bytes
+    signature: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Directory).decode
+
+
+def sign(directory: Directory, key: Ed25519PrivateKey) -> SignedDirectory:
+    body = _encode(directory)
+    return SignedDirectory(body, key.sign(_LABEL + body))
+
+
+def verify(signed: SignedDirectory, registry_key: bytes) -> Directory:
+    """The directory, if the registry with this public key (32 bytes) has signed it."""
+    try:
+        Ed25519PublicKey.from_public_bytes(registry_key).verify(signed.signature, _LABEL + signed.body)
+    except (InvalidSignature, ValueError):
+        raise Unauthenticated("a directory that the registry has not signed") from None
+    try:
+        return _decode(signed.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFrame(f"a directory that doesn't decode: {error}") from None
