@@ -11,11 +11,16 @@ async with landbridge.connect() as bus:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from landbridge import errors
 from landbridge.client.bus import Bus, Receipt, connect
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.service import Retry, Service
 from landbridge.errors import BusError
+
+if TYPE_CHECKING:
+    from landbridge import sync
 
 __version__ = "0.1.0"
 
@@ -30,4 +35,14 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "sync",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Most programs use one of the two buses: the other is imported when somebody asks for it.
+    if name == "sync":
+        import importlib
+
+        return importlib.import_module("landbridge.sync")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,25 +5,36 @@
     │   ├── BadRequest         bad_request        malformed arguments
     │   ├── BadName            bad_name           a name that breaks the naming rules
     │   ├── BadContext         bad_context        no such context, or an unreadable one
+    │   ├── ContextTaken       context_taken      the context is another terminal's
     │   ├── BadPayload         bad_payload        a payload that can't be encoded or decoded
     │   ├── TooLarge           too_large          payload or frame above its limit
     │   ├── UnknownTopic       unknown_topic
+    │   ├── UnknownMessage     unknown_message    no message of that id here
+    │   ├── GroupElsewhere     group_elsewhere    the group's consumers are at other terminals
     │   ├── UnknownGroup       unknown_group
     │   ├── TopicExists        topic_exists       the topic is there with other options
     │   ├── GroupExists        group_exists       the group is there with other options
     │   ├── Unauthenticated    unauthenticated    no, wrong, expired or revoked token
     │   ├── Forbidden          forbidden          the token's scopes don't allow it
+    │   ├── TicketExpired      ticket_expired     a ticket past its five minutes, or past renewing
+    │   ├── TicketRefused      ticket_refused     a ticket that is forged, or not for who shows it
     │   ├── QueueTaken         queue_taken        a queue has one producer, one group, one consumer
     │   ├── LeaseLost          lease_lost         the message is no longer this consumer's to settle
     │   ├── SequenceGap        sequence_gap       a producer's batch came before its predecessor
-    │   └── OffsetGone         offset_gone        the offset is below what retention kept
+    │   ├── OffsetGone         offset_gone        the offset is below what retention kept
+    │   ├── UnknownTerminal    unknown_terminal   no such terminal of this customer
+    │   ├── UnknownCustomer    unknown_customer
+    │   ├── NameTaken          name_taken         another terminal or customer has that name
+    │   └── StillHolds         still_holds        what is to be removed has messages that somebody waits for
     ├── PeerFault              the other side broke the protocol
     │   ├── BadFrame           bad_frame
-    │   └── WrongVersion       wrong_version
+    │   ├── WrongVersion       wrong_version
+    │   └── BadSeal            bad_seal           a sealed frame that is forged, changed or not for us
     ├── Unavailable            try again later
     │   ├── LimitReached       limit_reached      a settable limit (the 429 of this bus)
     │   ├── BacklogFull        backlog_full       a topic holds as much unsettled as it may
     │   ├── TerminalUnreachable unreachable       nobody answers at that address
+    │   ├── RegistryUnreachable registry_unreachable  the registry doesn't answer
     │   ├── Disconnected       disconnected       the connection ended before the answer came
     │   ├── ShuttingDown       shutting_down
     │   └── TimedOut           timed_out
@@ -81,6 +92,11 @@ class BadContext(Misuse):
     default_hint = "run 'landbridge context list', or start a terminal with 'landbridge up'"
 
 
+class ContextTaken(Misuse):
+    code = "context_taken"
+    exit_status = 17
+
+
 class BadPayload(Misuse):
     code = "bad_payload"
     exit_status = 13
@@ -104,6 +120,17 @@ class UnknownGroup(Misuse):
     default_hint = "see 'landbridge group list', or create it with 'landbridge group create'"
 
 
+class UnknownMessage(Misuse):
+    code = "unknown_message"
+    exit_status = 35
+    default_hint = "ask the terminal where it was published, or one that it was for"
+
+
+class GroupElsewhere(Misuse):
+    code = "group_elsewhere"
+    exit_status = 34
+
+
 class TopicExists(Misuse):
     code = "topic_exists"
     exit_status = 22
@@ -124,6 +151,18 @@ class Forbidden(Misuse):
     code = "forbidden"
     exit_status = 31
     default_hint = "ask for a token with the scope that is named"
+
+
+class TicketExpired(Misuse):
+    code = "ticket_expired"
+    exit_status = 32
+    default_hint = "renew the ticket, if the topic's late_open allows it"
+
+
+class TicketRefused(Misuse):
+    code = "ticket_refused"
+    exit_status = 33
+    default_hint = "is the terminal in a group of the topic, and are it and the sender not revoked?"
 
 
 class QueueTaken(Misuse):
@@ -149,6 +188,29 @@ class OffsetGone(Misuse):
     default_hint = "retention has removed it; seek to 'earliest'"
 
 
+class UnknownTerminal(Misuse):
+    code = "unknown_terminal"
+    exit_status = 28
+    default_hint = "list the customer's terminals: it may have been removed"
+
+
+class UnknownCustomer(Misuse):
+    code = "unknown_customer"
+    exit_status = 29
+
+
+class NameTaken(Misuse):
+    code = "name_taken"
+    exit_status = 15
+    default_hint = "choose another name, or change what has it"
+
+
+class StillHolds(Misuse):
+    code = "still_holds"
+    exit_status = 16
+    default_hint = "let them be delivered first, or repeat it with force=true to give them up"
+
+
 class PeerFault(BusError):
     code = "peer_fault"
     exit_status = 40
@@ -163,6 +225,12 @@ class WrongVersion(PeerFault):
     code = "wrong_version"
     exit_status = 41
     default_hint = "update the older of the two sides"
+
+
+class BadSeal(PeerFault):
+    code = "bad_seal"
+    exit_status = 42
+    default_hint = "nothing of it was used; the sender sends again what it gets no ack for"
 
 
 class Unavailable(BusError):
@@ -186,6 +254,12 @@ class TerminalUnreachable(Unavailable):
     code = "unreachable"
     exit_status = 53
     default_hint = "is it running? start one with 'landbridge up', or check 'landbridge context show'"
+
+
+class RegistryUnreachable(Unavailable):
+    code = "registry_unreachable"
+    exit_status = 57
+    default_hint = "nothing is lost, what is stored waits; check the registry's address and certificate"
 
 
 class Disconnected(Unavailable):

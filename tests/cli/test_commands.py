@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 
 import pytest
@@ -135,6 +136,14 @@ def test_group_seek(shared: Place, topic: str, target: list[str], floor: int) ->
     assert shared.call("group", "seek", topic, "g", *target, "--json").json["floor"] == floor
 
 
+def test_group_seek_beyond_the_end_says_where_it_is(shared: Place, topic: str) -> None:
+    shared.call("publish", topic, "x", "--repeat", "3")
+    shared.call("group", "create", topic, "g")
+    moved = shared.call("group", "seek", topic, "g", "--to", "999").out
+    assert moved == f"g goes on at offset 3 of {topic}, its end (there is no offset 999 yet), lag 0\n"
+    assert "there is no offset" not in shared.call("group", "seek", topic, "g", "--to", "3").out
+
+
 @pytest.mark.parametrize(
     "target", [[], ["--to", "1", "--time", "-1m"], ["--to", "first"], ["--time", "soon"]]
 )
@@ -158,6 +167,30 @@ def test_publish_prints_the_receipt(shared: Place, topic: str) -> None:
     assert receipt["topic"] == topic
     assert receipt["offset"] == 0
     assert "at offset 1, id " in shared.call("publish", topic, "two").out
+
+
+def test_a_topic_that_was_made_by_the_way_is_told(shared: Place, topic: str) -> None:
+    made = shared.call("publish", topic, "x")
+    assert made.err == f"made the topic {topic}\n"
+    assert shared.call("publish", topic, "x").err == ""
+    assert shared.call("publish", topic, "x", "--repeat", "3").err == ""
+    typo = f"{topic}s"
+    assert shared.call("publish", typo, "x", "--repeat", "3").err == (
+        f"made the topic {typo}; did you mean {topic}?\n"
+    )
+    typo = f"x{topic}"
+    read = shared.call("subscribe", typo, "--group", "g", "--wait", "10ms")
+    assert read.err.startswith(f"made the topic {typo}; did you mean {topic}")
+    assert shared.call("subscribe", typo, "--group", "g", "--wait", "10ms").err == ""
+    told = shared.call("publish", f"{topic}-other", "x", "--json")
+    assert told.status == 0
+    assert json.loads(told.err)["notice"].startswith(f"made the topic {topic}-other")
+
+
+def test_a_topic_that_was_created_is_not_told(shared: Place, topic: str) -> None:
+    shared.call("topic", "create", topic)
+    assert shared.call("publish", topic, "x").err == ""
+    assert shared.call("subscribe", "$status", "--wait", "10ms").err == ""
 
 
 def test_everything_about_a_message_arrives(shared: Place, topic: str) -> None:
@@ -266,6 +299,14 @@ def test_subscribe_to_what_is_not_there(place: Place) -> None:
     with place.up("--store", "memory", "--http-port", "0", "--no-auto-create"):
         assert place.call("subscribe", "nothing", "--json").error["code"] == "unknown_topic"
         assert place.call("publish", "nothing", "x").status == 20
+        place.call("topic", "create", "everything")
+        for command in (["publish", "everythin", "x"], ["subscribe", "everythin"]):
+            assert place.call(*command, "--json").error["hint"].startswith("did you mean everything? ")
+        assert (
+            place.call("publish", "everythin", "x", "--repeat", "2", "--json")
+            .error["hint"]
+            .startswith("did you mean everything? ")
+        )
 
 
 # -- tokens, status, information -----------------------------------------------------------------------
@@ -277,6 +318,23 @@ def test_token_is_printed_alone(shared: Place) -> None:
     assert shared.call("token", "create", "--subject", "shop", "--scope", "publish:a").out.startswith("eyJ")
     assert shared.call("token", "revoke", made["id"], "--json").json == {"revoked": made["id"]}
     assert "revoked" in shared.call("token", "revoke", "--subject", "nobody").out
+
+
+def test_tokens_are_listed(shared: Place) -> None:
+    create = ["token", "create", "--subject", "lister", "--scope", "publish:a", "--scope", "subscribe:b"]
+    made = shared.call(*create, "--json").json
+    [row] = shared.call("token", "list", "--subject", "lister", "--json").json
+    assert (row["id"], row["scopes"], row["revoked"]) == (made["id"], ["publish:a", "subscribe:b"], False)
+    shared.call("token", "revoke", made["id"])
+    head, line = shared.call("token", "list", "--subject", "lister").out.splitlines()
+    assert head.split() == ["ID", "SUBJECT", "SCOPES", "ISSUED", "EXPIRES", "REVOKED"]
+    assert line.startswith(f"{made['id']}  lister   publish:a subscribe:b")
+    assert line.endswith("yes")
+    assert made["token"] not in shared.call("token", "list", "--json").out
+    saved = shared.call(*create, "--save-as", "lister").out
+    ids = [row["id"] for row in shared.call("token", "list", "--subject", "lister", "--json").json]
+    assert len(ids) == 2
+    assert any(saved.rstrip().endswith(f"by token {id}") for id in ids)
 
 
 def test_token_as_a_context(shared: Place, topic: str) -> None:

@@ -64,6 +64,22 @@ def test_service_runs_until_it_is_stopped(shared: Place, topic: str, code: Path,
     assert shared.call("group", "show", topic, "billing", "--json").json["consumers"] == []
 
 
+def test_service_tells_when_the_terminal_is_away(place: Place, topic: str, code: Path) -> None:
+    with place.up("--http-port", "0") as first:
+        process = place.start("run", "shop.billing:service", "--json", cwd=code)
+        read_line(process.stdout)
+        port = first.ready["url"].rpartition(":")[2]
+        first.stop()
+    with place.up("--port", port, "--http-port", "0"):
+        place.call("publish", topic, '{"id": 7}')
+        read = ["subscribe", f"{topic}.bills", "--from", "earliest", "--count", "1"]
+        assert place.call(*read).out == '{"for":7}\n'
+        process.terminate()
+        events = [json.loads(line) for line in finish(process).err.splitlines()]
+    told = [event["event"] for event in events if event["level"] == "warning"]
+    assert [line.partition(" at ")[0] for line in told] == ["lost the terminal", "back"]
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -24,7 +24,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from landbridge.cli import assembly
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
-from landbridge.testing import FakeClock, run_terminal
+from landbridge.errors import ContextTaken
+from landbridge.testing import FakeClock, attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line
 
 TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
@@ -77,6 +78,39 @@ def test_another_port_moves_the_context(place: Place) -> None:
         assert place.call("info").status == 0
 
 
+def test_a_second_terminal_does_not_take_the_context_of_the_first(place: Place) -> None:
+    other = ["--data", str(place.folder / "other"), "--http-port", "0", "--log-level", "error"]
+    with place.up("--http-port", "0") as first:
+        before = place.call("context", "show", "--show-token", "--json").json
+        assert before["data"] == str(place.data)
+        refused = place.run("up", "--port", "0", "--json", *other)
+        assert refused.status == 17
+        assert refused.error["code"] == "context_taken"
+        assert str(place.data) in refused.error["message"]
+        assert "--context NAME" in refused.error["hint"]
+        with place.up(*other, "--context", "second") as second:
+            assert second.ready["url"] != first.ready["url"]
+            assert place.call("context", "show", "--show-token", "--json").json == before
+            assert place.call("info", "--context", "second").status == 0
+        first.stop()
+    # It belongs to the first, running or not, until it is removed or the data is gone.
+    assert place.run("up", "--port", "0", "--json", *other).error["code"] == "context_taken"
+    (place.data / "bus.db").unlink()
+    with place.up(*other) as moved:
+        assert place.call("context", "show", "--json").json["url"] == moved.ready["url"]
+
+
+def test_a_context_of_a_terminal_in_memory_is_free_when_that_has_ended(place: Place) -> None:
+    memory = ["--store", "memory", "--http-port", "0", "--log-level", "error"]
+    with place.up(*memory) as first:
+        refused = place.run("up", "--port", "0", "--json", *memory)
+        assert refused.error["code"] == "context_taken"
+        assert first.ready["url"] in refused.error["message"]
+        assert place.call("info").status == 0
+    with place.up(*memory) as second:
+        assert place.call("info", "--json").json["url"] == second.ready["url"]
+
+
 def test_a_context_in_use_stays_the_current_one(place: Place) -> None:
     place.call("context", "add", "mine", "--url", "lb://127.0.0.1:1", "--token", "t")
     with place.up("--http-port", "0", "--context", "second", "--name", "east") as running:
@@ -126,6 +160,16 @@ def test_limits(place: Place) -> None:
         assert place.call("publish", "a", "x" * 10).status == 0
 
 
+def test_limits_in_units(place: Place) -> None:
+    limits = ["--limit", "max_payload=1KiB", "--limit", "max_topics=1k", "--limit", "max_token_life=2d"]
+    with place.up("--store", "memory", "--http-port", "0", *limits):
+        assert place.call("publish", "a", "x" * 1025, "--json").error["code"] == "too_large"
+        assert place.call("publish", "a", "x" * 1024).status == 0
+        token = ["token", "create", "--subject", "s", "--scope", "admin", "--life"]
+        assert place.call(*token, "2d").status == 0
+        assert place.call(*token, "3d").status == 10
+
+
 # -- refusing to start ---------------------------------------------------------------------------------
 
 
@@ -135,6 +179,8 @@ def test_limits(place: Place) -> None:
         (["--host", "0.0.0.0"], 10, "in the clear"),
         (["--limit", "nonsense=1"], 10, "no limit"),
         (["--limit", "max_topics=-1"], 10, "not above 0"),
+        (["--limit", "max_payload=8MX"], 10, "'8MX' is not a size: 4096, 10MB, 1GiB"),
+        (["--limit", "hello_within=soon"], 10, "'soon' is not a span of time"),
         (["--tls-cert", "/nowhere"], 10, "belong together"),
         (["--tls-cert", "/nowhere", "--tls-key", "/nowhere"], 10, "No such file"),
         (["--data", "/proc/nowhere"], 65, "/proc/nowhere"),
@@ -171,6 +217,7 @@ def test_home_that_can_not_be_written(place: Place) -> None:
 
 def test_stop_with_subscribers_and_publishers_connected(place: Place) -> None:
     with place.up("--http-port", "0") as running:
+        place.call("topic", "create", "orders")
         reader = place.start("subscribe", "orders", "--group", "g")
         writer = place.start("publish", "orders", stdin=subprocess.PIPE)
         assert writer.stdin is not None
@@ -187,7 +234,11 @@ def test_stop_with_subscribers_and_publishers_connected(place: Place) -> None:
         out, _ = writer.communicate(timeout=LIMIT)
         assert b"2 messages stored" in out
         reader.terminate()
-        assert finish(reader).status == 0
+        done = finish(reader)
+        assert done.status == 0
+        lost, back = done.err.splitlines()
+        assert lost.startswith(f"lost the terminal at lb://127.0.0.1:{port}, trying again")
+        assert back.startswith(f"back at the terminal at lb://127.0.0.1:{port} after ")
 
 
 def test_killed_terminal_keeps_what_it_has_acked(place: Place) -> None:
@@ -204,7 +255,7 @@ def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "_exit", exits.append)
 
     async def main() -> None:
-        with assembly._signals() as stop:
+        with assembly.signals() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(stop.wait(), LIMIT)
             assert exits == []
@@ -233,38 +284,55 @@ HERE = Context("lb://127.0.0.1:7420", "")
 async def test_context_is_kept_until_its_token_is_near_its_end(home: Path) -> None:
     clock = FakeClock()
     async with run_terminal(clock=clock) as terminal:
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         first = contexts.load("local")
         assert terminal.authority.verify(clock(), first.token).scopes.admin
         clock.advance(300 * 86400)
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         assert contexts.load("local") == first
         clock.advance(40 * 86400)
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         assert contexts.load("local").token != first.token
 
 
 async def test_context_is_renewed_when_its_token_is_not_taken(home: Path) -> None:
     async with run_terminal() as terminal:
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         first = contexts.load("local")
         terminal.revoke(terminal.authority.verify(terminal.broker.clock(), first.token).token_id)
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         second = contexts.load("local")
         assert second.token != first.token
     async with run_terminal() as other:  # whose key is another
-        assembly.keep_context(other, "local", HERE)
+        await assembly.keep_context(other, "local", HERE)
         assert contexts.load("local").token != second.token
+
+
+async def test_context_of_another_machine_is_never_taken(home: Path) -> None:
+    far = Context("lbs://east.example.com:7420", "t")
+    contexts.save("local", far)
+    async with run_terminal() as terminal:
+        with pytest.raises(ContextTaken, match=r"leads to lbs://east\.example\.com"):
+            await assembly.keep_context(terminal, "local", HERE)
+        assert contexts.load("local") == far
+
+
+async def test_token_of_the_context_is_listed(home: Path) -> None:
+    async with run_terminal() as terminal, attach(terminal) as bus:
+        await assembly.keep_context(terminal, "local", HERE)
+        identity = terminal.authority.verify(terminal.broker.clock(), contexts.load("local").token)
+        [row] = (await bus.call("token.list"))["tokens"]
+        assert (row["id"], row["subject"], row["scopes"]) == (identity.token_id, "admin", ["admin"])
 
 
 async def test_context_without_admin_or_damaged_is_replaced(home: Path) -> None:
     async with run_terminal() as terminal:
         weak = Context(HERE.url, terminal.issue_token("x", ["publish:a"], 365 * 86400))
         contexts.save("local", weak)
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         assert contexts.load("local").token != weak.token
         (home / "contexts" / "local.json").write_text("{")
-        assembly.keep_context(terminal, "local", HERE)
+        await assembly.keep_context(terminal, "local", HERE)
         assert contexts.load("local").url == HERE.url
 
 

@@ -93,6 +93,7 @@ OPERATIONS: list[tuple[str, dict[str, Any]]] = [
     ("group.delete", {"topic": "orders", "name": "g", "force": True}),
     ("group.redrive", {"topic": "orders", "name": "g"}),
     ("token.create", {"subject": "me", "scopes": ["admin"]}),
+    ("token.list", {}),
     ("token.revoke", {"subject": "me"}),
     ("status.levels", {}),
     ("status.levels", {"default": "off"}),
@@ -284,6 +285,47 @@ async def test_revocation_survives_a_restart(crashes: list[Any]) -> None:
                 pass
         async with attach(terminal, token=good["token"]):
             pass
+
+
+async def test_tokens_are_listed_until_they_expire(crashes: list[Any], clock: FakeClock) -> None:
+    store = MemoryStore()
+    async with run_terminal(store, clock=clock) as terminal, attach(terminal) as bus:
+        long = await bus.call("token.create", subject="shop", scopes=["publish:a", "subscribe:b"], life=100)
+        short = await bus.call("token.create", subject="shop", scopes=["admin"], life=10)
+        other = await bus.call("token.create", subject="other", scopes=["admin"], life=50)
+        listed = await bus.call("token.list")
+        assert [row["id"] for row in listed["tokens"]] == [short["id"], other["id"], long["id"]]
+        assert listed["next"] == ""
+        assert listed["tokens"][2] == {
+            "id": long["id"], "subject": "shop", "scopes": ["publish:a", "subscribe:b"],
+            "issued_at": clock.now, "expires_at": long["expires_at"], "revoked": False,
+        }  # fmt: skip
+        assert not any(made["token"] in str(listed) for made in (long, short, other))
+        clock.advance(11)
+        assert len((await bus.call("token.list", subject="shop"))["tokens"]) == 1
+        await bus.call("token.revoke", id=long["id"])
+        await bus.call("token.revoke", subject="other")
+    async with run_terminal(store, clock=clock) as terminal, attach(terminal) as bus:
+        listed = (await bus.call("token.list"))["tokens"]
+        assert [(row["id"], row["revoked"]) for row in listed] == [(other["id"], True), (long["id"], True)]
+        assert len(list(store.documents("token"))) == 3
+        await bus.call("token.create", subject="shop", scopes=["admin"], life=1)
+        assert len(list(store.documents("token"))) == 3  # what has expired is gone from the disk, too
+
+
+async def test_tokens_are_listed_in_pages(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("landbridge.terminal.operations.PAGE", 2)
+    async with attach(terminal) as bus:
+        made = [await bus.call("token.create", subject="s", scopes=["admin"], life=60 + n) for n in range(5)]
+        found: list[str] = []
+        after = ""
+        while True:
+            page = await bus.call("token.list", after=after)
+            found += [row["id"] for row in page["tokens"]]
+            after = page["next"]
+            if not after:
+                break
+        assert found == [token["id"] for token in made]
 
 
 async def test_leases_of_a_revoked_consumer_go_back_uncounted(terminal: Terminal) -> None:

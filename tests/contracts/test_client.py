@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import landbridge
 from landbridge import Receipt
-from landbridge.errors import BadName, BadPayload, BadRequest, BusError
+from landbridge.client import context as contexts
+from landbridge.client.context import Context
+from landbridge.errors import (
+    BadContext,
+    BadFrame,
+    BadName,
+    BadPayload,
+    BadRequest,
+    BusError,
+    GroupExists,
+    TerminalUnreachable,
+    TopicExists,
+)
 from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock
 from tests.contracts.ways import Way
@@ -504,3 +520,158 @@ async def test_deliver_at_and_expires_at(timed: Terminal, clock: FakeClock, way:
         async with Reader(bus.subscribe("orders", group="late")) as reader:
             assert await reader.payloads(4) == [b"later", b"now", b"long", b"marker"]
             await eventually(lambda: timed.broker.group("orders", "late").delivery.cursor.floor == 5)
+
+
+async def test_a_span_is_a_timedelta_and_no_number(bus: Any) -> None:
+    await bus.publish("orders", b"later", deliver_at=timedelta(hours=1))
+    await bus.publish("orders", b"gone", expires_at=timedelta(seconds=-1))
+    await bus.publish("orders", b"now", deliver_at=timedelta(), expires_at=timedelta(hours=1))
+    async with Reader(bus.subscribe("orders", group="g")) as reader:
+        assert await reader.payloads(1) == [b"now"]
+    for wrong in (5, 0.5, 86400, True, -1, 1e12, float("nan"), datetime(2030, 1, 1), "soon"):
+        with pytest.raises(BadRequest) as refused:
+            await bus.publish("orders", b"x", deliver_at=wrong)
+        assert refused.value.hint
+    with pytest.raises(BadRequest, match="5 is not a moment") as refused:
+        bus.subscribe("orders", group="other", start=5)
+    assert "timedelta" in refused.value.hint
+    async with Reader(bus.subscribe("orders", group="ago", start=timedelta(hours=-1))) as reader:
+        assert await reader.payloads(1) == [b"now"]
+
+
+# -- connecting otherwise -----------------------------------------------------------------------------
+
+
+async def test_an_asynchronous_bus_that_is_not_awaited(terminal: Terminal) -> None:
+    connecting = landbridge.connect(terminal.url, token="t")
+    with pytest.raises(BadRequest, match="asynchronous") as refused, connecting:  # type: ignore[attr-defined]
+        pass
+    assert "landbridge.sync.connect()" in refused.value.hint
+    for name in ("publish", "subscribe", "publisher", "call", "close"):
+        with pytest.raises(BadRequest, match=f"'{name}' of a bus that is not open") as refused:
+            getattr(connecting, name)
+        assert "async with" in refused.value.hint
+    assert not hasattr(connecting, "publsh")
+
+
+def test_the_bus_without_async_needs_no_import_of_its_own() -> None:
+    code = "import landbridge, sys; assert 'landbridge.sync' not in sys.modules; landbridge.sync.connect"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not hasattr(landbridge, "synch")
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("127.0.0.1:7741", "lb://127.0.0.1:7741"),
+        ("localhost:7741", "lb://localhost:7741"),
+        ("east.example.com", "lbs://east.example.com"),
+        ("http://127.0.0.1:7741", "lb://127.0.0.1:7420, or"),
+    ],
+)
+async def test_an_address_without_its_scheme(
+    address: str, hint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LANDBRIDGE_HOME", str(tmp_path))
+    for token in (None, "t"):
+        with pytest.raises(BadContext, match="is not an address") as refused:
+            await landbridge.connect(address, token=token)
+        assert refused.value.hint.startswith(hint)
+
+
+def test_two_ways_to_write_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LANDBRIDGE_HOME", str(tmp_path))
+    contexts.save("local", Context("lb://127.0.0.1:7420", "secret"))
+    contexts.use("local")
+    assert contexts.resolve("lb://127.0.0.1").token == "secret"
+    with pytest.raises(BadContext, match="no token"):
+        contexts.resolve("lb://127.0.0.1:7421")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "hint"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nserver: x\r\n\r\n", "'HTTP/1.1 400 Bad Request'", "port for HTTP"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "'SSH-2.0-OpenSSH_9.6'", "check the address"),
+        (b"\x15\x03\x03\x00\x02\x02\x46\x00", "wants TLS", "lbs://"),
+        (b"\x05\x00\x00\x00\x05\x00\x00\x00hello", "not a Landbridge terminal", "check the address"),
+    ],
+)
+async def test_what_is_not_a_terminal(answer: bytes, said: str, hint: str) -> None:
+    met: list[Stranger] = []
+
+    def meet() -> Stranger:
+        met.append(Stranger(answer))
+        return met[-1]
+
+    async with await asyncio.get_running_loop().create_server(meet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BadFrame, match="not a Landbridge terminal") as refused:
+            await landbridge.connect(f"lb://127.0.0.1:{port}", token="t")
+        assert said in str(refused.value)
+        assert hint in refused.value.hint
+        with pytest.raises(TerminalUnreachable, match="no TLS"):
+            await landbridge.connect(f"lbs://127.0.0.1:{port}", token="t")
+        await eventually(lambda: all(stranger.gone for stranger in met))
+
+
+class Stranger(asyncio.Protocol):
+    """A server of another kind: whatever it is told, it says the same."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.gone = False
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(self._answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = True
+
+
+# -- operations ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "message", "hint"),
+    [
+        ("topic.show", {"nme": "t"}, "topic.show: there is no argument 'nme'", "it takes name"),
+        ("topic.show", {}, "topic.show: name missing", "it takes name"),
+        ("group.show", {}, "group.show: topic and name missing", "it takes topic, name"),
+        ("topic.show", {"name": 5}, "topic.show: name: expected str, got int", ""),
+        ("terminal.info", {"x": 1}, "terminal.info: there is no argument 'x'", "it takes none"),
+        ("topic.create", {"name": "t", "self": 1}, "there is no argument 'self'", "it takes name"),
+        (
+            "topic.create",
+            {"name": "t", "connection": 1},
+            "there is no argument 'connection'",
+            "it takes name",
+        ),
+        ("topic.create", {"name": "t", "kind": "queu"}, "kind: invalid enum value 'queu'", "one of: stream"),
+        ("token.create", {"subject": "s", "scopes": [1]}, "scopes", ""),
+        ("token.list", {"after": "x"}, "token.list after 'x'", "give the 'next'"),
+    ],
+)
+async def test_operations_say_what_they_want(
+    bus: Any, op: str, arguments: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await bus.call(op, **arguments)
+    assert message in str(refused.value)
+    assert "Operations" not in str(refused.value)
+    assert refused.value.hint.startswith(hint)
+
+
+async def test_what_exists_with_other_options_says_which(bus: Any) -> None:
+    await bus.call("topic.create", name="payments")
+    with pytest.raises(TopicExists, match="kind is stream, not queue"):
+        await bus.call("topic.create", name="payments", kind="queue")
+    await bus.call("group.create", topic="payments", name="g")
+    with pytest.raises(GroupExists, match="discipline is fifo, not lifo"):
+        await bus.call("group.create", topic="payments", name="g", discipline="lifo")
+    await bus.publish("payments", b"1")
+    with pytest.raises(BadRequest, match="holds 1 message that"):
+        await bus.call("topic.delete", name="payments")

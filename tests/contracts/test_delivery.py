@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.errors import LeaseLost, OffsetGone, UnknownGroup, UnknownTopic
+from landbridge.errors import LeaseLost, OffsetGone, StoreFull, UnknownGroup, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.terminal.group import Group
 from landbridge.terminal.server import Terminal
@@ -199,8 +199,61 @@ async def test_extend_of_a_lost_lease_is_refused(timed: Terminal, clock: FakeClo
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             message = await reader.next()
             clock.advance(11)
-            with pytest.raises(LeaseLost):
+            with pytest.raises(LeaseLost) as refused:
                 await message.extend()
+            assert "ack_within" in refused.value.hint  # and not that it was settled
+
+
+async def test_settling_twice_says_so(bus: Any) -> None:
+    await publish(bus, "orders", 5)
+    async with Reader(bus.subscribe("orders", group="g", prefetch=5)) as reader:
+        messages = await reader.take(5)
+        await messages[0].ack(wait=True)
+        await messages[2].ack(wait=True)  # out of order
+        await messages[3].bury("bad")
+        async with bus.transaction() as t:
+            await t.ack(messages[4])
+        for message in (messages[0], messages[2], messages[3], messages[4]):
+            with pytest.raises(LeaseLost, match="already settled by this consumer") as refused:
+                await message.ack(wait=True)
+            assert "ack_within" not in refused.value.hint
+        with pytest.raises(LeaseLost, match="already settled by this consumer"):
+            await messages[0].requeue()
+        await messages[0].ack()  # nobody waits for the answer: nothing happens
+        await messages[1].ack(wait=True)
+
+
+async def test_acks_of_a_batch_one_by_one_and_then_all(bus: Any, terminal: Terminal) -> None:
+    await publish(bus, "orders", 6)
+    async with Reader(bus.subscribe("orders", group="g", prefetch=6), batches=True) as reader:
+        batch = await reader.next()
+        messages = list(batch)
+        await messages[0].ack()
+        await messages[1].ack(wait=True)
+        await messages[4].ack(wait=True)
+        await messages[2].ack()
+        await batch.ack(wait=True)  # the rest
+        assert settled(terminal.broker.group("orders", "g")) == len(batch)
+        await batch.ack(wait=True)  # nothing is left to settle
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_ack_that_failed_has_settled_nothing(crashes: list[Any], whole: bool) -> None:
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.publish("orders", b"1")
+        async with Reader(bus.subscribe("orders", group="g"), batches=True) as reader:
+            batch = await reader.next()
+            act = batch.ack if whole else next(iter(batch)).ack
+            await terminal.broker.committer.drain()
+            store.failing = True
+            with pytest.raises(StoreFull):
+                await act(wait=True)
+            store.failing = False
+            with pytest.raises(LeaseLost, match="no longer this consumer's"):  # it was given back
+                await act(wait=True)
+            await (await reader.next()).ack(wait=True)
+        assert settled(terminal.broker.group("orders", "g")) == 1
 
 
 # -- leases that end ----------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ async def test_a_refused_pipelined_publish_says_how_many_and_goes_on(terminal: T
             for _ in range(100):
                 await out.send(bytes(100))
                 await out.flush()
-        assert "1 messages were not stored" in caught.value.__notes__
+        assert "1 message not stored" in caught.value.__notes__
         stored = end(terminal, "orders")
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             await reader.payloads(stored)

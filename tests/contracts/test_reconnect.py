@@ -44,6 +44,33 @@ async def everything(terminal: Terminal, topic: str) -> list[bytes]:
         return await reader.payloads(terminal.broker.topics[topic].log.end)
 
 
+# -- news ---------------------------------------------------------------------------------------------
+
+
+async def test_one_line_for_the_loss_and_one_for_the_return(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = terminal.issue_token("test", ["admin"], 3600)
+    async with landbridge.connect(terminal.url, token=token) as bus:
+        dial, tries = bus._dial, 0
+
+        async def away(factory: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries <= 3:
+                raise TerminalUnreachable("nobody there")
+            return await dial(factory)
+
+        bus._dial = away
+        cut(terminal)
+        await eventually(lambda: bus.link is None)
+        await bus.ping()
+    lines = [record.getMessage() for record in caplog.records if record.name == "landbridge.client"]
+    assert len(lines) == 2  # however many tries it took, and none for the goodbye
+    assert lines[0].startswith(f"lost the terminal at {terminal.url}, trying again: ")
+    assert lines[1].startswith(f"back at the terminal at {terminal.url} after ")
+
+
 # -- publishing ---------------------------------------------------------------------------------------
 
 

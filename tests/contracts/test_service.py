@@ -15,7 +15,7 @@ import landbridge
 import landbridge.testing
 from landbridge import Message, Retry, Service
 from landbridge.client.bus import Bus
-from landbridge.errors import BadPayload, BadRequest, Disconnected, Forbidden
+from landbridge.errors import BadPayload, BadRequest, Disconnected, Forbidden, GroupExists
 from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, attach
 from tests.waiting import LIMIT, Reader, eventually
@@ -393,6 +393,49 @@ async def test_exactly_once_with_a_transaction(terminal: Terminal) -> None:
         async with Reader(bus.subscribe("invoices", group="g")) as reader:
             assert sorted([m.json()["order"] for m in await reader.take(50)]) == list(range(50))
     assert terminal.broker.topics["invoices"].log.end == 50
+
+
+async def test_options_of_the_group(terminal: Terminal) -> None:
+    service = Service("billing")
+    seen: list[int] = []
+
+    @service.on("orders", discipline="priority", max_attempts=3, match={"key": "eu"}, start="latest")
+    async def bill(number: int) -> None:
+        seen.append(number)
+
+    async with attach(terminal) as bus:
+        await bus.publish("orders", 0, key="eu")
+        async with service.running(bus):
+            await eventually(lambda: "billing" in terminal.broker.topics["orders"].groups)
+            await bus.publish("orders", 1, key="us")
+            await bus.publish("orders", 2, key="eu")
+            await eventually(lambda: seen)
+        assert seen == [2]
+        spec = terminal.broker.group("orders", "billing").spec
+        assert (spec.discipline, spec.max_attempts) == ("priority", 3)
+        # What it doesn't speak of is the operator's to change.
+        await bus.call("group.update", topic="orders", name="billing", ack_within=5.0)
+        async with service.running(bus):
+            await bus.publish("orders", 3, key="eu")
+            await eventually(lambda: seen == [2, 3])
+        await bus.call("group.update", topic="orders", name="billing", discipline="lifo")
+        with pytest.raises(GroupExists, match="discipline is lifo, not priority"):
+            await service.run(bus)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"discipline": "random"}, "invalid enum value 'random'"),
+        ({"displine": "fifo"}, "there is no option 'displine'"),
+        ({"name": "x"}, "group="),
+    ],
+)
+def test_wrong_options_are_told_where_they_are_written(options: dict[str, Any], message: str) -> None:
+    async def handler(message: Message) -> None: ...
+
+    with pytest.raises(BadRequest, match=message):
+        Service("billing").on("orders", **options)(handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -65,6 +65,26 @@ ANSWERED: list[tuple[Frame, bytes]] = [
     (frames.Lost(7, "unknown_topic", "message", "hint"), b""),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]
+#: What makes a link, at the side that was dialled and at the one that dials; then what goes over it both
+#: ways.
+JOINED: list[tuple[Frame, bytes]] = [
+    (frames.Join(frames.VERSION, "cus_a", "ter_a", bytes(range(16))), b""),
+    (frames.Prove(b"s" * 64), b""),
+]
+CHALLENGED: list[tuple[Frame, bytes]] = [
+    (frames.Challenge(frames.VERSION, "ter_b", bytes(range(16)), b"s" * 64), b""),
+    (frames.Linked(1 << 24), b""),
+]
+LINKED: list[tuple[Frame, bytes]] = [
+    (frames.Carry(BIG, bytes(16), 2, "ter_a", "ter_b", 16, ["ter_a"], ["ter_c", "ter_b"], 3), b"sealed"),
+    (frames.Kept([1, 2, BIG]), b""),
+    (frames.Declined(3, "no_path"), b""),
+    (frames.States([(b"body", b"signature")]), b""),
+    (frames.Probe(4), b""),
+    (frames.Echo(4), b""),
+    (frames.Directory(b"body", b"signature"), b""),
+    (frames.Closing("shutting_down", "message", "hint"), b""),
+]
 
 
 def encoded(frame: Frame, tail: bytes = b"") -> bytes:
@@ -106,7 +126,39 @@ BY_ROLE = pytest.mark.parametrize(("role", "transcript"), TRANSCRIPTS, ids=["to-
 
 
 def test_every_frame_is_in_a_transcript() -> None:
-    assert {type(frame) for frame, _ in ASKED + ANSWERED} == set(Frame.__subclasses__())
+    every = ASKED + ANSWERED + JOINED + CHALLENGED + LINKED
+    assert {type(frame) for frame, _ in every} == set(Frame.__subclasses__())
+
+
+@pytest.mark.parametrize("chunks", [lambda data: [data], bytewise, lambda data: chunked(data, 1)])
+def test_a_link_is_made_and_then_both_sides_may_say_the_same(chunks: Any) -> None:
+    listener, dialler = Session(Role.TERMINAL), Session(Role.CLIENT)
+    dialler.join()
+    for session, opening in ((listener, JOINED), (dialler, CHALLENGED)):
+        assert received(session, chunks(b"".join(encoded(*each) for each in opening))) == opening
+        if session is listener:  # it is for the terminal to say that the proof is good
+            assert session.state is State.JOINING
+            session.link()
+        assert session.state is State.LINKED
+        assert received(session, chunks(b"".join(encoded(*each) for each in LINKED))) == LINKED
+
+
+@pytest.mark.parametrize(
+    "frame", [frame for frame, _ in ASKED + ANSWERED if not isinstance(frame, frames.Closing)]
+)
+def test_a_link_takes_nothing_that_a_client_or_its_terminal_says(frame: Frame) -> None:
+    session = Session(Role.TERMINAL)
+    session.link()
+    with pytest.raises(BadFrame):
+        session.receive_data(encoded(frame))
+
+
+@pytest.mark.parametrize("frame", [frame for frame, _ in LINKED])
+def test_nothing_of_a_link_is_taken_before_the_proof(frame: Frame) -> None:
+    listener = Session(Role.TERMINAL)
+    listener.receive_data(encoded(*JOINED[0]))
+    with pytest.raises(BadFrame):
+        listener.receive_data(encoded(frame))
 
 
 @BY_ROLE

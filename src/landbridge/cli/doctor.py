@@ -20,6 +20,7 @@ from landbridge.cli.options import ContextName, Json, data_folder
 from landbridge.cli.text import printable
 from landbridge.client import context as contexts
 from landbridge.client.context import Context, parse_url
+from landbridge.core.wording import counted
 from landbridge.errors import BusError, StoreBusy
 
 #: Exit status when a check has failed.
@@ -157,7 +158,7 @@ def _configuration() -> Iterator[Check]:
         seen = ", ".join(str(path) for path in open_to_others[:3])
         yield Check("config", "warn", f"others can read {seen}", f"chmod -R go= {home / 'contexts'}")
     else:
-        yield Check("config", "ok", f"{home}, {len(paths) - 1} contexts, readable by you alone")
+        yield Check("config", "ok", f"{home}, {counted(len(paths) - 1, 'context')}, readable by you alone")
 
 
 def _context(name: str | None) -> tuple[Context | None, list[Check]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from landbridge.cli import output
 from landbridge.client.bus import Bus, connect
 from landbridge.errors import TerminalUnreachable, TimedOut
 
@@ -29,6 +31,27 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+class _Notices(logging.Handler):
+    """What the client logs, such as a lost connection, is shown to whoever waits for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output.notice(record.getMessage())
+
+
+@contextmanager
+def _noticed() -> Iterator[None]:
+    log = logging.getLogger("landbridge.client")
+    if logging.getLogger().handlers:  # a command with a log of its own, where these lines go too
+        yield
+        return
+    notices = _Notices(logging.WARNING)
+    log.addHandler(notices)
+    try:
+        yield
+    finally:
+        log.removeHandler(notices)
+
+
 @asynccontextmanager
 async def connected(context: str | None, name: str) -> AsyncIterator[Bus]:
     """A bus on the context's terminal. ``name`` is what the status log calls us."""
@@ -38,10 +61,11 @@ async def connected(context: str | None, name: str) -> AsyncIterator[Bus]:
             bus = await connecting
     except TimeoutError:
         raise TerminalUnreachable(f"no connection within {CONNECT_WITHIN:.0f} s") from None
-    try:
-        yield bus
-    finally:
-        await bus.close()
+    with _noticed():
+        try:
+            yield bus
+        finally:
+            await bus.close()
 
 
 def ask(context: str | None, op: str, *, within: float | None = ANSWER_WITHIN, **args: Any) -> Any:

@@ -78,6 +78,16 @@ def note(text: str) -> None:
         console(stderr=True).print(printable(text), style="dim", markup=False, soft_wrap=True)
 
 
+def notice(text: str) -> None:
+    """News that is no result and no error, such as a lost connection. On stderr, whoever reads it."""
+    if choice.json:
+        print(msgspec.json.encode({"notice": text}).decode(), file=sys.stderr, flush=True)
+    elif sys.stderr.isatty():
+        console(stderr=True).print(printable(text), style="yellow", markup=False, soft_wrap=True)
+    else:
+        print(printable(text), file=sys.stderr, flush=True)
+
+
 def table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
     if on_terminal():
         if not rows:

@@ -12,16 +12,18 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from landbridge.cli import output, units
+from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, Json, Topic, given, pairs
-from landbridge.errors import BadRequest, BusError, TooLarge
+from landbridge.core.wording import counted
+from landbridge.errors import BadRequest, BusError, TooLarge, UnknownTopic
 
 if TYPE_CHECKING:
-    from landbridge.client.bus import Bus
+    from landbridge.client.bus import Bus, Receipt
     from landbridge.client.publisher import Publisher
 
 STDIN = 0
@@ -58,21 +60,30 @@ def publish(
         Path | None, typer.Option(metavar="PATH", help="Publish the whole file as one message.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
+    until: Annotated[
+        Literal["stored", "arrived", "acked"],
+        typer.Option(help="Return when it is stored here; at a terminal of each group; or acked in each."),
+    ] = "stored",
     context: ContextName = None,
     json: Json = False,
 ) -> None:
-    """Publish messages. Returns when they are stored.
+    """Publish messages. Returns when they are stored, or when --until says.
 
     \b
     Examples:
       landbridge publish orders '{"id": 1}' --key eu --header source=shop
       landbridge publish orders --file invoice.pdf
+      landbridge publish orders '{"id": 2}' --until arrived
       tail -f access.log | landbridge publish logs
     """
     from landbridge.cli.loop import run
 
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
+    if until != "stored":
+        options["until"] = until
     job = _Job(topic, options, delay, expires)
+    if until != "stored" and repeat != 1:
+        raise typer.BadParameter("--until is for one message, not for many")
     if payload is not None and file is not None:
         raise typer.BadParameter("give a payload or --file, not both")
     if file is not None:
@@ -81,6 +92,8 @@ def publish(
         run(job.publish(context, payload.encode(errors="surrogateescape"), repeat))
     elif payload is None and sys.stdin.isatty():
         raise typer.BadParameter("give a payload, or '-' to type messages line by line")
+    elif until != "stored":
+        raise typer.BadParameter("--until is for one message, not for lines of stdin")
     elif repeat != 1:
         raise typer.BadParameter("--repeat is for one payload, not for lines of stdin")
     else:
@@ -119,7 +132,8 @@ class _Job:
 
         async with connected(context, "landbridge publish") as bus:
             if repeat == 1:
-                receipt = await bus.publish(self.topic, payload, **self.options())
+                watch = await Watch.begin(bus, self.topic)
+                receipt = await self._one(bus, watch, payload)
                 result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
                 output.emit(
                     result,
@@ -127,8 +141,17 @@ class _Job:
                         f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
                     ),
                 )
+                if not receipt.offset:
+                    await watch.tell()
             else:
                 await self._many(bus, _repeated(payload, repeat), messages=repeat)
+
+    async def _one(self, bus: Bus, watch: Watch, payload: bytes) -> Receipt:
+        try:
+            return await bus.publish(self.topic, payload, **self.options())
+        except UnknownTopic as error:
+            await watch.suggest(error)
+            raise
 
     async def publish_lines(self, context: str | None) -> None:
         from landbridge.cli.loop import connected
@@ -142,6 +165,7 @@ class _Job:
         """Publish chunks of payloads, (bytes so far, payloads) each.
 
         messages, size: how much will come, 0 where nobody knows."""
+        watch = await Watch.begin(bus, self.topic)
         began = time.perf_counter()
         publisher = bus.publisher(self.topic)
         progress = _Progress(bus, publisher, messages, size)
@@ -158,10 +182,14 @@ class _Job:
         except BusError as error:
             with suppress(BusError):
                 await publisher.flush()  # what was sent before it may still be on its way
-            error.add_note(f"{publisher.stored} messages were stored")
+            if isinstance(error, UnknownTopic):
+                await watch.suggest(error)
+            error.add_note(f"{counted(publisher.stored, 'message')} stored")
             raise
         seconds = time.perf_counter() - began
         _tell(self.topic, publisher.stored, seconds)
+        if publisher.stored:
+            await watch.tell()
         if interrupted is not None:
             raise interrupted
 
@@ -177,7 +205,7 @@ class _Job:
 def _tell(topic: str, stored: int, seconds: float) -> None:
     rate = stored / seconds if seconds else 0.0
     result = {"topic": topic, "published": stored, "seconds": round(seconds, 6), "rate": round(rate, 1)}
-    messages = "1 message" if stored == 1 else f"{stored:,} messages"
+    messages = counted(stored, "message")
     output.emit(
         result,
         lambda _: output.done(f"{messages} stored in {topic} in {units.span(seconds)}, {rate:,.0f} a second"),

@@ -14,6 +14,7 @@ import typer
 
 from landbridge.cli import output
 from landbridge.cli.options import ContextName, Json
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def find(spec: str) -> Service:
     if not colon:
         found = [value for value in vars(module).values() if isinstance(value, Service)]
         if len(found) != 1:
-            raise BadRequest(f"the module {name} has {len(found)} services: name one", hint=HINT)
+            raise BadRequest(f"the module {name} has {counted(len(found), 'service')}: name one", hint=HINT)
         return found[0]
     value: Any = module
     for part in attribute.split("."):

@@ -12,6 +12,7 @@ from landbridge.cli.options import ContextName, Json
 from landbridge.cli.output import Column
 from landbridge.cli.subscribe import Count, Reader, Wait, print_payloads
 from landbridge.cli.text import printable
+from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
     from landbridge.client.message import DeliveredBatch
@@ -157,7 +158,7 @@ def _what(event: Event) -> str:
     if event.topic:
         parts.append(f"{event.topic} › {event.group}" if event.group else event.topic)
     if event.messages:
-        parts.append("1 message" if event.messages == 1 else f"{event.messages:,} messages")
+        parts.append(counted(event.messages, "message"))
         if event.batches > 1:
             parts.append(f"{event.batches:,} batches")
     if event.bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from landbridge.cli import output, units
+from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, Json, Topic
 from landbridge.cli.text import printable, printable_block
 from landbridge.errors import BusError, LeaseLost, UnknownGroup, UnknownTopic
@@ -128,9 +129,8 @@ class Reader:
                 PREFETCH_ALONE if self._group is None else PREFETCH if self._ack else PREFETCH_UNSETTLED
             )
             prefetch = min(prefetch, self._left or prefetch)
-            async with bus.subscribe(
-                self._topic, group=self._group, prefetch=prefetch, start=self._start
-            ) as subscription:
+            subscription = bus.subscribe(self._topic, group=self._group, prefetch=prefetch, start=self._start)
+            async with await self._opened(bus, subscription):
                 if output.on_terminal() and self._left is None and self._wait is None:
                     begin = " from now on" if self._group is None and self._start is None else ""
                     output.note(f"reading {self._topic}{begin}; Ctrl-C ends")
@@ -139,6 +139,16 @@ class Reader:
                     await self._read(subscription, show)
                 finally:
                     holding.cancel()
+
+    async def _opened(self, bus: Bus, subscription: Subscription) -> Subscription:
+        watch = await Watch.begin(bus, self._topic)
+        try:
+            await subscription.open()
+        except UnknownTopic as error:
+            await watch.suggest(error)
+            raise
+        await watch.tell()
+        return subscription
 
     async def _warn(self, bus: Bus) -> None:
         """Say what might surprise."""

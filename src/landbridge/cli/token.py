@@ -9,6 +9,16 @@ import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.options import ContextName, Json, given
+from landbridge.cli.output import Column
+
+LIST = [
+    Column("Id", "id", style="cyan"),
+    Column("Subject", "subject"),
+    Column("Scopes", "scopes"),
+    Column("Issued", "issued_at", units.ago, plain=units.iso),
+    Column("Expires", "expires_at", units.ago, plain=units.iso),
+    Column("Revoked", "revoked", style="red"),
+]
 
 app = typer.Typer(no_args_is_help=True, help="Tokens: who may do what. A terminal makes and checks its own.")
 
@@ -50,7 +60,12 @@ def create(
         save(save_as, Context(here.url, result.pop("token"), here.ca))
         result["context"] = save_as
         expiry = units.iso(result["expires_at"])
-        output.emit(result, lambda _: output.done(f"the context {save_as} acts as {subject} until {expiry}"))
+        output.emit(
+            result,
+            lambda made: output.done(
+                f"the context {save_as} acts as {subject} until {expiry}, by token {made['id']}"
+            ),
+        )
     else:
         output.emit(result, _show)
 
@@ -63,6 +78,30 @@ def _show(result: dict[str, Any]) -> None:
         output.note(
             f"for {result['subject']} until {expires}; 'landbridge token revoke {result['id']}' ends it"
         )
+
+
+@app.command("list")
+def list_tokens(
+    subject: Annotated[str | None, typer.Option(metavar="NAME", help="Only this service's.")] = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """List the tokens that were made here and have not expired. The tokens themselves are kept nowhere.
+
+    \b
+    Examples:
+      landbridge token list
+      landbridge token list --subject shop --json
+    """
+    from landbridge.cli.loop import ask_all
+
+    rows = ask_all(context, "token.list", "tokens", **given(subject=subject))
+    empty = "no tokens: 'landbridge token create' makes one"
+    output.emit(rows, lambda rows: output.table(LIST, [_row(row) for row in rows], empty=empty))
+
+
+def _row(token: dict[str, Any]) -> dict[str, Any]:
+    return {**token, "scopes": " ".join(token["scopes"])}
 
 
 @app.command()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
@@ -38,9 +39,12 @@ from landbridge.protocol.session import MAX_HEAD
 if TYPE_CHECKING:
     from types import TracebackType
 
+log = logging.getLogger("landbridge.client")
+
 #: Reconnecting: a wait between 0 and twice the one before, from here to there, in seconds.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 MOST_PREFETCH = 1_000_000
+Until: TypeAlias = Literal["stored", "arrived", "acked"]
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -53,7 +57,8 @@ class Receipt(msgspec.Struct, frozen=True):
 class Bus:
     """Made by ``landbridge.connect()``; use it with ``async with``.
 
-    patience: for how many seconds a publish that is refused for now (backlog or disk full) is tried again."""
+    patience: for how many seconds a publish that is refused for now (backlog or disk full) is tried again.
+    address: where the terminal is, for the log."""
 
     def __init__(
         self,
@@ -63,8 +68,10 @@ class Bus:
         name: str = "",
         patience: float = 30.0,
         producer: bytes | None = None,
+        address: str = "",
     ) -> None:
         self._dial = dial
+        self._address = address
         self._token = token
         self._name = name
         self.patience = patience
@@ -88,6 +95,8 @@ class Bus:
         self._up = asyncio.Event()
         self._rooms: list[asyncio.Future[None]] = []
         self._mending: asyncio.Task[None] | None = None
+        #: When the connection was lost, in the loop's time; None while there is one.
+        self._lost_at: float | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -121,6 +130,15 @@ class Bus:
         for subscription in list(self.subscriptions.values()):
             subscription.restart()
         self._up.set()
+        if self._lost_at is not None:
+            # As loud as the loss: whoever was told of that one waits for this one.
+            away = asyncio.get_running_loop().time() - self._lost_at
+            self._lost_at = None
+            log.warning("back at the terminal%s after %.1f s", self._at, away)
+
+    @property
+    def _at(self) -> str:
+        return f" at {self._address}" if self._address else ""
 
     def _lost(self, link: Link, error: BusError) -> None:
         if link is not self.link:
@@ -133,6 +151,8 @@ class Bus:
             return
         # Who was given a function for tokens, and not a token, may get a fresh one when it has expired.
         if isinstance(error, Unavailable) or (isinstance(error, Unauthenticated) and callable(self._token)):
+            self._lost_at = asyncio.get_running_loop().time()
+            log.warning("lost the terminal%s, trying again: %s", self._at, error)
             self._mending = asyncio.ensure_future(self._mend())
         else:
             self._fail(error)  # expired, revoked, a broken protocol: trying again would not help
@@ -265,11 +285,14 @@ class Bus:
         id: str | None = None,
         deliver_at: Any = None,
         expires_at: Any = None,
+        until: Until = "stored",
         timeout: float | None = None,
     ) -> Receipt:
-        """Publish one message. Returns when it is stored.
+        """Publish one message. Returns when it is stored; or, with ``until="arrived"``, when it is stored at
+        a terminal of each of the topic's groups; or, with "acked", when a consumer of each group has acked
+        it.
 
-        deliver_at, expires_at: a datetime, or seconds since 1970."""
+        deliver_at, expires_at: a datetime, a timedelta from now, or seconds since 1970."""
         outbox = self.outbox(topic)
         rows = Rows()
         rows.add(self.checked(encode(payload)), key, priority, headers, id, deliver_at, expires_at)
@@ -283,9 +306,11 @@ class Bus:
                         raise self._closed
                 outbox.put(rows.build(batch_id), 1, partial(_resolve, done))
                 first = await done
+                if until != "stored":
+                    await self.call("message.wait", topic=topic, offset=first, until=until)
         except TimeoutError:
             raise TimedOut(
-                f"not stored within {timeout} s", hint="it may be stored yet: the bus goes on trying"
+                f"not {until} within {timeout} s", hint="it may be stored yet: the bus goes on trying"
             ) from None
         return Receipt(id or f"{batch_id.hex()}-0", first)
 
@@ -327,7 +352,8 @@ class Bus:
     ) -> Subscription:
         """Read a topic. Without a group: from now on, for oneself alone, settled on delivery.
 
-        start: where a new group begins: "earliest" (the default), "latest", a datetime or seconds since 1970.
+        start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
+        (negative: so long ago) or seconds since 1970.
         prefetch: how many messages may be here and unsettled."""
         check_name(topic, "topic")
         if group is not None:
@@ -340,7 +366,7 @@ class Bus:
 
     # -- everything else ---------------------------------------------------------------------------
 
-    async def call(self, op: str, **args: Any) -> Any:
+    async def call(self, op: str, /, **args: Any) -> Any:
         """An operation of the terminal: ``await bus.call("topic.create", name="orders", kind="queue")``."""
         answer = await self.call_on_link(lambda request: frames.Call(request, op, args))
         return answer.result
@@ -371,7 +397,8 @@ def _resolve(done: asyncio.Future[int], result: int | BusError) -> None:
 
 
 class Connecting:
-    """What ``connect`` returns: ``async with`` it, or ``await`` it."""
+    """What ``connect`` returns: ``async with`` it, or ``await`` it. Whatever else is done with it is answered
+    with what to do instead."""
 
     def __init__(self, make: Callable[[], Bus]) -> None:
         self._make = make
@@ -388,6 +415,25 @@ class Connecting:
     def __await__(self) -> Any:
         return self._make().open().__await__()
 
+    if not TYPE_CHECKING:  # a checker of types finds these by itself
+
+        def __enter__(self) -> NoReturn:
+            raise BadRequest(
+                "this bus is asynchronous: a plain 'with' can't open it",
+                hint="'async with landbridge.connect() as bus', or 'with landbridge.sync.connect() as bus'",
+            )
+
+        def __exit__(self, *error: Any) -> None:
+            pass  # 'with' looks for it before it calls __enter__
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_") or not hasattr(Bus, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise BadRequest(
+                f"{name!r} of a bus that is not open",
+                hint=f"'async with landbridge.connect() as bus', then bus.{name}; or 'bus = await connect()'",
+            )
+
 
 def connect(
     url: str | None = None,
@@ -402,4 +448,4 @@ def connect(
     where = resolve(url, fixed, context)
     dial = dial_of(where)
     chosen = token if callable(token) else where.token
-    return Connecting(lambda: Bus(dial, chosen, name=name, patience=patience))
+    return Connecting(lambda: Bus(dial, chosen, name=name, patience=patience, address=where.url))

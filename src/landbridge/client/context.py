@@ -1,7 +1,7 @@
 """Contexts: named places to connect to, each a small file that only its owner can read.
 
     $LANDBRIDGE_HOME, or ~/.config/landbridge
-      contexts/NAME.json    url, token
+      contexts/NAME.json    url, token; ca, data and what leads to a registry, where there are such
       current               the name of the one in use
 
 What is given in code wins over LANDBRIDGE_URL and LANDBRIDGE_TOKEN, which win over the context.
@@ -23,10 +23,20 @@ DEFAULT_PORT = 7420
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
+    #: Of a terminal; empty in a context that leads to a registry alone.
     url: str
     token: str
     #: A file with the certificates to trust, for lbs:// with a CA of one's own.
     ca: str | None = None
+    #: The data folder of the terminal that it was made for by ``landbridge up``; None for one in memory, and
+    #: for a context that was added by hand.
+    data: str | None = None
+    #: Where the registry is, http:// or https://.
+    registry: str | None = None
+    #: The credential of a customer's admin there.
+    registry_token: str | None = None
+    #: The credential of the registry's operator.
+    operator_token: str | None = None
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -109,6 +119,7 @@ def resolve(url: str | None = None, token: str | None = None, context: str | Non
     if context is None:
         url = url or os.environ.get("LANDBRIDGE_URL")
         token = token or os.environ.get("LANDBRIDGE_TOKEN")
+    address = None if url is None else parse_url(url)  # a mistyped one is told before anything else
     if url is not None and token is not None:
         return Context(url, token)
     name = context or current()
@@ -117,7 +128,12 @@ def resolve(url: str | None = None, token: str | None = None, context: str | Non
             raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
         raise BadContext("nothing says where to connect to")
     found = load(name)
-    if url is not None and url != found.url:
+    if not found.url:
+        raise BadContext(
+            f"the context {name} leads to a registry, not to a terminal",
+            hint="name a terminal's with --context: 'landbridge context list'",
+        )
+    if address is not None and address != parse_url(found.url):
         # A context's token is for its own terminal; it is not shown to any other.
         raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
     return Context(found.url, token or found.token, found.ca)
@@ -126,6 +142,10 @@ def resolve(url: str | None = None, token: str | None = None, context: str | Non
 def parse_url(url: str) -> Address:
     """lb://host:port, or lbs:// for TLS. Plain connections are for this machine only."""
     hint = "lb://127.0.0.1:7420, or lbs://host:7420 with TLS"
+    if "://" not in url:
+        said = urlsplit(f"//{url}").hostname
+        scheme = "lb" if said and is_loopback(said) else "lbs"
+        raise BadContext(f"{url!r} is not an address: it has no scheme", hint=f"{scheme}://{url}")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or DEFAULT_PORT

@@ -11,7 +11,15 @@ from typing import Any, TypeAlias, cast
 from landbridge.client.context import Context, parse_url
 from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
-from landbridge.errors import BadContext, BusError, Disconnected, TerminalUnreachable, from_wire
+from landbridge.errors import (
+    BadContext,
+    BadFrame,
+    BusError,
+    Disconnected,
+    TerminalUnreachable,
+    WrongVersion,
+    from_wire,
+)
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
@@ -72,7 +80,7 @@ class Link(asyncio.Protocol):
         try:
             events = self._session.receive_data(data)
         except BusError as error:
-            self.close(error)
+            self.close(error if self.welcome.done() else _stranger(error, data))
             return
         for frame, tail in events:
             kind = type(frame)
@@ -147,6 +155,21 @@ class Link(asyncio.Protocol):
                 await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
 
 
+def _stranger(error: BusError, data: bytes) -> BusError:
+    """What is wrong with a peer whose first bytes are not ours."""
+    if isinstance(error, WrongVersion):
+        return error
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of TLS, of any version
+        return BadFrame(
+            "not a Landbridge terminal, or one that wants TLS", hint="use lbs:// instead of lb://"
+        )
+    said = data[:40].split(b"\r\n")[0].decode("ascii", errors="replace")
+    hint = "that is a port for HTTP; a terminal's own is 7420 by default" if said.startswith("HTTP/") else ""
+    return BadFrame(
+        f"not a Landbridge terminal: it answers {said!r}", hint=hint or "check the address and the port"
+    )
+
+
 def dial_of(context: Context) -> Dial:
     """How to reach a context's terminal."""
     address = parse_url(context.url)
@@ -168,7 +191,13 @@ def dial_of(context: Context) -> Dial:
                 return await loop.create_connection(factory, address.host, address.port, ssl=tls)
         except TimeoutError:
             raise TerminalUnreachable(f"nobody answers at {context.url} within {HELLO_WITHIN} s") from None
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise TerminalUnreachable(
+                f"no TLS with {context.url}: {reason}",
+                hint="does it speak TLS there, and is its certificate one that you trust (--ca)?",
+            ) from None
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise TerminalUnreachable(f"nobody answers at {context.url}: {reason}") from None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -73,15 +73,16 @@ class Message(msgspec.Struct, gc=False, frozen=True):
         """Settle it. Awaiting returns at once; with ``wait=True``, and for queues, it returns when the ack is
         on disk and raises LeaseLost if the message was no longer ours."""
         batch = self.batch
+        subscription = batch.subscription
+        if subscription.waits if wait is None else wait and not subscription.at_most_once:
+            return batch.settle([self.position], "ack")
         if self.position == batch.acked:
             batch.acked += 1
         else:
             batch.acked_apart.append(self.position)
         if not batch.listed:
-            batch.subscription.list_acks(batch)
-        if wait is None and not batch.subscription.waits:
-            return batch.subscription.ready
-        return batch.subscription.settled(batch, wait)
+            subscription.list_acks(batch)
+        return subscription.ready
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
         """Give it back, to be delivered again after some seconds (by default the group's backoff)."""
@@ -110,6 +111,8 @@ class DeliveredBatch:
         self.acked = 0
         self.acked_apart: list[int] = []
         self._sent = 0
+        #: Settled in another way: out of order, one by one while somebody waited, or in a transaction.
+        self._settled_apart: set[int] = set()
         #: It stands in the subscription's list of batches with acks to send.
         self.listed = False
 
@@ -153,13 +156,21 @@ class DeliveredBatch:
         return self.messages()
 
     def ack(self, *, wait: bool | None = None) -> asyncio.Future[None]:
-        """Settle all of it."""
+        """Settle all of it that isn't settled yet."""
+        subscription = self.subscription
+        if subscription.waits if wait is None else wait and not subscription.at_most_once:
+            subscription.flush_acks()
+            begin = self._sent
+            self.acked = self._sent = len(self)
+            settlement = frames.Settlement(self.lease, self._runs_between(begin, len(self)))
+            return subscription.settle(settlement, failed=partial(self._not_acked, begin))
         self.acked = len(self)
         if not self.listed:
-            self.subscription.list_acks(self)
-        if wait is None and not self.subscription.waits:
-            return self.subscription.ready
-        return self.subscription.settled(self, wait)
+            subscription.list_acks(self)
+        return subscription.ready
+
+    def _not_acked(self, begin: int) -> None:
+        self.acked = self._sent = begin
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
         return self.settle(range(len(self)), "requeue", after=after, cause=cause)
@@ -172,7 +183,7 @@ class DeliveredBatch:
 
     # -- for the subscription ----------------------------------------------------------------------
 
-    def runs_of(self, positions: Any) -> list[tuple[int, int]]:
+    def runs_of(self, positions: Sequence[int]) -> list[tuple[int, int]]:
         offsets = self.offsets
         if isinstance(offsets, range) and isinstance(positions, range):
             if not positions:
@@ -193,15 +204,38 @@ class DeliveredBatch:
         apart = self.acked_apart
         runs: list[tuple[int, int]] = []
         if self._sent < self.acked:
-            runs += self.runs_of(range(self._sent, self.acked))
+            runs += self._runs_between(self._sent, self.acked)
             self._sent = self.acked
         if apart:
             runs += self.runs_of(apart)
+            self._settled_apart.update(apart)
             self.acked_apart = []
         return runs
 
+    def _runs_between(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The offsets of these positions, without those that were settled apart."""
+        positions = range(begin, end)
+        apart = self._settled_apart
+        return self.runs_of([p for p in positions if p not in apart] if apart else positions)
+
+    def settled_before(self, position: int) -> bool:
+        """Has this consumer told the terminal what becomes of it?"""
+        return position < self._sent or position in self._settled_apart
+
+    def note_settled(self, positions: Iterable[int]) -> None:
+        self._settled_apart.update(positions)
+
     def settle(
-        self, positions: Any, verb: str, *, after: float | None = None, cause: str = ""
+        self, positions: Sequence[int], verb: str, *, after: float | None = None, cause: str = ""
     ) -> asyncio.Future[None]:
         settlement = frames.Settlement(self.lease, self.runs_of(positions), verb, after, cause[:1024])
-        return self.subscription.settle(settlement)
+        if verb == "extend":
+            return self.subscription.settle(settlement)
+        self.subscription.flush_acks()
+        again = any(map(self.settled_before, positions))
+        done = self.subscription.settle(settlement, again=again, failed=partial(self._not_settled, positions))
+        self.note_settled(positions)
+        return done
+
+    def _not_settled(self, positions: Iterable[int]) -> None:
+        self._settled_apart.difference_update(positions)

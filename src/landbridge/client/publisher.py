@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.core.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 
 if TYPE_CHECKING:
@@ -24,20 +25,32 @@ CUT_MESSAGES = 4096
 CUT_BYTES = 512 << 10
 #: Seconds: the end of the year 9999, as for datetimes.
 LAST_MOMENT = 253_402_300_800
+#: Seconds: a day of the year 2001, long before any message. A smaller number, but for 0, was meant as a span.
+FIRST_MOMENT = 1_000_000_000
 
 
 def microseconds(moment: Any) -> int:
-    """A moment as the wire has it: a datetime (with a zone), or seconds since 1970."""
+    """A moment as the wire has it: a datetime (with a zone), a timedelta from now, or seconds since 1970."""
     if moment is None:
         return 0
     if isinstance(moment, int | float):
         seconds = moment
+    elif isinstance(moment, timedelta):
+        seconds = time.time() + moment.total_seconds()
     elif isinstance(moment, datetime) and moment.tzinfo is not None:
         seconds = moment.timestamp()
+    elif isinstance(moment, datetime):
+        raise BadRequest(f"{moment!r} is in no time zone", hint="datetime.now(UTC) + …")
     else:
-        raise BadRequest(f"{moment!r} is not a moment", hint="datetime.now(UTC) + …, or seconds since 1970")
-    if not 0 <= seconds <= LAST_MOMENT:
-        raise BadRequest(f"{moment!r} is not a moment", hint=f"seconds since 1970, up to {LAST_MOMENT:,}")
+        raise BadRequest(
+            f"{moment!r} is not a moment", hint="datetime.now(UTC) + …, a timedelta, or seconds since 1970"
+        )
+    small = isinstance(moment, int | float) and 0 < moment < FIRST_MOMENT
+    if small or not 0 <= seconds <= LAST_MOMENT:
+        raise BadRequest(
+            f"{moment!r} is not a moment of our time, in seconds since 1970",
+            hint="timedelta(seconds=…) is a span from now; time.time() + … is a moment",
+        )
     return int(seconds * 1_000_000)
 
 
@@ -196,7 +209,7 @@ class Publisher:
     ) -> Awaitable[None]:
         """Add a message; await the answer, which only waits when there is no room.
 
-        deliver_at, expires_at: a datetime, or seconds since 1970."""
+        deliver_at, expires_at: a datetime, a timedelta from now, or seconds since 1970."""
         if type(payload) is not bytes:
             payload = encode(payload)
         if (
@@ -319,7 +332,7 @@ class Publisher:
         if self._error is not None:
             error, self._error = self._error, None
             refused, self._refused = self._refused, 0
-            error.add_note(f"{refused} messages were not stored")
+            error.add_note(f"{counted(refused, 'message')} not stored")
             raise error
 
     async def flush(self) -> None:

@@ -25,8 +25,9 @@ import msgspec
 
 from landbridge.client.bus import Bus, connect
 from landbridge.client.message import Message
-from landbridge.client.subscription import Subscription
-from landbridge.errors import BadPayload, BadRequest, BusError, LeaseLost
+from landbridge.client.subscription import Subscription, place
+from landbridge.core.topic import group_spec
+from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
 
 log = logging.getLogger("landbridge")
 
@@ -62,6 +63,7 @@ class Route:
         prefetch: int,
         retry: Retry,
         start: Any,
+        options: dict[str, Any],
     ) -> None:
         if concurrency < 1 or prefetch < concurrency:
             raise BadRequest("concurrency is at least 1, and prefetch at least as much")
@@ -72,6 +74,12 @@ class Route:
         self.prefetch = prefetch
         self.retry = retry
         self.start = start
+        #: What was asked of the group beside its place; empty = whatever it has.
+        self.options = options
+        if "name" in options:
+            raise BadRequest("a group is named by group=")
+        if options:
+            group_spec({"topic": topic, "name": group, **options})  # a mistake is told here, not when it runs
         self._arguments = _arguments(handler)
         #: When something that went wrong was last told, in the loop's time, and what has come since.
         self.told_at = -1.0
@@ -125,8 +133,13 @@ class Service:
         prefetch: int | None = None,
         retry: Retry | None = None,
         start: Any = None,
+        **options: Any,
     ) -> Callable[[Handler], Handler]:
-        """Handle a topic's messages. ``group`` is the service's name unless it is given."""
+        """Handle a topic's messages. ``group`` is the service's name unless it is given.
+
+        start: where the group begins if it is new. options: those of the group, as group.create takes them
+        (discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match). A group that exists
+        must have the ones that are given; GroupExists otherwise."""
 
         def register(handler: Handler) -> Handler:
             at_once = concurrency or self._concurrency
@@ -139,6 +152,7 @@ class Service:
                     prefetch or max(64, 2 * at_once),
                     retry or self._retry,
                     start,
+                    options,
                 )
             )
             return handler
@@ -203,6 +217,8 @@ class Service:
         messages = _messages(subscription)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
+            if route.options:
+                await _make_group(bus, route)
             await subscription.open()
             while not self._stopping.is_set():
                 await room.acquire()
@@ -278,6 +294,18 @@ class Service:
             others = f", {route.untold - 1} others before it" if route.untold > 1 else ""
             log.warning("%s: %s %d is buried%s: %s", self.name, route.topic, message.offset, others, error)
             route.told_at, route.untold = now, 0
+
+
+async def _make_group(bus: Bus, route: Route) -> None:
+    """The group as the route wants it. One that is there may differ in what the route doesn't speak of."""
+    begin = {} if route.start is None else {"start": place(route.start)}
+    try:
+        await bus.call("group.create", topic=route.topic, name=route.group, **begin, **route.options)
+    except GroupExists:
+        wanted = group_spec({"topic": route.topic, "name": route.group, **route.options})
+        found = (await bus.call("group.show", topic=route.topic, name=route.group))["options"]
+        if any(found[option] != msgspec.to_builtins(getattr(wanted, option)) for option in route.options):
+            raise
 
 
 async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:

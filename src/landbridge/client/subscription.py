@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,15 @@ TURN = 512
 AGAIN_AFTER = 0.2
 
 
+def place(start: Any) -> int | str:
+    """Where a group begins, as the wire has it: a word, or a moment in microseconds."""
+    if not isinstance(start, str):
+        return microseconds(start)
+    if start not in ("earliest", "latest"):
+        raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
+    return start
+
+
 class Subscription:
     """Made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
@@ -46,11 +55,7 @@ class Subscription:
         self.topic = topic
         self.group = group
         self.prefetch = prefetch
-        if isinstance(start, str) and start not in ("earliest", "latest"):
-            raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
-        self._start: int | str | None = (
-            start if start is None or isinstance(start, str) else microseconds(start)
-        )
+        self._start = None if start is None else place(start)
         #: Open: the user wants it. Subscribed: the terminal knew it once, so every new connection asks again.
         self._open = self._subscribed = self._closed = False
         self._batches: deque[DeliveredBatch] = deque()
@@ -137,7 +142,7 @@ class Subscription:
             self._batches.clear()
             if link is not None and link.open:
                 try:
-                    self._flush()
+                    self.flush_acks()
                     await link.ask(lambda request: frames.Unsubscribe(request, self.number))
                 except (Disconnected, ShuttingDown):
                     pass  # the terminal has let go of it already
@@ -240,9 +245,9 @@ class Subscription:
 
     def _flush_at_turn(self) -> None:
         self._flush_soon = False
-        self._flush()
+        self.flush_acks()
 
-    def _flush(self) -> None:
+    def flush_acks(self) -> None:
         """Send the acks that nobody waits for. Without a connection there is nobody to send them to: what was
         leased will come again."""
         settlements = self._take_acks() if self._listed else None
@@ -250,27 +255,33 @@ class Subscription:
         if settlements and link is not None:
             link.send(frames.Settle(0, self.number, settlements))
 
-    def settled(self, batch: DeliveredBatch, wait: bool | None) -> asyncio.Future[None]:
-        """Send the batch's acks now and wait for the disk."""
-        if wait is False or self.at_most_once:
-            return self.ready
-        if len(self._listed) > 1:
-            # The others in a frame of their own: what is wrong with them is not wrong with this one.
-            self._listed.remove(batch)
-            self._flush()
-            self._listed.append(batch)
-        return self._ask(self._take_acks())
+    def settle(
+        self,
+        settlement: frames.Settlement,
+        *,
+        again: bool = False,
+        failed: Callable[[], None] | None = None,
+    ) -> asyncio.Future[None]:
+        """Send it now, and wait for the disk.
 
-    def settle(self, settlement: frames.Settlement) -> asyncio.Future[None]:
+        again: this consumer has settled some of it before. failed: called if it was not settled and still may
+        be."""
         if self.at_most_once:
             raise BadRequest(
                 "this group settles on delivery: there is nothing to give back",
                 hint="subscribe with a group name",
             )
-        self._flush()
-        return self._ask([settlement])
+        # The acks that nobody waits for go in a frame of their own: what is wrong with them isn't with this.
+        self.flush_acks()
+        return self._ask([settlement], again=again, failed=failed)
 
-    def _ask(self, settlements: list[frames.Settlement]) -> asyncio.Future[None]:
+    def _ask(
+        self,
+        settlements: list[frames.Settlement],
+        *,
+        again: bool = False,
+        failed: Callable[[], None] | None = None,
+    ) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = self._bus.link
         if link is None or not link.open:
@@ -286,7 +297,16 @@ class Subscription:
                         "the connection was lost before the answer: if it was not settled, it will come again"
                     )
                 )
+            elif isinstance(result, LeaseLost) and again:
+                done.set_exception(
+                    LeaseLost(
+                        "the message was already settled by this consumer",
+                        hint="settle each message once; if that failed, it was given back and comes again",
+                    )
+                )
             elif isinstance(result, BusError):
+                if failed is not None and not isinstance(result, LeaseLost):
+                    failed()
                 done.set_exception(result)
             else:
                 done.set_result(None)

@@ -294,7 +294,7 @@ class Bus:
     def transaction(self) -> Transaction:
         return Transaction(self._loop, self._bus.transaction())
 
-    def call(self, op: str, **args: Any) -> Any:
+    def call(self, op: str, /, **args: Any) -> Any:
         return self._loop.call(lambda: self._bus.call(op, **args))
 
     def renew(self, token: str) -> None:

@@ -27,6 +27,8 @@ class Transaction:
         self._bus = bus
         self._rows: dict[str, Rows] = {}
         self._acks: list[tuple[int, int, list[tuple[int, int]]]] = []
+        #: What those acks settle, for the batches to know.
+        self._settles: list[tuple[DeliveredBatch, range]] = []
         self._ended = False
 
     async def publish(
@@ -54,6 +56,7 @@ class Transaction:
         if not batch.lease:
             raise BadRequest("this group settles on delivery", hint="subscribe with a group name")
         self._acks.append((batch.subscription.number, batch.lease, batch.runs_of(positions)))
+        self._settles.append((batch, positions))
 
     def _check(self) -> None:
         if self._ended:
@@ -82,6 +85,8 @@ class Transaction:
             await self._bus.call_on_link(make, *tails)
         finally:
             self._bus.end_transaction(number)
+        for batch, positions in self._settles:
+            batch.note_settled(positions)
 
     async def __aenter__(self) -> Transaction:
         return self

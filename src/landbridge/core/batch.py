@@ -141,10 +141,21 @@ def encode_headers(headers: Headers | None) -> bytes:
     return _encode_headers(headers) if headers else b""
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True):
+    """Where a batch came from, if from another terminal."""
+
+    terminal: str
+    #: Which life of the topic's log there, and the offsets in it, in the order of the batch's messages.
+    incarnation: int
+    runs: list[tuple[int, int]]
+    via: list[str]  #: the terminals that have had it on the way, the first one being where it was published
+    arrived_at: int  #: microseconds
+
+
 class Batch:
     """A view of an encoded batch, or of a run of its messages. Making one, and slicing it, copies nothing."""
 
-    __slots__ = ("_columns", "_data", "_hi", "_lo", "audience", "base", "id", "size", "time")
+    __slots__ = ("_columns", "_data", "_hi", "_lo", "audience", "base", "id", "origin", "size", "time")
 
     def __init__(
         self,
@@ -166,6 +177,8 @@ class Batch:
         self.size = len(data)
         #: The groups that it is for; None = all. Not encoded here: it stands in the log's record around it.
         self.audience: frozenset[str] | None = None
+        #: Where it was published, if not here; of the whole batch, so a slice has none. In the record too.
+        self.origin: Origin | None = None
 
     @classmethod
     def decode(cls, data: Buffer) -> Batch:

@@ -139,6 +139,8 @@ class Delivery:
         self.missing: int | None = None
         #: ``take`` stopped because it had looked at SCAN messages: there may be more to hand out.
         self.more = False
+        #: Consumers that may hold a lease for as long as they are there: the forwarder waits out an outage.
+        self.patient: set[int] = set()
         self._holders: dict[int, Holder] = {}
         #: Nothing below is delivered again: where the last seek went, or the log begins, if later.
         self._lowest = 0
@@ -312,7 +314,7 @@ class Delivery:
             holder.messages += lease.size
             holder.bytes += size
             deadline = now + int(self.policy.ack_within * SECOND)
-            if self._deadline is None or deadline < self._deadline:
+            if consumer not in self.patient and (self._deadline is None or deadline < self._deadline):
                 self._deadline = deadline
         handouts.append(Handout(number, runs, part, newest_first, attempts))
 
@@ -463,6 +465,19 @@ class Delivery:
                 self.condemned[offset] = condemned[offset]
                 self.cursor.tried(offset, max(condemned[offset].attempts, self.policy.max_attempts), 0)
 
+    def withdraw(self, offset: int) -> bool:
+        """Settle a message that no consumer has seen; False if one has, or it is settled."""
+        here = [(offset, offset + 1)]
+        if offset in self.cursor.tries or not intersect(list(self.cursor.unsettled(offset + 1)), here):
+            return False
+        if any(intersect(lease.remaining, here) for lease in self.leases.values()):
+            return False
+        self._pending.remove(offset, offset + 1)
+        self._delayed = [item for item in self._delayed if item[1] != offset]
+        heapq.heapify(self._delayed)
+        self.cursor.settle(here)
+        return True
+
     def extend(self, now: int, lease: int, consumer: int) -> bool:
         """The consumer is still at it."""
         found = self.leases.get(lease)
@@ -519,6 +534,8 @@ class Delivery:
         returned = 0
         deadline = self._delayed[0][0] if self._delayed else None
         for holder in list(self._holders.values()):
+            if holder.number in self.patient:
+                continue
             touched = 0
             for index, lease in enumerate(list(holder.leases.values())):
                 # Progress on an earlier lease counts for the later ones, which wait behind it. If the first

@@ -1,5 +1,6 @@
-"""The directory: what a customer has, as its terminals know it. The registry writes and signs it; terminals keep
-the newest on disk and hand it to each other, so a bus goes on, and a revocation spreads, without the registry.
+"""The directory: what a customer has, as its terminals know it. The registry writes and signs it; terminals
+keep the newest on disk and hand it to each other, so a bus goes on, and a revocation spreads, without the
+registry.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A record: what stands in a log for one batch. Almost always the batch itself; where the terminal has
-something to add that the producer didn't say (for which groups it is), an envelope around it.
+something to add that the producer didn't say (for which groups it is, where it came from), an envelope around
+it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import struct
 
 import msgspec
 
-from landbridge.core.batch import Batch, Buffer
+from landbridge.core.batch import Batch, Buffer, Origin
 from landbridge.errors import BadFrame
 
 #: First byte of an envelope; a bare batch starts with its version, which is small.
@@ -18,16 +19,17 @@ _HEAD = struct.Struct("<BBHI")  # mark, 0, 0, length of the envelope; 8 bytes, s
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     audience: list[str] | None = None
+    origin: Origin | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Envelope).decode
 
 
-def wrap(batch: Batch, audience: frozenset[str] | None = None) -> Buffer:
-    if audience is None:
+def wrap(batch: Batch) -> Buffer:
+    if batch.audience is None and batch.origin is None:
         return batch.encode()
-    envelope = _encode(Envelope(sorted(audience)))
+    envelope = _encode(Envelope(None if batch.audience is None else sorted(batch.audience), batch.origin))
     envelope += b" " * (-len(envelope) & 7)
     return b"".join((_HEAD.pack(_MARK, 0, 0, len(envelope)), envelope, batch.encode()))
 
@@ -46,4 +48,5 @@ def unwrap(data: Buffer) -> Batch:
         raise BadFrame(f"a record whose envelope doesn't decode: {error}") from None
     batch = Batch.decode(body[length:])
     batch.audience = None if envelope.audience is None else frozenset(envelope.audience)
+    batch.origin = envelope.origin
     return batch

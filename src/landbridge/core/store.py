@@ -89,6 +89,9 @@ class Store(Protocol):
     reads from another, at the same time, so a driver must allow one writer beside one reader.
     Errors are the StoreFailure branch of landbridge.errors, unless a method says otherwise."""
 
+    #: Whether its methods wait for a device. False only where everything is in memory.
+    blocks: bool
+
     def open(self) -> None:
         """Make or open it, check its version, recover after a crash. StoreTooNew, StoreBusy (another
         process has it), StoreCorrupt, StoreFailed."""

@@ -9,6 +9,7 @@ import msgspec
 from landbridge.core.delivery import Policy
 from landbridge.core.filters import Match
 from landbridge.core.names import check_name
+from landbridge.core.options import read_options
 from landbridge.core.retention import Retention
 from landbridge.errors import BadRequest
 
@@ -62,10 +63,7 @@ def topic_spec(raw: dict[str, Any]) -> TopicSpec:
         retention = raw.get("retention") or {}
         if isinstance(retention, dict):  # anything else is refused below
             raw = {**raw, "retention": {"settled": True, **retention}}
-    try:
-        spec = msgspec.convert(raw, TopicSpec)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"topic options: {error}") from None
+    spec = read_options(raw, TopicSpec, "topic options")
     check_name(spec.name, "topic")
     if spec.retention.discard not in ("settled", "any"):
         raise BadRequest("retention.discard is 'settled' or 'any'")
@@ -78,10 +76,7 @@ def topic_spec(raw: dict[str, Any]) -> TopicSpec:
 
 
 def group_spec(raw: dict[str, Any]) -> GroupSpec:
-    try:
-        spec = msgspec.convert(raw, GroupSpec)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"group options: {error}") from None
+    spec = read_options(raw, GroupSpec, "group options")
     check_name(spec.topic, "topic")
     check_name(spec.name, "group")
     if spec.dead_topic:  # the default too: the topic's own name may be too long to get ".dead" added

@@ -129,6 +129,21 @@ class Bye(Frame, tag=11, frozen=True):
     producer: bytes = b""
 
 
+class Join(Frame, tag=12, frozen=True):
+    """Instead of Hello: the one that dials is a terminal and wants a link. Answered by Challenge."""
+
+    version: int
+    customer: Text
+    terminal: Text
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=64)]
+
+
+class Prove(Frame, tag=13, frozen=True):
+    """Answers a Challenge. Answered by Linked."""
+
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
 # -- from the one that listens ------------------------------------------------------------------------
 
 
@@ -197,7 +212,92 @@ class Closing(Frame, tag=39, frozen=True):
     hint: str = ""
 
 
+class Challenge(Frame, tag=40, frozen=True):
+    """Answers a Join: who listens here, proved, and what the one that dials has to sign."""
+
+    version: int
+    terminal: Text
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=64)]
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
+class Linked(Frame, tag=41, frozen=True):
+    """The link is up. From now on both sides may send the frames below."""
+
+    max_frame: int
+
+
+# -- on a link, from either side ----------------------------------------------------------------------
+
+Terminal = Annotated[str, Meta(max_length=64)]
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Carry(Frame, tag=64, frozen=True):
+    """A parcel. Tail: what is sealed in it. With a number: answered by Kept once it is on disk, or by
+    Declined; until then it is the sender's to keep. With 0: a control message, which may get lost."""
+
+    number: Natural
+    id: Id
+    kind: Annotated[int, Meta(ge=0, le=7)]
+    source: Terminal
+    destination: Terminal
+    ttl: Annotated[int, Meta(ge=0, le=64)]
+    visited: Annotated[list[Terminal], Meta(max_length=64)]  #: who has had it, oldest first
+    route: Annotated[list[Terminal], Meta(max_length=16)]  #: hops still to go, the destination last
+    reroutes: Annotated[int, Meta(ge=0, le=64)] = 0
+
+
+class Kept(Frame, tag=65, frozen=True):
+    """Custody has passed to this side."""
+
+    numbers: list[Natural]
+
+
+class Declined(Frame, tag=66, frozen=True):
+    """Custody stays with the other side."""
+
+    number: Natural
+    code: Text
+
+
+class States(Frame, tag=67, frozen=True):
+    """Link states, each (body, signature)."""
+
+    states: Annotated[list[tuple[bytes, bytes]], Meta(max_length=4096)]
+
+
+class Probe(Frame, tag=68, frozen=True):
+    number: Natural
+
+
+class Echo(Frame, tag=69, frozen=True):
+    number: Natural
+
+
+class Directory(Frame, tag=70, frozen=True):
+    """A directory that the peer doesn't have yet, as the registry has signed it."""
+
+    body: bytes
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
 Asked: TypeAlias = (
-    Hello | Publish | Subscribe | Settle | Credit | Unsubscribe | Transact | Call | Renew | Ping | Bye
+    Hello
+    | Publish
+    | Subscribe
+    | Settle
+    | Credit
+    | Unsubscribe
+    | Transact
+    | Call
+    | Renew
+    | Ping
+    | Bye
+    | Join
+    | Prove
 )
-Answered: TypeAlias = Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing
+Answered: TypeAlias = (
+    Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked
+)
+OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | Directory | Closing

@@ -34,13 +34,18 @@ class Role(Enum):
 
 class State(Enum):
     OPENING = "opening"
+    #: Two terminals are proving to each other who they are.
+    JOINING = "joining"
     OPEN = "open"
+    #: A link: from here on the roles are equal.
+    LINKED = "linked"
     CLOSED = "closed"
 
 
 #: What each role may receive in each state. Anything else is the peer's fault and ends the connection.
 _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
-    (Role.TERMINAL, State.OPENING): (frames.Hello,),
+    (Role.TERMINAL, State.OPENING): (frames.Hello, frames.Join),
+    (Role.TERMINAL, State.JOINING): (frames.Prove,),
     (Role.TERMINAL, State.OPEN): (
         frames.Publish,
         frames.Settle,
@@ -54,6 +59,7 @@ _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Bye,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
+    (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
     (Role.CLIENT, State.OPEN): (
         frames.Deliver,
         frames.Stored,
@@ -65,11 +71,24 @@ _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
     ),
 }
 
+_ON_LINK = (
+    frames.Carry,
+    frames.Kept,
+    frames.Declined,
+    frames.States,
+    frames.Probe,
+    frames.Echo,
+    frames.Directory,
+    frames.Closing,
+)
+_WELCOME |= {(role, State.LINKED): _ON_LINK for role in Role}
+
 _DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
     Role.TERMINAL: msgspec.msgpack.Decoder(frames.Asked),
     Role.CLIENT: msgspec.msgpack.Decoder(frames.Answered),
 }
-_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver)
+_DECODE_ON_LINK = msgspec.msgpack.Decoder(frames.OnLink).decode
+_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver, frames.Carry)
 
 
 class Session:
@@ -118,7 +137,8 @@ class Session:
         return events
 
     def _check_lengths(self, length: int, head: int) -> None:
-        most = self.max_frame if self.state is State.OPEN else min(self.max_frame, MAX_FRAME_BEFORE_HELLO)
+        known = self.state is State.OPEN or self.state is State.LINKED
+        most = self.max_frame if known else min(self.max_frame, MAX_FRAME_BEFORE_HELLO)
         if length > most:
             raise TooLarge(f"a frame of {length} bytes, allowed are {most}")
         if not 0 < head <= length or head > MAX_HEAD:
@@ -133,11 +153,22 @@ class Session:
             raise BadFrame(f"{type(frame).__name__} while {self.state.value}")
         if tail and not isinstance(frame, _WITH_TAIL):
             raise BadFrame(f"{type(frame).__name__} with a tail of {len(tail)} bytes")
-        if isinstance(frame, frames.Hello | frames.Welcome):
+        if isinstance(frame, frames.Hello | frames.Welcome | frames.Join | frames.Challenge):
             if frame.version != frames.VERSION:
                 raise WrongVersion(f"the peer speaks version {frame.version}, this side {frames.VERSION}")
-            self.state = State.OPEN
+            self.state = State.OPEN if isinstance(frame, frames.Hello | frames.Welcome) else State.JOINING
+        elif isinstance(frame, frames.Linked):
+            self.link()
         return frame, tail
+
+    def join(self) -> None:
+        """This side has asked for a link instead of saying hello."""
+        self.state = State.JOINING
+
+    def link(self) -> None:
+        """Both sides know who the other is."""
+        self.state = State.LINKED
+        self._decode = _DECODE_ON_LINK
 
     def close(self) -> None:
         self.state = State.CLOSED

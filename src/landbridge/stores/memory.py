@@ -42,6 +42,8 @@ def _time(batch: StoredBatch) -> int:
 
 
 class MemoryStore:
+    blocks = False
+
     def __init__(self) -> None:
         self._lock = Lock()  #: held by every method: a read sees a commit whole or not at all
         self._is_open = False

@@ -127,6 +127,8 @@ class SqliteStore:
         of 100 kB take some 3 ms, or 8 ms if they aren't cached.
     """
 
+    blocks = True
+
     def __init__(
         self,
         path: Path | str,

@@ -58,6 +58,7 @@ from landbridge.terminal.trimmer import Trimmer
 
 if TYPE_CHECKING:
     from landbridge.terminal.connection import Connection
+    from landbridge.terminal.network import Network
 
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
@@ -102,6 +103,8 @@ class Broker:
         self._changed: dict[Group, None] = {}
         self._changed_timer: asyncio.TimerHandle | None = None
         self.trimmer = Trimmer(self)
+        #: The other terminals of this customer; None where this one stands alone.
+        self.network: Network | None = None
         self._ticker: asyncio.TimerHandle | None = None
         #: What is known of producers' transactions; the rest is read when they come.
         self._transactions: OrderedDict[bytes, Transactions] = OrderedDict()
@@ -228,6 +231,8 @@ class Broker:
         topic = self._topic(spec, self._next_log, EMPTY, self.clock(), False)
         self._next_log += 1
         self.topics[spec.name] = topic
+        if self.network is not None:
+            self.network.topic_made(topic)
         return topic
 
     def group(self, topic: str, name: str) -> Group:
@@ -471,12 +476,25 @@ class Broker:
         if group is None:
             spec = group_spec({"topic": topic.name, "name": name})
             group = self.create_group(topic, spec, frame.start, durable=durable)
-        if topic.spec.kind == "queue" and group.consumers:
-            other = next(iter(group.consumers.values())).connection
+        if self.network is not None:
+            self.network.check_subscribe(group)
+        if topic.spec.kind == "queue" and group.own_consumers:
+            other = group.own_consumers[0].connection
             raise QueueTaken(f"the queue {topic.name} has a consumer already: {other.who}")
-        consumer = Consumer(number, connection, frame.subscription, frame.prefetch, group)
+        consumer = Consumer(
+            number,
+            connection,
+            frame.subscription,
+            frame.prefetch,
+            group,
+            prefetch_bytes=self.limits.prefetch_bytes,
+        )
         group.join(consumer)
         return consumer
+
+    def consumers_changed(self, group: Group) -> None:
+        if self.network is not None:
+            self.network.consumers_changed(group)
 
     def new_consumer(self) -> int:
         """A number for a consumer, never used again in this terminal's life."""
@@ -537,6 +555,18 @@ class Broker:
             self.trimmer.plan(group.topic, soon=True)
 
     # -- commits -----------------------------------------------------------------------------------
+
+    async def until_settled(self, group: Group, offset: int) -> None:
+        """Wait until a group has settled a message, and until that is on disk."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        group.watchers.append((offset, done))
+        group.tell_watchers()
+        try:
+            await done
+        finally:
+            if (offset, done) in group.watchers:
+                group.watchers.remove((offset, done))
+        await self.write([])
 
     def changed(self, group: Group) -> None:
         """Its cursor goes into the next commit. Nobody waits for it, so it doesn't cause one at once: at a

@@ -58,7 +58,7 @@ class Commit:
             batches = self.appended[topic] = []
             first = topic.log.end
         time = max(self.now, topic.log.time)
-        data = record.wrap(batch, batch.audience)
+        data = record.wrap(batch)
         self.writes.append(Append(topic.log.number, first, first + len(batch), time, data))
         batches.append((first, batch))
         self.size += len(data)
@@ -106,8 +106,11 @@ class Committer:
         self._idle: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="landbridge-writer", daemon=True)
-        self._thread.start()
+        #: None where the store has nothing to wait for: then commits are made in the loop.
+        self._thread: threading.Thread | None = None
+        if store.blocks:
+            self._thread = threading.Thread(target=self._write, name="landbridge-writer", daemon=True)
+            self._thread.start()
         self.commits = 0
 
     def put(self, work: Work, refuse: Refuse | None = None) -> None:
@@ -152,17 +155,23 @@ class Committer:
             return
         self._busy = True
         commit.seal()
-        self._queue.put(commit)
+        if self._thread is None:
+            self._loop.call_soon(self._written, commit, self._store_it(commit))
+        else:
+            self._queue.put(commit)
+
+    def _store_it(self, commit: Commit) -> BusError | None:
+        try:
+            self._store.commit(commit.writes)
+        except BusError as failure:
+            return failure
+        except BaseException as failure:
+            return StoreFailed(f"the store broke: {failure!r}")
+        return None
 
     def _write(self) -> None:
         while (commit := self._queue.get()) is not None:
-            error: BusError | None = None
-            try:
-                self._store.commit(commit.writes)
-            except BusError as failure:
-                error = failure
-            except BaseException as failure:
-                error = StoreFailed(f"the store broke: {failure!r}")
+            error = self._store_it(commit)
             try:
                 self._loop.call_soon_threadsafe(self._written, commit, error)
             except RuntimeError:  # the loop was closed under us: a test or a crash, nobody waits any more
@@ -209,5 +218,6 @@ class Committer:
     async def close(self) -> None:
         await self.drain()
         self._closed = ShuttingDown("the terminal is shutting down")
-        self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        if self._thread is not None:
+            self._queue.put(None)
+            await self._loop.run_in_executor(None, self._thread.join)

@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             frames.Hello: self._hello,
+            frames.Join: self._join,
             frames.Publish: self._publish,
             frames.Settle: self._settle,
             frames.Subscribe: self._subscribe,
@@ -244,6 +245,18 @@ class Connection(asyncio.Protocol):
                 limits.publish_window,
             )
         )
+
+    def _join(self, frame: frames.Join) -> None:
+        """Not a client but another terminal: from here on this is a link."""
+        network = self.broker.network
+        if network is None:
+            self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
+            return
+        self.closed = True
+        self.terminal.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        network.links.accept(self._transport, self.session, frame)
 
     def _identify(self, identity: Identity) -> None:
         self.identity = identity

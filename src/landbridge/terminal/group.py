@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from landbridge.terminal.broker import Broker
     from landbridge.terminal.commit import Commit
     from landbridge.terminal.connection import Connection
+    from landbridge.terminal.forwarder import Hand
     from landbridge.terminal.topic import Topic
 
 KIND = "group"
@@ -44,17 +45,38 @@ decode = msgspec.msgpack.Decoder(GroupSpec).decode
 class Consumer:
     """A subscription, seen from its group."""
 
-    __slots__ = ("bytes", "connection", "group", "messages", "number", "prefetch", "subscription")
+    __slots__ = (
+        "bytes",
+        "connection",
+        "group",
+        "messages",
+        "number",
+        "patient",
+        "prefetch",
+        "prefetch_bytes",
+        "subscription",
+    )
 
     def __init__(
-        self, number: int, connection: Connection, subscription: int, prefetch: int, group: Group
+        self,
+        number: int,
+        connection: Connection | Hand,
+        subscription: int,
+        prefetch: int,
+        group: Group,
+        *,
+        prefetch_bytes: int,
+        patient: bool = False,
     ) -> None:
         #: Never used again in this terminal's life.
         self.number = number
         self.connection = connection
         self.subscription = subscription
         self.prefetch = prefetch
+        self.prefetch_bytes = prefetch_bytes
         self.group = group
+        #: Its leases don't expire: it is this terminal's own forwarder.
+        self.patient = patient
         #: Of a group that settles on delivery: handed out and not credited back yet.
         self.messages = self.bytes = 0
 
@@ -73,6 +95,8 @@ class Group:
         self.deleted = False
         #: Consumers in the order in which they get their turn.
         self.consumers: dict[int, Consumer] = {}
+        #: Its messages go to another terminal, whose consumers settle them.
+        self.forwarded = False
         self.at_most_once = not durable or topic.spec.delivery == "at-most-once"
         self.delivery = Delivery(
             cursor,
@@ -82,6 +106,8 @@ class Group:
             first_lease=broker.first_lease,
             filter=filter_of(spec.match),
         )
+        #: Who waits for a message to be settled.
+        self.watchers: list[tuple[int, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._burying = False
@@ -92,8 +118,24 @@ class Group:
 
     # -- storing -----------------------------------------------------------------------------------
 
+    def settled(self, offset: int) -> bool:
+        cursor = self.delivery.cursor
+        return not any(first <= offset < end for first, end in cursor.unsettled(offset + 1))
+
+    def tell_watchers(self) -> None:
+        for watcher in list(self.watchers):
+            offset, done = watcher
+            if self.settled(offset) or self.deleted:
+                self.watchers.remove(watcher)
+                if not done.done():
+                    done.set_result(None)
+
     def changed(self) -> None:
         """The cursor moved: the next commit writes it, at the latest one of its own very soon."""
+        if self.watchers:
+            self.tell_watchers()
+        if self.broker.network is not None:
+            self.broker.network.settled(self)
         if not self.durable:
             self.delivery.cursor.document()  # written nowhere, but it must not gather changes for ever
         elif not self.deleted:
@@ -122,13 +164,32 @@ class Group:
 
     # -- consumers ---------------------------------------------------------------------------------
 
+    def forward(self, forwarded: bool) -> None:
+        """Its consumers are elsewhere from now on, or here. "At most once" is for them, not for the way
+        there."""
+        self.forwarded = forwarded
+        once = not self.durable or (self.topic.spec.delivery == "at-most-once" and not forwarded)
+        if once != self.at_most_once:
+            self.at_most_once = once
+            self.delivery.policy = self.spec.policy(at_most_once=once)
+
+    @property
+    def own_consumers(self) -> list[Consumer]:
+        """Those of programs, without the forwarder."""
+        return [consumer for consumer in self.consumers.values() if not consumer.patient]
+
     def join(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         self.topic.listening[self] = None
+        if consumer.patient:
+            self.delivery.patient.add(consumer.number)
+        self.broker.consumers_changed(self)
 
     def leave(self, consumer: Consumer, *, counted: bool) -> None:
         if self.consumers.pop(consumer.number, None) is None:
             return
+        self.delivery.patient.discard(consumer.number)
+        self.broker.consumers_changed(self)
         if not self.consumers:
             self.topic.listening.pop(self, None)
         now = self.broker.clock()
@@ -211,7 +272,7 @@ class Group:
             messages, size = consumer.messages, consumer.bytes
         else:
             messages, size = self.delivery.held_by(consumer.number)
-        room = self.broker.limits.prefetch_bytes - size
+        room = consumer.prefetch_bytes - size
         if room <= 0:
             return 0
         # So many messages of middling size; if they turn out smaller, the next round brings more.
@@ -449,6 +510,7 @@ class Group:
 
     def close(self) -> None:
         self.deleted = True
+        self.tell_watchers()
         for timer in (self._timer, self._gathering):
             if timer is not None:
                 timer.cancel()

@@ -2,13 +2,16 @@
 
 topic.create topic.update topic.list topic.show topic.delete
 group.create group.update group.list group.show group.seek group.redrive group.delete
-token.create token.revoke
-status.levels
+token.create token.list token.revoke
+status.levels status.note
 terminal.info terminal.metrics
+
+and, in inquiries.py, message.wait message.where message.why route.show topology.show network.show
 """
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,12 +21,18 @@ import msgspec
 
 from landbridge.core.batch import Batch, build, encode_headers
 from landbridge.core.delivery import SECOND
+from landbridge.core.names import check_name
+from landbridge.core.options import differences, explain
+from landbridge.core.status import TOPIC as STATUS_TOPIC
 from landbridge.core.status import parse_levels
 from landbridge.core.store import PutDocument
 from landbridge.core.topic import group_spec, topic_spec
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, TopicExists
 from landbridge.terminal.broker import Broker, unsettle
 from landbridge.terminal.group import Group
+from landbridge.terminal.inquiries import Inquiries
+from landbridge.terminal.issued import Issued, IssuedToken
 from landbridge.terminal.metrics import render
 from landbridge.terminal.topic import KIND as TOPIC_KIND
 from landbridge.terminal.topic import Topic
@@ -37,6 +46,8 @@ if TYPE_CHECKING:
 #: Rows of one answer; the caller asks again with ``after``.
 PAGE = 1000
 REVOKED = "revoked"
+#: Characters of a note's detail.
+LONGEST_NOTE = 1024
 #: Messages per commit of a redrive.
 REDRIVE_AT_ONCE = 1000
 
@@ -45,21 +56,19 @@ class Operations:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._broker: Broker = terminal.broker
+        self._inquiries = Inquiries(terminal)
+        #: The tokens made here, for ``token.list``.
+        self.issued = Issued(terminal.broker)
 
     async def call(self, connection: Connection, op: str, args: dict[str, Any]) -> object:
         method: Callable[..., Awaitable[object]] | None = None
         if not op.startswith("_"):
-            method = getattr(self, op.replace(".", "_"), None) if "." in op else None
+            name = op.replace(".", "_") if "." in op else ""
+            method = getattr(self, name, None) or getattr(self._inquiries, name, None)
         if method is None:
             raise BadRequest(f"no operation {op[:60]!r}", hint="is the terminal older than the client?")
-        try:
-            for name, kind in typing.get_type_hints(method, localns={"Connection": object}).items():
-                if name in args:
-                    msgspec.convert(args[name], kind)
-            answer = method(connection, **args)
-        except (TypeError, msgspec.ValidationError) as error:
-            raise BadRequest(f"{op}: {error}") from None
-        return await answer
+        _check_arguments(op, method, args)
+        return await method(connection, **args)
 
     # -- topics ------------------------------------------------------------------------------------
 
@@ -74,7 +83,8 @@ class Operations:
         if topic is not None:
             if topic.spec != spec:
                 raise TopicExists(
-                    f"the topic {name} exists with other options", hint="see 'landbridge topic show'"
+                    f"the topic {name} exists with other options: {differences(topic.spec, spec)}",
+                    hint="'landbridge topic update' changes it; a kind can't be changed",
                 )
         else:
             topic = self._broker.create_topic(spec)
@@ -132,7 +142,7 @@ class Operations:
         lag = max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
         if lag and not force:
             raise BadRequest(
-                f"the topic {name} holds {lag} messages that a group hasn't settled",
+                f"the topic {name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
         await self._broker.delete_topic(topic)
@@ -162,8 +172,8 @@ class Operations:
         if group is not None:
             if group.spec != spec:
                 raise GroupExists(
-                    f"the group {name} of {topic} exists with other options",
-                    hint="see 'landbridge group show'",
+                    f"the group {name} of {topic} exists with other options: {differences(group.spec, spec)}",
+                    hint="'landbridge group update' changes it",
                 )
         else:
             floor = None if offset is None else self._offset(found, offset)
@@ -246,7 +256,7 @@ class Operations:
         lag = group.delivery.cursor.lag(group.topic.log.end)
         if lag and not force:
             raise BadRequest(
-                f"the group {name} hasn't settled {lag} messages",
+                f"the group {name} hasn't settled {counted(lag, 'message')}",
                 hint="use --force to delete it all the same",
             )
         await self._broker.delete_group(group)
@@ -346,7 +356,26 @@ class Operations:
             raise BadRequest(f"a life of {life} s, allowed are up to {most} s")
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
-        return {"token": token, "id": token_id, "subject": subject, "expires_at": now + int(life * SECOND)}
+        expires_at = now + int(life * SECOND)
+        await self.issued.remember(IssuedToken(token_id, subject, scopes, now, expires_at))
+        return {"token": token, "id": token_id, "subject": subject, "expires_at": expires_at}
+
+    async def token_list(self, connection: Connection, subject: str | None = None, after: str = "") -> object:
+        """What was made and has not expired, from the one that ends first. The tokens themselves are kept
+        nowhere."""
+        connection.scopes.demand_admin("list tokens")
+        moment, _, last = after.partition("/")
+        if after and not (moment.isascii() and moment.isdecimal()):
+            raise BadRequest(f"token.list after {after[:60]!r}", hint="give the 'next' of the page before")
+        revoked = self._terminal.authority.revoked
+        rows: list[dict[str, Any]] = []
+        for token in self.issued.after(int(moment or 0), last):
+            if subject is None or token.subject == subject:
+                ended = token.id in revoked or f"sub:{token.subject}" in revoked
+                rows.append({**msgspec.to_builtins(token), "revoked": ended})
+            if len(rows) >= PAGE:
+                return {"tokens": rows, "next": f"{token.expires_at}/{token.id}"}
+        return {"tokens": rows, "next": ""}
 
     async def token_revoke(
         self, connection: Connection, id: str | None = None, subject: str | None = None
@@ -371,12 +400,52 @@ class Operations:
             await self._broker.set_levels(wanted)
         return msgspec.to_builtins(self._broker.status.levels)
 
+    async def status_note(
+        self, connection: Connection, cause: str, detail: str = "", topic: str = "", messages: int = 0
+    ) -> object:
+        """Something that a gateway saw go wrong, for the status log: an error event in the caller's name.
+        As bounded as the terminal's own: see StatusLog.MOST."""
+        connection.scopes.demand("publish", STATUS_TOPIC)
+        if not 0 <= messages < 1 << 62:
+            raise BadRequest(f"a note of {messages} messages")
+        self._broker.status.note(
+            self._broker.clock(),
+            "error",
+            who=connection.subject,
+            topic=check_name(topic, "topic") if topic else "",
+            cause=check_name(cause, "cause"),
+            detail=detail[:LONGEST_NOTE],
+            messages=messages,
+        )
+        return None
+
     async def terminal_info(self, connection: Connection) -> object:
         return self._terminal.info()
 
     async def terminal_metrics(self, connection: Connection) -> object:
         connection.scopes.demand_admin("read metrics")
         return render(self._terminal)
+
+
+def _check_arguments(op: str, method: Callable[..., Any], args: dict[str, Any]) -> None:
+    """By the method's signature, in the words of the wire."""
+    takes = {name: p for name, p in inspect.signature(method).parameters.items() if name != "connection"}
+    named = [name for name, p in takes.items() if p.kind is not p.VAR_KEYWORD]
+    more = len(named) < len(takes)  # options of its own, which are read by the method
+    for name in args:
+        if name not in named and (not more or name in ("connection", "self")):
+            hint = f"it takes {', '.join(named)}" if named else "it takes none"
+            raise BadRequest(f"{op}: there is no argument {name[:60]!r}", hint=hint)
+    missing = [name for name in named if takes[name].default is inspect.Parameter.empty and name not in args]
+    if missing:
+        raise BadRequest(f"{op}: {' and '.join(missing)} missing", hint=f"it takes {', '.join(named)}")
+    for name, kind in typing.get_type_hints(method, localns={"Connection": object}).items():
+        if name in args and name in named:
+            try:
+                msgspec.convert(args[name], kind)
+            except msgspec.ValidationError as error:
+                message, hint = explain(error, kind, name)
+                raise BadRequest(f"{op}: {message}", hint=hint) from None
 
 
 def _describe_topic(topic: Topic) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import asyncio
 import platform
 import ssl
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from landbridge.core.identity import SecureKey
 from landbridge.core.store import PutDocument, Store
 from landbridge.errors import ShuttingDown, TerminalUnreachable
 from landbridge.protocol import frames
@@ -19,6 +20,9 @@ from landbridge.terminal.clock import Clock
 from landbridge.terminal.connection import Connection
 from landbridge.terminal.limits import Limits
 from landbridge.terminal.operations import REVOKED, Operations
+
+if TYPE_CHECKING:
+    from landbridge.terminal.network import Network, RegistryPort, Settings
 
 log = structlog.get_logger("landbridge.terminal")
 
@@ -44,6 +48,8 @@ class Terminal:
         self.authority: Authority
         self._servers: list[asyncio.AbstractServer] = []
         self._started_at = 0
+        #: The other terminals of its customer; None while it stands alone.
+        self.network: Network | None = None
         #: Where it listens; empty where it doesn't.
         self.url = ""
 
@@ -77,6 +83,24 @@ class Terminal:
         self.url = f"{'lbs' if tls else 'lb'}://{shown}:{bound}"
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
+
+    async def join(
+        self,
+        customer: str,
+        terminal: str,
+        key: SecureKey,
+        registry: RegistryPort,
+        registry_key: bytes,
+        settings: Settings | None = None,
+    ) -> Network:
+        """Become one of a customer's terminals: links to the others, and groups that cross them."""
+        # A terminal that stands alone starts faster without it.
+        from landbridge.terminal.network import Network
+
+        network = Network(self.broker, customer, terminal, key, registry, registry_key, settings)
+        await network.open()
+        self.network = network
+        return network
 
     def attach(self) -> Connection:
         """A connection inside this process; the caller gives it a transport."""
@@ -125,6 +149,8 @@ class Terminal:
             task.cancel()
         for connection in list(self.connections):
             connection.close(ShuttingDown("the terminal is shutting down"))
+        if self.network is not None:
+            await self.network.close()
         await self.broker.close()
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         log.info("closed", terminal=self.name)

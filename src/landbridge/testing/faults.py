@@ -15,6 +15,8 @@ class FaultyStore:
 
     fail_on: numbers of commits (from 1) that raise ``error`` and store nothing."""
 
+    blocks = True  #: at the gate, if not at a disk
+
     def __init__(self, store: Store, *, fail_on: Iterable[int] = (), error: BusError | None = None) -> None:
         self._store = store
         self.fail_on = set(fail_on)

@@ -1,0 +1,63 @@
+"""A topic that a command has made by the way: perhaps its name was mistyped. Whoever typed it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from landbridge.cli import output
+from landbridge.errors import BusError
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
+
+#: Seconds for what is only good to know.
+WITHIN = 2.0
+#: How alike two names are, 0 to 1: one letter of six may be wrong, or two be swapped.
+ALIKE = 0.8
+
+
+class Watch:
+    """Begun before the topic is used."""
+
+    def __init__(self, bus: Bus, topic: str, began: int) -> None:
+        self._bus = bus
+        self._topic = topic
+        #: By the terminal's clock, which need not agree with ours; microseconds.
+        self._began = began
+
+    @classmethod
+    async def begin(cls, bus: Bus, topic: str) -> Watch:
+        return cls(bus, topic, (await bus.call("terminal.info"))["time"])
+
+    async def tell(self) -> None:
+        """After the topic was used: say so if it was made since. What can't be found out is not told."""
+        if self._topic.startswith("$"):
+            return  # the terminal's own
+        try:
+            async with asyncio.timeout(WITHIN):
+                topic = await self._bus.call("topic.show", name=self._topic)
+                if topic["created_at"] >= self._began:
+                    near = await self._near()
+                    output.notice(
+                        f"made the topic {self._topic}" + (f"; did you mean {near}?" if near else "")
+                    )
+        except (BusError, TimeoutError):
+            pass
+
+    async def _near(self) -> str | None:
+        """Another topic with a name like this one. Looks at the first thousand."""
+        rows = (await self._bus.call("topic.list"))["topics"]
+        names = [row["name"] for row in rows if row["name"] != self._topic]
+        return next(iter(get_close_matches(self._topic, names, n=1, cutoff=ALIKE)), None)
+
+    async def suggest(self, error: BusError) -> None:
+        """There is no such topic, and it may not be made: the hint names the one that may be meant."""
+        try:
+            async with asyncio.timeout(WITHIN):
+                near = await self._near()
+        except (BusError, TimeoutError):
+            return
+        if near:
+            error.hint = f"did you mean {near}? {error.hint}"

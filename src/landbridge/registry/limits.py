@@ -1,0 +1,38 @@
+"""How much of everything there may be."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    max_customers: int = 10_000
+    #: Of a customer.
+    max_terminals: int = 10_000
+    max_groups: int = 10_000
+    max_topics: int = 10_000
+    #: Terminals in one group, groups of one topic, producers of one topic.
+    max_members: int = 10_000
+    #: Versions of a topic's key that can still decrypt.
+    max_key_versions: int = 64
+    #: Items in one answer of a list.
+    max_page: int = 1000
+    #: Audit events kept of each customer.
+    audit_events: int = 100_000
+    #: Bytes of a request's body.
+    max_body: int = 256 * 1024
+    #: Requests that wait for a newer directory: in all, and of one terminal.
+    max_waiting: int = 20_000
+    max_waiting_each: int = 2
+    #: Seconds that one of them may wait.
+    max_wait: float = 30.0
+    #: Seconds that a ticket is good for.
+    ticket_life: float = 300.0
+    #: Seconds after which a topic's key, and the key that seals tickets, get a successor.
+    key_life: float = 86400.0
+    #: Seconds.
+    enrolment_life: float = 600.0
+    link_state_life: float = 180.0
+    certificate_life: float = 30 * 86400.0
+    #: Wrong credentials that one address may show in a minute before it is told to wait.
+    wrong_per_minute: int = 20

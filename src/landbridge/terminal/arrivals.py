@@ -1,0 +1,567 @@
+"""Arrivals: parcels for this terminal. A shipment is opened, put into its topic's log for the groups that it
+is for, and confirmed; all of that once, in the order in which its source has sent it.
+
+What can't be opened now (the registry hasn't given the key, or a shipment before it is still on its way) is
+put on a shelf as it is: stored, so the hop before may forget it, but not confirmed to its source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import structlog
+
+from landbridge.core.batch import Batch, Origin
+from landbridge.core.inbound import Inbound, Verdict
+from landbridge.core.parcel import (
+    Arrived,
+    Ask,
+    Control,
+    Manifest,
+    Missing,
+    Parcel,
+    Piece,
+    Stream,
+    Stuck,
+    Tell,
+    Withdraw,
+    Withdrawn,
+    decode_manifest,
+    unpack,
+)
+from landbridge.core.ranges import Range, count, intersect, normalise
+from landbridge.core.seal import Header, Opener, look
+from landbridge.core.store import PutLedger
+from landbridge.core.topic import group_spec
+from landbridge.errors import BadFrame, BusError, TicketExpired, TicketRefused, Unavailable
+from landbridge.terminal.peer import Fate
+from landbridge.terminal.shelf import Shelf
+
+if TYPE_CHECKING:
+    from landbridge.terminal.commit import Commit
+    from landbridge.terminal.group import Group
+    from landbridge.terminal.network import Network
+    from landbridge.terminal.topic import Topic
+
+log = structlog.get_logger("landbridge.arrivals")
+
+SECOND = 1_000_000
+#: Seconds after which a key that could not be had is asked for again, and how that grows.
+KEY_AGAIN, KEY_AGAIN_MOST = 1.0, 15.0
+#: Seconds that a question is kept; whoever wants to know asks again.
+WATCH_FOR = 10.0
+MOST_WATCHES = 10_000
+#: Seconds that a gap may last before its source is asked to fill it, and between two such questions.
+MISSING_AFTER = 1.0
+#: Shipments that are asked for at once.
+MOST_MISSING = 256
+
+
+class Source(NamedTuple):
+    """Whose log of which topic."""
+
+    terminal: str
+    topic: str
+    incarnation: int
+
+
+class Waiting(NamedTuple):
+    """A shipment on the shelf."""
+
+    place: int
+    header: Header
+    parcel: Parcel
+
+
+class Totals(msgspec.Struct):
+    arrived: int = 0
+    repeated: int = 0
+    shelved: int = 0
+    refused: int = 0
+    redeemed: int = 0
+    renewed: int = 0
+
+
+class Arrivals:
+    def __init__(self, network: Network, shelf: Shelf) -> None:
+        self._network = network
+        self._broker = network.broker
+        self._shelf = shelf
+        self.opener = Opener(network.identity)
+        self.totals = Totals()
+        self._inbounds: dict[Source, Inbound] = {}
+        #: Counts the failed commits of a source: whatever was to follow one of them has failed too.
+        self._generations: dict[Source, int] = {}
+        #: Source → (epoch, sequence) → what is on the shelf.
+        self.waiting: dict[Source, dict[tuple[int, int], Waiting]] = {}
+        #: (source terminal, seal id) → the task that fetches its key.
+        self._fetching: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        #: Why keys are missing, for people.
+        self.missing_keys: dict[tuple[str, bytes], str] = {}
+        #: Confirmations of this turn of the loop.
+        self._confirm: dict[tuple[str, Stream], list[int]] = {}
+        #: (topic, group) → local offset → who asks what, and until when.
+        self._watches: dict[tuple[str, str], dict[int, tuple[str, Ask, int]]] = {}
+        #: Source → the sequence number that is missing, and since when, or when it was last asked for.
+        self._gaps: dict[Source, tuple[int, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        for place, parcel in await self._shelf.load():
+            _, data = await self._shelf.read(place)
+            try:
+                header = look(
+                    self._network.identity,
+                    self._network.keys_of(parcel.source),
+                    parcel.source,
+                    data,
+                    self._now(),
+                )
+                self._shelved(parcel, header, decode_manifest(header.meta), place)
+            except BusError as error:
+                self._refuse(parcel, error)
+                self._shelf.remove(place)
+        for source in list(self.waiting):
+            self._next(source)
+
+    async def close(self) -> None:
+        tasks = [*self._tasks, *self._fetching.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _now(self) -> int:
+        return self._network.now()
+
+    # -- shipments ---------------------------------------------------------------------------------
+
+    def received(self, parcel: Parcel, data: memoryview, decide: Fate) -> None:
+        try:
+            header = look(
+                self._network.identity, self._network.keys_of(parcel.source), parcel.source, data, self._now()
+            )
+            manifest = decode_manifest(header.meta)
+        except BusError as error:
+            # Forged or changed on the way, or sealed with keys that we don't know of. Not to be had again
+            # from the hop before; if its source has sent it, it sends it again.
+            self._refuse(parcel, error)
+            decide(None)
+            return
+        source = Source(parcel.source, header.topic, manifest.incarnation)
+        verdict = self._inbound(source).judge(header.epoch, header.sequence, manifest.oldest)
+        if verdict is Verdict.NEXT and self.opener.has(parcel.source, header.seal_id, self._now()):
+            self._apply(source, parcel, header, manifest, data, None, decide)
+        elif verdict is Verdict.REPEATED:
+            self.totals.repeated += 1
+            decide(None)
+            self._arrived(source, header)
+        elif verdict is Verdict.STALE:
+            decide(None)
+        elif (header.epoch, header.sequence) in self.waiting.get(source, {}):
+            decide(None)  # a repeat of one that waits
+        else:
+            self._put_on_shelf(parcel, header, manifest, data, decide)
+
+    def _put_on_shelf(
+        self, parcel: Parcel, header: Header, manifest: Manifest, data: memoryview, decide: Fate
+    ) -> None:
+        def stored(place: int) -> None:
+            decide(None)
+            self.totals.shelved += 1
+            self._next(self._shelved(parcel, header, manifest, place))
+
+        def refuse(error: BusError) -> None:
+            decide(error.code)
+
+        self._shelf.put(parcel, data, stored, refuse)
+
+    def _shelved(self, parcel: Parcel, header: Header, manifest: Manifest, place: int) -> Source:
+        source = Source(parcel.source, header.topic, manifest.incarnation)
+        waiting = self.waiting.setdefault(source, {})
+        twin = waiting.get((header.epoch, header.sequence))
+        if twin is not None:
+            self._shelf.remove(twin.place)
+        waiting[header.epoch, header.sequence] = Waiting(place, header, parcel)
+        return source
+
+    def _next(self, source: Source) -> None:
+        """Is what comes next among those on the shelf?"""
+        waiting = self.waiting.get(source)
+        if not waiting:
+            self.waiting.pop(source, None)
+            return
+        inbound = self._inbound(source)
+        for key in sorted(waiting):
+            found = waiting[key]
+            manifest = decode_manifest(found.header.meta)
+            verdict = inbound.judge(*key, manifest.oldest)
+            if verdict is Verdict.EARLY:
+                continue
+            if verdict is not Verdict.NEXT:
+                del waiting[key]
+                self._shelf.remove(found.place)
+                if verdict is Verdict.REPEATED:
+                    self._arrived(source, found.header)
+                continue
+            if not self.opener.has(source.terminal, found.header.seal_id, self._now()):
+                self._fetch_key(source, found)
+                return
+            del waiting[key]
+            self._run(self._apply_from_shelf(source, found, manifest))
+            return
+        if not waiting:
+            del self.waiting[source]
+
+    async def _apply_from_shelf(self, source: Source, found: Waiting, manifest: Manifest) -> None:
+        try:
+            _, data = await self._shelf.read(found.place)
+        except BusError as error:
+            self._refuse(found.parcel, error)
+            self._shelf.remove(found.place)
+            return
+        self._apply(source, found.parcel, found.header, manifest, data, found, lambda _: None)
+
+    def _inbound(self, source: Source) -> Inbound:
+        found = self._inbounds.get(source)
+        if found is None:
+            topic = self._broker.topics.get(source.topic)
+            raw = self._broker.store.ledger(topic.log.number, _ledger_key(source)) if topic else None
+            found = self._inbounds[source] = Inbound.decode(raw) if raw else Inbound()
+        return found
+
+    def _apply(
+        self,
+        source: Source,
+        parcel: Parcel,
+        header: Header,
+        manifest: Manifest,
+        data: memoryview,
+        shelved: Waiting | None,
+        decide: Fate,
+    ) -> None:
+        """Open the next shipment and store what is in it."""
+        try:
+            pieces = unpack(manifest, self.opener.open(header, data, self._now()))
+            topic = self._topic(source.topic, manifest)
+        except TicketExpired:
+            self._again(source, parcel, header, manifest, data, shelved, decide)
+            return
+        except BusError as error:
+            self._refuse(parcel, error)
+            if shelved is not None:
+                self._shelf.remove(shelved.place)
+            decide(None)
+            return
+        inbound = self._inbound(source)
+        batches = self._fresh(source, parcel, manifest, pieces, inbound)
+        runs = [run for piece in manifest.pieces for run in piece.runs]
+        inbound.apply(header.epoch, header.sequence, manifest.groups, runs)
+        state = inbound.encode()
+        generation = self._generations.get(source, 0)
+
+        def work(commit: Commit) -> None:
+            if self._generations.get(source, 0) != generation:
+                raise Unavailable("a shipment before this one could not be stored")
+            topic.save(commit)
+            for batch in batches:
+                commit.append(topic, batch)
+            commit.writes.append(PutLedger(topic.log.number, _ledger_key(source), state))
+            if shelved is not None:
+                self._shelf.remove_in(commit, shelved.place)
+            commit.after.append(partial(self._stored, source, header, topic, batches, decide))
+
+        def refuse(error: BusError) -> None:
+            # As if it and all behind it had not come: what is on disk says what is next.
+            self._generations[source] = generation + 1
+            self._inbounds.pop(source, None)
+            if shelved is not None:
+                self.waiting.setdefault(source, {})[header.epoch, header.sequence] = shelved
+                asyncio.get_running_loop().call_later(KEY_AGAIN, self._next, source)
+            decide(error.code)
+
+        self._broker.committer.put(work, refuse)
+        if source in self.waiting:
+            self._next(source)
+
+    def _again(
+        self,
+        source: Source,
+        parcel: Parcel,
+        header: Header,
+        manifest: Manifest,
+        data: memoryview,
+        shelved: Waiting | None,
+        decide: Fate,
+    ) -> None:
+        """Its key was there a moment ago and has expired."""
+        if shelved is None:
+            self._put_on_shelf(parcel, header, manifest, data, decide)
+            return
+        self.waiting.setdefault(source, {})[header.epoch, header.sequence] = shelved
+        self._next(source)
+
+    def _topic(self, name: str, manifest: Manifest) -> Topic:
+        topic = self._broker.topic_for(name, create=True)
+        for group in manifest.groups:
+            if group not in topic.groups:
+                spec = group_spec({"topic": name, "name": group})
+                self._broker.create_group(topic, spec, "latest")
+        return topic
+
+    def _fresh(
+        self,
+        source: Source,
+        parcel: Parcel,
+        manifest: Manifest,
+        pieces: list[tuple[Piece, Batch]],
+        inbound: Inbound,
+    ) -> list[Batch]:
+        """What of it isn't here yet, for whom. Mostly all of it for all of them."""
+        found: list[Batch] = []
+        everyone = frozenset(manifest.groups)
+        for piece, batch in pieces:
+            wanted = {group: inbound.fresh(group, piece.runs) for group in manifest.groups}
+            parts = {
+                tuple(runs): frozenset(g for g in wanted if wanted[g] == runs) for runs in wanted.values()
+            }
+            for runs, groups in parts.items():
+                if not runs:
+                    continue
+                part, offsets = batch, list(piece.runs)
+                if groups != everyone or count(runs) < len(batch):
+                    part, offsets = _part(piece, batch, list(runs))
+                part.audience = groups
+                part.origin = Origin(
+                    source.terminal, source.incarnation, offsets, parcel.visited, self._now()
+                )
+                found.append(part)
+        return found
+
+    def _stored(
+        self, source: Source, header: Header, topic: Topic, batches: list[Batch], decide: Fate
+    ) -> None:
+        messages = sum(map(len, batches))
+        self.totals.arrived += messages
+        self._broker.status.count(
+            self._now(),
+            "arrive",
+            source.terminal,
+            topic.name,
+            messages=messages,
+            size=sum(batch.size for batch in batches),
+        )
+        decide(None)
+        self._arrived(source, header)
+
+    def _arrived(self, source: Source, header: Header) -> None:
+        key = (source.terminal, Stream(source.topic, source.incarnation, header.epoch))
+        if not self._confirm:
+            asyncio.get_running_loop().call_soon(self._tell_arrived)
+        self._confirm.setdefault(key, []).append(header.sequence)
+
+    def _tell_arrived(self) -> None:
+        confirm, self._confirm = self._confirm, {}
+        for (terminal, stream), sequences in confirm.items():
+            self._network.say(terminal, Arrived(stream, sequences))
+
+    def _refuse(self, parcel: Parcel, error: BusError) -> None:
+        self.totals.refused += 1
+        log.warning("parcel refused", source=parcel.source, code=error.code, detail=str(error))
+        self._network.note("refuse", who=parcel.source, cause=error.code, detail=str(error))
+
+    # -- keys --------------------------------------------------------------------------------------
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("crash", exc_info=error)
+
+    def _fetch_key(self, source: Source, waiting: Waiting) -> None:
+        key = (source.terminal, waiting.header.seal_id)
+        if key not in self._fetching:
+            self._fetching[key] = asyncio.ensure_future(self._fetch(source, waiting, key))
+
+    async def _fetch(self, source: Source, waiting: Waiting, key: tuple[str, bytes]) -> None:
+        """Redeem a ticket, renewing it first where that is needed and allowed."""
+        header = waiting.header
+        backoff = KEY_AGAIN
+        try:
+            while True:
+                try:
+                    await self._redeem(header)
+                    break
+                except Unavailable as error:
+                    self.missing_keys[key] = str(error)
+                    await asyncio.sleep(backoff)
+                    backoff = min(2 * backoff, KEY_AGAIN_MOST)
+                except BusError as error:
+                    self._cannot_open(source, waiting, error)
+                    return
+        finally:
+            del self._fetching[key]
+            self.missing_keys.pop(key, None)
+        for other in list(self.waiting):
+            if other.terminal == source.terminal:
+                self._next(other)
+
+    async def _redeem(self, header: Header) -> None:
+        registry = self._network.registry
+        try:
+            release = await registry.redeem(header.topic, header.ticket, header.box)
+        except TicketExpired:
+            renewal = await registry.renew(header.ticket)
+            self.totals.renewed += 1
+            release = await registry.redeem(header.topic, renewal.ticket, header.box)
+        self.opener.learn(header, release, self._now())
+        self.totals.redeemed += 1
+
+    def _cannot_open(self, source: Source, waiting: Waiting, error: BusError) -> None:
+        """The registry says no. Its source is asked to seal it again, or to give it up."""
+        header = waiting.header
+        self._refuse(waiting.parcel, error)
+        found = self.waiting.get(source, {}).pop((header.epoch, header.sequence), None)
+        if found is not None:
+            self._shelf.remove(found.place)
+        if isinstance(error, TicketExpired | TicketRefused):
+            entry = self._network.topics.get(source.topic)
+            dead = isinstance(error, TicketExpired) and entry is not None and entry.late_open == "never"
+            stream = Stream(source.topic, source.incarnation, header.epoch)
+            code = "ticket_dead" if dead else error.code
+            self._network.say(source.terminal, Stuck(stream, header.sequence, code))
+
+    # -- what the source says ----------------------------------------------------------------------
+
+    def heard(self, source: str, message: Control) -> None:
+        match message:
+            case Ask():
+                self._run(self._answer(source, message))
+            case Withdraw():
+                self._run(self._withdraw(source, message))
+            case _:
+                raise BadFrame(f"{type(message).__name__} for a destination")
+
+    def _group(self, topic: str, group: str) -> Group | None:
+        found = self._broker.topics.get(topic)
+        return found.groups.get(group) if found is not None else None
+
+    async def _locate(self, group: Group, source: Source, runs: list[Range]) -> dict[int, tuple[int, Origin]]:
+        """Offsets at the source → offsets here, of those that the group may not have settled."""
+        found: dict[int, tuple[int, Origin]] = {}
+        log_, at = group.topic.log, group.delivery.cursor.floor
+        while at < log_.end:
+            here = await log_.read(at)
+            if here is None:
+                break
+            first, batch = here
+            origin = batch.origin
+            if origin is not None and (origin.terminal, origin.incarnation) == (source[0], source[2]):
+                offsets = [offset for low, high in origin.runs for offset in range(low, high)]
+                for index, offset in enumerate(offsets):
+                    if intersect(runs, [(offset, offset + 1)]):
+                        found[offset] = (first + index, origin)
+            at = first + len(batch)
+        return found
+
+    async def _answer(self, terminal: str, ask: Ask) -> None:
+        group = self._group(ask.topic, ask.group)
+        source = Source(terminal, ask.topic, ask.incarnation)
+        wanted = [(ask.offset, ask.offset + 1)]
+        if group is None or self._inbound(source).fresh(ask.group, wanted):
+            if not ask.when_settled:
+                self._network.say(terminal, Tell(ask, "missing", [], 0))
+            return
+        place, origin = (await self._locate(group, source, wanted)).get(ask.offset, (None, None))
+        if place is None or group.settled(place):
+            state = "settled"
+        elif ask.when_settled:
+            watches = self._watches.setdefault((ask.topic, ask.group), {})
+            if len(watches) < MOST_WATCHES:
+                watches[place] = (terminal, ask, self._now() + int(WATCH_FOR * SECOND))
+            return
+        else:
+            leases = group.delivery.leases.values()
+            leased = any(intersect(lease.remaining, [(place, place + 1)]) for lease in leases)
+            state = "leased" if leased else "waiting"
+        via, arrived_at = (origin.via, origin.arrived_at) if origin is not None else ([], 0)
+        self._network.say(terminal, Tell(ask, state, via, arrived_at))
+
+    def settled(self, group: Group) -> None:
+        """A group has settled something: does anybody want to know?"""
+        watches = self._watches.get((group.topic.name, group.name))
+        if not watches:
+            return
+        now = self._now()
+        for place, (terminal, ask, until) in list(watches.items()):
+            if group.settled(place):
+                del watches[place]
+                self._network.say(terminal, Tell(ask, "settled", [], 0))
+            elif until < now:
+                del watches[place]
+
+    async def _withdraw(self, terminal: str, message: Withdraw) -> None:
+        """Another terminal gets these: settle here what no consumer has seen."""
+        group = self._group(message.topic, message.group)
+        if group is None:
+            return
+        source = Source(terminal, message.topic, message.incarnation)
+        places = await self._locate(group, source, normalise(message.runs))
+        delivery = group.catch_up()
+        taken = {place for place, _ in places.values() if delivery.withdraw(place)}
+        late = [(offset, offset + 1) for offset, (place, _) in places.items() if place not in taken]
+        group.changed()
+        self._network.note(
+            "withdraw", topic=message.topic, group=message.group, messages=len(taken), who=terminal
+        )
+        self._network.say(
+            terminal, Withdrawn(message.topic, message.incarnation, message.group, normalise(late))
+        )
+
+    def advance(self, now: int) -> None:
+        self.opener.advance(now)
+        self._gaps = {source: gap for source, gap in self._gaps.items() if source in self.waiting}
+        for source, waiting in self.waiting.items():
+            if waiting:
+                self._look_for_gap(now, source, *min(waiting))
+
+    def _look_for_gap(self, now: int, source: Source, epoch: int, first: int) -> None:
+        """Is what comes next missing, though later ones have been here for a while?"""
+        inbound = self._inbound(source)
+        oldest = decode_manifest(self.waiting[source][epoch, first].header.meta).oldest
+        if inbound.judge(epoch, first, oldest) is not Verdict.EARLY:
+            return
+        following = max(oldest, inbound.next if epoch == inbound.epoch else 1)
+        missing, since = self._gaps.get(source, (0, 0))
+        if missing != following:
+            self._gaps[source] = (following, now)
+        elif now - since > MISSING_AFTER * SECOND:
+            self._gaps[source] = (following, now)
+            sequences = list(range(following, min(first, following + MOST_MISSING)))
+            self._network.say(
+                source.terminal, Missing(Stream(source.topic, source.incarnation, epoch), sequences)
+            )
+
+
+def _ledger_key(source: Source) -> bytes:
+    return f"from:{source.terminal}:{source.incarnation}".encode()
+
+
+def _part(piece: Piece, batch: Batch, runs: list[Range]) -> tuple[Batch, list[Range]]:
+    """The messages of a piece that have these offsets, in the order of the piece."""
+    indices: list[int] = []
+    offsets: list[Range] = []
+    at = 0
+    for first, end in piece.runs:
+        for low, high in intersect(runs, [(first, end)]):
+            indices += range(at + low - first, at + high - first)
+            offsets.append((low, high))
+        at += end - first
+    return batch.gather(indices), offsets

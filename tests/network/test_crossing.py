@@ -1,0 +1,233 @@
+"""Messages that cross terminals: a registry and several terminals in this process, links over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from landbridge.errors import BusError, GroupElsewhere
+from landbridge.testing.fleet import Fleet, until
+
+
+async def take(bus, topic, group, count):
+    found = []
+    async for message in bus.subscribe(topic, group=group):
+        found.append(message.json())
+        await message.ack()
+        if len(found) == count:
+            return found
+    raise AssertionError("the subscription ended")
+
+
+async def test_a_message_crosses_from_one_server_to_another():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            for number in range(3):
+                await here.publish("orders", {"id": number})
+            async with asyncio.timeout(20):
+                assert await take(there, "orders", "billing", 3) == [{"id": 0}, {"id": 1}, {"id": 2}]
+        await until(lambda: not paris.network.forwarder.lanes["orders", tokyo.id].outbound.shipments)
+        assert paris.network.forwarder.totals.arrived == 3
+
+
+async def test_clients_behind_nat_reach_each_other_through_a_server_that_cannot_read():
+    async with Fleet() as fleet:
+        hub = await fleet.server("hub")
+        left, right = await fleet.client("left"), await fleet.client("right")
+        await fleet.topic("orders", billing=[right])
+        async with fleet.attach(left) as here, fleet.attach(right) as there:
+            async with here.publisher("orders") as out:
+                for number in range(1000):
+                    await out.send({"id": number})
+            async with asyncio.timeout(20):
+                found = await take(there, "orders", "billing", 1000)
+        assert found == [{"id": number} for number in range(1000)]
+        assert hub.network.carrier.totals.passed_on > 0
+        assert "orders" not in hub.terminal.broker.topics
+
+
+async def test_two_groups_at_one_terminal_get_one_copy_over_the_link():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo], audit=[tokyo])
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await fleet.linked()
+            await here.publish("orders", {"id": -1}, until="arrived")
+            before = paris.network.forwarder.totals.shipped
+            async with here.publisher("orders") as out:
+                for number in range(500):
+                    await out.send({"id": number})
+            async with asyncio.timeout(20):
+                wanted = [{"id": number} for number in range(-1, 500)]
+                assert await take(there, "orders", "billing", 501) == wanted
+                assert await take(there, "orders", "audit", 501) == wanted
+        assert paris.network.forwarder.totals.shipped - before == 500
+
+
+async def test_what_waits_at_the_origin_is_sent_after_its_restart_once():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here:
+            await here.publish("orders", {"id": 0}, until="arrived")
+            await fleet.stop(tokyo)
+            for number in range(1, 4):
+                await here.publish("orders", {"id": number})
+        await fleet.stop(paris)
+        await fleet.start(paris)
+        await fleet.start(tokyo)
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.publish("orders", {"id": 4})
+            async with asyncio.timeout(20):
+                found = await take(there, "orders", "billing", 5)
+            assert found == [{"id": number} for number in range(5)]
+            await until(lambda: not paris.network.held())
+        topic = tokyo.terminal.broker.topics["orders"]
+        assert topic.log.end == 5
+
+
+async def test_without_the_registry_messages_wait_and_arrive_when_it_is_back():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.publish("local", {"id": 0})  # a topic of its own LAN
+            await until(lambda: "orders" in tokyo.network.topics)
+            fleet.registry_up = False
+            await here.publish("orders", {"id": 1})
+            await here.publish("local", {"id": 2})
+            assert await take(here, "local", "mine", 2) == [{"id": 0}, {"id": 2}]
+            fleet.registry_up = True
+            async with asyncio.timeout(30):
+                assert await take(there, "orders", "billing", 1) == [{"id": 1}]
+
+
+async def test_consumers_of_the_own_lan_are_served_without_a_ticket():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[paris, tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here:
+            await until(lambda: "orders" in paris.network.topics)
+            subscription = here.subscribe("orders", group="billing")
+            async with asyncio.timeout(20):
+                waiting = asyncio.ensure_future(anext(aiter(subscription)))
+                await asyncio.sleep(0)
+                await here.publish("orders", {"id": 1})
+                message = await waiting
+                assert message.json() == {"id": 1}
+                await message.ack()
+        assert paris.network.forwarder.totals.shipped == 0
+
+
+async def test_another_member_takes_over_when_a_terminal_is_gone():
+    async with Fleet() as fleet:
+        paris, tokyo, osaka = [await fleet.server(name) for name in ("paris", "tokyo", "osaka")]
+        await fleet.topic("orders", billing=[tokyo, osaka])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(osaka) as there:
+            async with fleet.attach(tokyo) as first:
+                waiting = asyncio.ensure_future(take(first, "orders", "billing", 1))
+                await until(lambda: bool(tokyo.network._consumers()))
+                await here.publish("orders", {"id": 1})
+                async with asyncio.timeout(20):
+                    assert await waiting == [{"id": 1}]
+            await fleet.stop(tokyo)
+            await here.publish("orders", {"id": 2})
+            async with asyncio.timeout(30):
+                assert await take(there, "orders", "billing", 1) == [{"id": 2}]
+        await fleet.start(tokyo)
+
+
+async def test_a_producer_can_wait_until_it_has_arrived_or_was_acked():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            async with asyncio.timeout(30):
+                await here.publish("orders", {"id": 1}, until="arrived")
+                assert tokyo.terminal.broker.topics["orders"].log.end == 1
+                acked = asyncio.ensure_future(here.publish("orders", {"id": 2}, until="acked"))
+                messages = aiter(there.subscribe("orders", group="billing"))
+                first, second = await anext(messages), await anext(messages)
+                await first.ack()
+                await asyncio.sleep(0.1)
+                assert not acked.done()
+                await second.ack()
+                await acked
+
+
+async def test_where_and_why_tell_of_a_message_on_both_sides():
+    async with Fleet() as fleet:
+        hub = await fleet.server("hub")
+        left, right = await fleet.client("left"), await fleet.client("right")
+        await fleet.topic("orders", billing=[right])
+        await fleet.linked()
+        async with fleet.attach(left) as here, fleet.attach(right) as there, asyncio.timeout(30):
+            receipt = await here.publish("orders", {"id": 1}, until="arrived")
+            (place,) = (await here.call("message.where", id=receipt.id))["places"]
+            (group,) = place["groups"]
+            assert (group["at"], group["state"], group["waits_for"]) == (
+                "right",
+                "waiting",
+                "a consumer there",
+            )
+            assert group["came_by"] == ["left", "hub"]
+            (place,) = (await there.call("message.where", id=receipt.id))["places"]
+            assert place["came_by"] == ["left", "hub"]
+            assert place["groups"][0]["waits_for"] == "a consumer"
+            (why,) = (await here.call("message.why", id=receipt.id))["groups"]
+            assert why["routes"] == [["left", "hub", "right"]]
+            shown = await here.call("route.show", there="right")
+            assert shown["best"]["hops"] == ["left", "hub", "right"]
+            topology = await here.call("topology.show")
+            assert {row["name"] for row in topology["terminals"]} == {"hub", "left", "right"}
+            assert topology["single_points"] == {"hub": ["right"]}
+        assert hub.network.carries
+
+
+async def test_subscribing_where_the_group_has_no_terminal_is_refused():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        async with fleet.attach(paris) as here:
+            await here.publish("orders", {"id": 1})
+            await until(lambda: ("orders", "billing") in paris.network.forwarder.placements)
+            with pytest.raises(GroupElsewhere, match="tokyo"):
+                await take(here, "orders", "billing", 1)
+
+
+async def test_a_revoked_terminal_is_cut_off_at_once():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        await fleet.admin.revoke_terminal(tokyo.id)
+        await until(lambda: not paris.network.peers)
+        assert not paris.network.knows(tokyo.id)
+        with pytest.raises(BusError):
+            await tokyo.network.registry.issue("orders")
+
+
+async def test_a_transit_terminal_that_restarts_passes_on_what_it_had_kept():
+    async with Fleet() as fleet:
+        hub = await fleet.server("hub")
+        left, right = await fleet.client("left"), await fleet.client("right")
+        await fleet.topic("orders", billing=[right])
+        await fleet.linked()
+        async with fleet.attach(left) as here:
+            await here.publish("orders", {"id": 0}, until="arrived")
+            await fleet.stop(right)
+            await here.publish("orders", {"id": 1})
+            await fleet.stop(hub)
+            await fleet.start(hub)
+            await fleet.start(right)
+            async with fleet.attach(right) as there, asyncio.timeout(30):
+                assert await take(there, "orders", "billing", 2) == [{"id": 0}, {"id": 1}]
+            await until(lambda: not hub.network.carrier.transits)
