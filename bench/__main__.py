@@ -8,8 +8,10 @@ import time
 
 from rich.console import Console
 
-from bench import report
-from bench.scenarios import SCENARIOS, Row
+from bench import crossing, events, report, scenarios
+from bench.scenarios import Row
+
+SCENARIOS = {**scenarios.SCENARIOS, "events": events.events, "crossing": crossing.crossing}
 
 
 def main() -> int:

@@ -6,6 +6,8 @@
     │   ├── BadName            bad_name           a name that breaks the naming rules
     │   ├── BadContext         bad_context        no such context, or an unreadable one
     │   ├── ContextTaken       context_taken      the context is another terminal's
+    │   ├── BadOption          bad_option         an option of a Spark reader or writer that can't be used
+    │   ├── JavaMissing        java_missing       no Java that Spark could run on
     │   ├── BadPayload         bad_payload        a payload that can't be encoded or decoded
     │   ├── TooLarge           too_large          payload or frame above its limit
     │   ├── UnknownTopic       unknown_topic
@@ -95,6 +97,17 @@ class BadContext(Misuse):
 class ContextTaken(Misuse):
     code = "context_taken"
     exit_status = 17
+
+
+class BadOption(Misuse):
+    code = "bad_option"
+    exit_status = 18
+
+
+class JavaMissing(Misuse):
+    code = "java_missing"
+    exit_status = 19
+    default_hint = "install a JDK 17, 21 or 25 and set JAVA_HOME, or 'pip install landbridge[pipeline]'"
 
 
 class BadPayload(Misuse):

@@ -20,7 +20,7 @@ class Crossing(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.published = 0
+        self.published = self.ids = 0
         self.epoch = 1
         self.outbound = Outbound(self.epoch)
         #: Per group: what the source has shipped in this epoch, and what it knows to have arrived.
@@ -53,7 +53,8 @@ class Crossing(RuleBasedStateMachine):
             self.shipped[group] = max(first, min(first + size, self.published))
         if not wanted:
             return
-        shipment = self.outbound.new(bytes([len(self.outbound.shipments)]) * 16, len(wanted))
+        self.ids += 1
+        shipment = self.outbound.new(self.ids.to_bytes(16, "big"), len(wanted))
         runs = [(offset, offset + 1) for offset in wanted]
         shipment.pieces = [Piece(runs, False, 1)]
         shipment.legs = [(group, 0, runs) for group in groups]

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from landbridge.core.identity import Identity, SecureKey
 from landbridge.errors import BusError, GroupElsewhere
+from landbridge.terminal.peer import Peer
 from landbridge.testing.fleet import Fleet, until
 
 
@@ -231,3 +233,77 @@ async def test_a_transit_terminal_that_restarts_passes_on_what_it_had_kept():
             async with fleet.attach(right) as there, asyncio.timeout(30):
                 assert await take(there, "orders", "billing", 2) == [{"id": 0}, {"id": 1}]
             await until(lambda: not hub.network.carrier.transits)
+
+
+async def test_one_ticket_for_each_message_where_the_topic_wants_it():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.admin.create_terminal_group("billing", [tokyo.id])
+        await fleet.admin.create_message_bus_topic("orders", ["billing"], ticket_scope="message")
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            async with here.publisher("orders") as out:
+                for number in range(10):
+                    await out.send({"id": number})
+            async with asyncio.timeout(30):
+                assert await take(there, "orders", "billing", 10) == [{"id": n} for n in range(10)]
+        events = (await fleet.admin.audit(limit=1000)).items
+        assert sum(event.op == "issueTicket" and event.outcome == "ok" for event in events) >= 10
+        assert sum(event.op == "redeemTicket" and event.outcome == "ok" for event in events) >= 10
+
+
+async def test_delays_and_filters_of_a_far_group_are_kept():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.call("group.create", topic="orders", name="billing", match={"key": "eu"})
+            await here.publish("orders", {"id": 1}, key="us")
+            await here.publish("orders", {"id": 2}, key="eu", priority=7, headers={"a": "b"})
+            async with asyncio.timeout(30):
+                message = await anext(aiter(there.subscribe("orders", group="billing")))
+            assert (message.json(), message.key, message.priority) == ({"id": 2}, "eu", 7)
+            assert message.headers == {"a": "b"}
+            await message.ack(wait=True)
+            await until(lambda: not paris.network.held())
+        assert paris.network.forwarder.totals.shipped == 1
+
+
+async def test_a_group_that_is_added_later_gets_what_was_published_since():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders")
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.publish("orders", {"id": 0})
+            await fleet.admin.create_terminal_group("billing", [tokyo.id])
+            await fleet.admin.add_group_to_topic("orders", "billing")
+            await here.publish("orders", {"id": 1})
+            async with asyncio.timeout(30):
+                assert await take(there, "orders", "billing", 1) == [{"id": 1}]
+
+
+async def test_a_message_of_a_terminal_outside_the_customer_is_not_taken():
+    async with Fleet() as ours, Fleet() as theirs:
+        paris, rome = await ours.server("paris"), await theirs.server("rome")
+        stranger = Peer(rome.network, paris.id)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: stranger, "127.0.0.1", paris.port)
+        with pytest.raises(BusError, match="another customer"):
+            await stranger.linked
+        await stranger.gone
+        assert not paris.network.peers
+
+
+async def test_a_terminal_whose_key_is_another_one_gets_no_link():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.linked()
+        tokyo.network.identity = Identity(fleet.customer, tokyo.id, SecureKey.new())
+        thief = Peer(tokyo.network, paris.id)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: thief, "127.0.0.1", paris.port)
+        with pytest.raises(BusError, match="proof is wrong"):
+            await thief.linked
+        await thief.gone

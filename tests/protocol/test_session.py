@@ -54,6 +54,8 @@ ASKED: list[tuple[Frame, bytes]] = [
     (frames.Renew(7, "t" * 8192), b""),
     (frames.Ping(8), b""),
     (frames.Bye(b"producer"), b""),
+    (frames.Fetch(9, "orders", BIG, 1 << 40), b""),
+    (frames.Stage(10, "query", "orders"), b"batch"),
 ]
 ANSWERED: list[tuple[Frame, bytes]] = [
     (WELCOME, b""),
@@ -63,6 +65,7 @@ ANSWERED: list[tuple[Frame, bytes]] = [
     (frames.Done(4, [1, {"a": [None, "b"]}]), b""),
     (frames.Refused(5, "lease_lost", "message", "hint", 7), b""),
     (frames.Lost(7, "unknown_topic", "message", "hint"), b""),
+    (frames.Fetched(9, 3, BIG, [(3, 2, 4, ""), (5, 1, 2, "ter_a")]), b"aaaabb"),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]
 #: What makes a link, at the side that was dialled and at the one that dials; then what goes over it both
@@ -153,7 +156,7 @@ def test_a_link_takes_nothing_that_a_client_or_its_terminal_says(frame: Frame) -
         session.receive_data(encoded(frame))
 
 
-@pytest.mark.parametrize("frame", [frame for frame, _ in LINKED])
+@pytest.mark.parametrize("frame", [frame for frame, _ in LINKED if not isinstance(frame, frames.Closing)])
 def test_nothing_of_a_link_is_taken_before_the_proof(frame: Frame) -> None:
     listener = Session(Role.TERMINAL)
     listener.receive_data(encoded(*JOINED[0]))

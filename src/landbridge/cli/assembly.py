@@ -10,29 +10,39 @@ import gc
 import os
 import resource
 import signal
-import socket
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
-import uvicorn
 
-from landbridge.cli import logs
+from landbridge.cli import logs, units
 from landbridge.cli.context import save
+from landbridge.cli.events import EventsPlan, beside
+from landbridge.cli.http_port import HttpPort
+from landbridge.cli.listening import Endpoint
+from landbridge.cli.membership import Membership
+from landbridge.cli.site import Site
 from landbridge.client import context as contexts
+from landbridge.client.bus import Bus
 from landbridge.client.context import Context
-from landbridge.client.link import Dial
+from landbridge.client.link import Dial, dial_of
 from landbridge.client.memory import join
 from landbridge.core.store import Store
-from landbridge.errors import BadContext, BadRequest, TerminalUnreachable, Unauthenticated
-from landbridge.gateways.metrics import Metrics
+from landbridge.errors import (
+    BadContext,
+    BadRequest,
+    BusError,
+    ContextTaken,
+    Unauthenticated,
+)
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.limits import parse_limits
+from landbridge.terminal.issued import IssuedToken
+from landbridge.terminal.limits import Limits, parse_limits
 from landbridge.terminal.server import Terminal
 
 log = structlog.get_logger("landbridge.up")
@@ -46,6 +56,12 @@ RENEW_AT = 1 / 12
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
 MICROSECONDS = 1_000_000
+#: The store's file in the data folder.
+DATABASE = "bus.db"
+#: Requests by HTTP at a time, without and with a registry there.
+MOST_REQUESTS, MOST_WITH_REGISTRY = 64, 4096
+#: Seconds for a terminal that has the context we want to show that it is alive.
+ANSWER_WITHIN = 2.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +79,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Path | None
     tls_key: Path | None
     auto_create: bool
+    #: None: no event gateway.
+    events: EventsPlan | None = None
 
 
-class Ready(msgspec.Struct, frozen=True):
+class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     """What runs. Printed as JSON."""
 
     url: str
@@ -76,50 +94,88 @@ class Ready(msgspec.Struct, frozen=True):
     http: str | None
     name: str
     pid: int
+    #: Where the registry of its customer is; None where it stands alone.
+    registry: str | None = None
+    #: Its own id there.
+    terminal: str | None = None
+    #: The event gateway's ports for the source and for clients; None where there is none.
+    events: tuple[int, int] | None = None
 
 
-async def serve(plan: Plan, ready: Callable[[Ready], None]) -> None:
+async def serve(plan: Plan, ready: Callable[[Ready], None], membership: Membership | None = None) -> None:
     """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM."""
-    limits = parse_limits(plan.limits)
-    tls = _tls(plan)
+    membership = membership or Membership()
+    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
+    tls = membership.tls(endpoint)
     _allow_files(limits.max_connections + OTHER_FILES)
-    store: Store = MemoryStore() if plan.data is None else SqliteStore(plan.data / "bus.db")
+    store: Store = MemoryStore() if plan.data is None else SqliteStore(plan.data / DATABASE)
     terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
     logs.take_over(asyncio.get_running_loop())
-    with _signals() as stop:
+    with signals() as stop:
         await terminal.open()
         try:
+            await membership.open(terminal)
+            endpoint = membership.endpoint(endpoint)
             port = await terminal.listen(plan.host, plan.port, tls)
-            http = _Http(plan, terminal) if plan.http_port is not None else None
+            http = _http(plan, terminal, membership, endpoint, tls)
             try:
-                ready(_make_ready(plan, terminal, port, http))
-                # All that is here now stays: the collector need not look at it again.
-                gc.collect()
-                gc.freeze()
-                await stop.wait()
+                url = endpoint.url("lb", port)
+                await membership.join(terminal, url, None if http is None else http.url)
+                context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
+                started = await _make_ready(plan, terminal, membership, context, http)
+                async with _events(plan, terminal) as ports:
+                    ready(msgspec.structs.replace(started, events=ports))
+                    # All that is here now stays: the collector need not look at it again.
+                    gc.collect()
+                    gc.freeze()
+                    await stop.wait()
             finally:
+                membership.stop()
                 if http is not None:
                     await http.close()
         finally:
             await terminal.close()
+            await membership.close()
 
 
-def _make_ready(plan: Plan, terminal: Terminal, port: int, http: _Http | None) -> Ready:
-    context = Context(_address(plan, "lb", port), "", _ca(plan))
-    keep_context(terminal, plan.context, context)
+@asynccontextmanager
+async def _events(plan: Plan, terminal: Terminal) -> AsyncIterator[tuple[int, int] | None]:
+    """The event gateway, where one is wanted: its two ports."""
+    if plan.events is None:
+        yield None
+    else:
+        async with beside(terminal, plan.events) as gateway:
+            yield gateway.event_port, gateway.client_port
+
+
+async def _make_ready(
+    plan: Plan, terminal: Terminal, membership: Membership, context: Context, http: HttpPort | None
+) -> Ready:
+    context = await membership.context(_found(plan.context), context)
+    await keep_context(terminal, plan.context, context)
     return Ready(
         url=context.url,
-        data=None if plan.data is None else str(plan.data),
+        data=context.data,
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
         name=plan.name,
         pid=os.getpid(),
+        registry=membership.registry_url or None,
+        terminal=membership.terminal or None,
     )
 
 
+def _found(name: str) -> Context | None:
+    try:
+        return contexts.load(name)
+    except BadContext:
+        return None
+
+
 @contextmanager
-def _signals() -> Iterator[asyncio.Event]:
+def signals() -> Iterator[asyncio.Event]:
     """An event that the first SIGINT or SIGTERM sets. The second ends the process at once: what was acked is
     on disk, so nothing is lost but the goodbye."""
     loop = asyncio.get_running_loop()
@@ -141,6 +197,21 @@ def _signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
+def _in_units(setting: str) -> str:
+    """A limit as people write it (8MiB, 5s) as the terminal wants it: in bytes or seconds."""
+    name, _, value = setting.partition("=")
+    default = getattr(Limits(), name, None) if name in Limits.__struct_fields__ else None
+    try:
+        if isinstance(default, float):
+            return f"{name}={units.parse_span(value)}"
+        if isinstance(default, int):
+            return f"{name}={units.parse_size(value)}"
+    except ValueError as error:
+        if not value.startswith("-"):  # a number, but none that is allowed: told with the others
+            raise BadRequest(f"limit {name}: {error}") from None
+    return setting
+
+
 def _allow_files(wanted: int) -> None:
     """A connection is an open file, and many systems allow 1024 unless one asks for more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -153,87 +224,83 @@ def _allow_files(wanted: int) -> None:
         )
 
 
-# -- the address ---------------------------------------------------------------------------------------
-
-
-def _tls(plan: Plan) -> ssl.SSLContext | None:
-    if (plan.tls_cert is None) != (plan.tls_key is None):
-        raise BadRequest("--tls-cert and --tls-key belong together")
-    if plan.tls_cert is None:
-        if not contexts.is_loopback(plan.host):
-            raise BadRequest(
-                f"on {plan.host} tokens and messages would travel in the clear",
-                hint="give --tls-cert and --tls-key, or listen on 127.0.0.1",
-            )
-        return None
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        tls.load_cert_chain(plan.tls_cert, plan.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror or str(error)
-        raise BadRequest(f"can't use {plan.tls_cert} with {plan.tls_key}: {reason}") from None
-    return tls
-
-
-def _address(plan: Plan, scheme: str, port: int) -> str:
-    """By which this machine reaches a port of ours."""
-    host = plan.host if plan.tls_cert is None else _name_of(plan.tls_cert, plan.host)
-    return f"{scheme}{'' if plan.tls_cert is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _name_of(certificate: Path, host: str) -> str:
-    """The name that a client has to use, so that the certificate is good for it."""
-    from cryptography import x509
-
-    try:
-        names = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
-    except x509.ExtensionNotFound:
-        return host
-    known = names.value.get_values_for_type(x509.DNSName)
-    known += [str(address) for address in names.value.get_values_for_type(x509.IPAddress)]
-    if host in known:
-        return host
-    # Listening on all addresses, or on one that the certificate doesn't name.
-    nearest = [name for name in ("localhost", "127.0.0.1", "::1") if name in known]
-    return next(iter(nearest + [name for name in known if "*" not in name]), host)
-
-
-def _ca(plan: Plan) -> str | None:
-    """A certificate that has signed itself is its own authority."""
-    if plan.tls_cert is None:
-        return None
-    from cryptography import x509
-
-    certificate = x509.load_pem_x509_certificate(plan.tls_cert.read_bytes())
-    return str(plan.tls_cert.resolve()) if certificate.issuer == certificate.subject else None
-
-
 # -- the context ---------------------------------------------------------------------------------------
 
 
-def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
+async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
     """Make the context that leads here, or renew it where it no longer does. Make it the current one if there
-    is none."""
-    try:
-        found: Context | None = contexts.load(name)
-    except BadContext:
-        found = None
+    is none. ContextTaken if it is another terminal's."""
+    found = _found(name)
+    if found is not None and wanted.registry is None:
+        # What leads to a registry is not this terminal's to forget.
+        wanted = msgspec.structs.replace(
+            wanted,
+            registry=found.registry,
+            registry_token=found.registry_token,
+            operator_token=found.operator_token,
+        )
     if found is None or not _leads_here(terminal, found, wanted):
-        life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
-        token = terminal.issue_token(ADMIN, ["admin"], life)
-        save(name, msgspec.structs.replace(wanted, token=token))
+        if found is not None:
+            await _check_free(terminal, name, found, wanted)
+        save(name, msgspec.structs.replace(wanted, token=await _new_token(terminal)))
         log.info("context", name=name, url=wanted.url, made=found is None)
-        if found is not None and found.url != wanted.url:
+        if found is not None and found.url and found.url != wanted.url:
             log.warning("context moved", name=name, was=found.url, now=wanted.url)
     if contexts.current() is None:
         contexts.use(name)
 
 
+async def _new_token(terminal: Terminal) -> str:
+    now = terminal.broker.clock()
+    life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
+    token, token_id = terminal.authority.issue(now, ADMIN, ["admin"], life)
+    await terminal.operations.issued.remember(
+        IssuedToken(token_id, ADMIN, ["admin"], now, now + int(life * MICROSECONDS))
+    )
+    return token
+
+
+async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Context) -> None:
+    """Programs find their terminal by this context: they must not end up at another one unawares."""
+    ours = found.data is not None and found.data == wanted.data
+    if ours or _is_issued_here(terminal, found.token):
+        return  # a restart, perhaps on another port
+    if found.data is not None and (Path(found.data) / DATABASE).exists():
+        why = f"it is of the terminal that keeps its data in {found.data}"
+    elif found.url != wanted.url and await _is_in_use(found):
+        why = f"it leads to {found.url}"
+    else:
+        return
+    raise ContextTaken(
+        f"the context {name} is taken: {why}",
+        hint=f"give this one --context NAME, or 'landbridge context remove {name}' first",
+    )
+
+
+def _is_issued_here(terminal: Terminal, token: str) -> bool:
+    try:
+        terminal.authority.verify(terminal.broker.clock(), token)
+    except Unauthenticated:
+        return False
+    return True
+
+
+async def _is_in_use(context: Context) -> bool:
+    """Does a terminal take this context's token at its address? One on another machine, which ``up`` did not
+    make it for, may only be away."""
+    try:
+        if not contexts.is_loopback(contexts.parse_url(context.url).host):
+            return True
+        async with asyncio.timeout(ANSWER_WITHIN):
+            bus = await Bus(dial_of(context), context.token, name="landbridge up").open()
+            await bus.close()
+    except (BusError, TimeoutError):
+        return False
+    return True
+
+
 def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
-    if (found.url, found.ca) != (wanted.url, wanted.ca):
+    if msgspec.structs.replace(found, token=wanted.token) != wanted:
         return False
     now = terminal.broker.clock()
     try:
@@ -257,53 +324,22 @@ def dial_to(terminal: Terminal) -> Dial:
     return dial
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # they are ours
-
-
-class _Http:
-    """Metrics and health on a port of their own, in this loop."""
-
-    def __init__(self, plan: Plan, terminal: Terminal) -> None:
-        assert plan.http_port is not None
-        host = plan.host
-        try:
-            # Bound here: a port that is taken is an error of ours, and from now on connections can wait.
-            self._socket = socket.create_server(
-                (host, plan.http_port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-            )
-        except OSError as error:
-            raise TerminalUnreachable(
-                f"can't listen on {host}:{plan.http_port}: {error.strerror}",
-                hint="give --http-port another number, or 0 for no HTTP",
-            ) from None
-        port = self._socket.getsockname()[1]
-        self.url = _address(plan, "http", port)
-        config = uvicorn.Config(
-            Metrics(dial_to(terminal)),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=64,
-            timeout_graceful_shutdown=2,
-            ssl_certfile=plan.tls_cert,
-            ssl_keyfile=plan.tls_key,
-        )
-        self._server = _Server(config)
-        self._task = asyncio.ensure_future(self._server.serve([self._socket]))
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.error("http failed", exc_info=task.exception())
-
-    async def close(self) -> None:
-        self._server.should_exit = True
-        await asyncio.wait([self._task])
-        self._socket.close()
+def _http(
+    plan: Plan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> HttpPort | None:
+    if plan.http_port is None:
+        return None
+    registry = membership.app()
+    return HttpPort(
+        Site(dial_to(terminal), registry),
+        endpoint,
+        plan.http_port,
+        tls,
+        # Every terminal has a request that waits for a newer directory.
+        most=MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY,
+        hint="give --http-port another number, or 0 for no HTTP",
+    )

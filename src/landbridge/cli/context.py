@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from landbridge.cli import output
@@ -23,9 +24,19 @@ LIST = [
     Column("", "mark", style="green"),
     Column("Context", "name", style="cyan"),
     Column("URL", "url"),
+    Column("Registry", "registry"),
     Column("Trouble", "trouble", style="red"),
 ]
-SHOW = [Column("URL", "url"), Column("Token", "token"), Column("CA", "ca"), Column("File", "file")]
+SHOW = [
+    Column("URL", "url"),
+    Column("Token", "token"),
+    Column("CA", "ca"),
+    Column("Data", "data"),
+    Column("Registry", "registry"),
+    Column("Its credential", "registry_token"),
+    Column("Its operator's", "operator_token"),
+    Column("File", "file"),
+]
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
 
@@ -43,7 +54,10 @@ def list_contexts(json: Json = False) -> None:
     for name in contexts.names():
         row: dict[str, Any] = {"name": name, "current": name == current}
         try:
-            row["url"] = contexts.load(name).url
+            found = contexts.load(name)
+            row["url"] = found.url
+            if found.registry:
+                row["registry"] = found.registry
         except BadContext as error:
             row["trouble"] = str(error)
         rows.append(row)
@@ -51,7 +65,8 @@ def list_contexts(json: Json = False) -> None:
 
 
 def _list(rows: list[dict[str, Any]]) -> None:
-    columns = LIST if any("trouble" in row for row in rows) else LIST[:-1]
+    there = {key for row in rows for key in row}
+    columns = [column for column in LIST if column.key not in ("registry", "trouble") or column.key in there]
     marked = [{**row, "mark": "*" if row["current"] else " "} for row in rows]
     output.table(
         columns, marked, empty="no contexts yet: 'landbridge up' makes one, 'landbridge context add' too"
@@ -91,11 +106,19 @@ def show(
     if chosen is None:
         raise BadContext("no context is in use")
     found = contexts.load(chosen)
+
+    def shown(token: str | None) -> str | None:
+        return token if show_token or not token else mask(token)
+
     row = {
         "name": chosen,
         "url": found.url,
-        "token": found.token if show_token else mask(found.token),
+        "token": shown(found.token),
         "ca": found.ca,
+        "data": found.data,
+        "registry": found.registry,
+        "registry_token": shown(found.registry_token),
+        "operator_token": shown(found.operator_token),
         "file": str(contexts.home() / "contexts" / f"{chosen}.json"),
     }
     output.emit(row, lambda row: output.record(chosen, SHOW, row))
@@ -105,8 +128,8 @@ def show(
 def add(
     name: Name,
     url: Annotated[
-        str, typer.Option(metavar="URL", help="lb://127.0.0.1:7420, or lbs://host:7420 with TLS.")
-    ],
+        str | None, typer.Option(metavar="URL", help="lb://127.0.0.1:7420, or lbs://host:7420 with TLS.")
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -119,24 +142,60 @@ def add(
     ca: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificates to trust, for a CA of your own.")
     ] = None,
+    registry: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where a registry is, for what a customer sets up.")
+    ] = None,
+    registry_token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            envvar="LANDBRIDGE_REGISTRY_TOKEN",
+            help="The credential of the customer there; '-' as above.",
+            show_envvar=True,
+        ),
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="That credential is of the registry's operator.")
+    ] = False,
     use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
     json: Json = False,
 ) -> None:
-    """Add a context, or replace one.
+    """Add a context, or replace one. It leads to a terminal, to a registry, or to both.
 
     \b
     Examples:
       landbridge context add east --url lbs://east.example.com --token - < token.txt
+      landbridge context add acme --registry https://registry.example.com --registry-token - < token.txt
     """
-    contexts.parse_url(url)
+    if url is None and registry is None:
+        raise typer.BadParameter("give --url, --registry or both")
+    if url is not None:
+        contexts.parse_url(url)
+    if registry is not None:
+        _check_registry(registry)
     if ca is not None and not ca.is_file():
         raise BadContext(f"there is no file {ca}", hint="--ca wants certificates in PEM format")
-    found = Context(url, _token(token), None if ca is None else str(ca.resolve()))
+    found = Context(
+        url or "",
+        "" if url is None else _token(token),
+        None if ca is None else str(ca.resolve()),
+        registry=registry,
+    )
+    if registry is not None:
+        credential = _token(registry_token)
+        field = "operator_token" if operator else "registry_token"
+        found = msgspec.structs.replace(found, **{field: credential})
     save(name, found)
     if use or contexts.current() is None:
         contexts.use(name)
-    result = {"name": name, "url": url, "current": contexts.current() == name}
-    output.emit(result, lambda _: output.done(f"the context {name} is {url}"))
+    result = {"name": name, "url": found.url, "current": contexts.current() == name}
+    output.emit(result, lambda _: output.done(f"the context {name} is {url or registry}"))
+
+
+def _check_registry(url: str) -> None:
+    from landbridge.client.registry import RegistryClient
+
+    RegistryClient(url)  # refuses what can't be one; nothing is asked of it
 
 
 def _token(given: str | None) -> str:

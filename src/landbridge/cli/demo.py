@@ -1,7 +1,8 @@
 """``landbridge demo``: the main promises, shown on a real terminal process in a folder that is thrown away.
 
-Three acts: groups with different disciplines; a SIGKILL under load that loses and doubles nothing; a small
-measurement. It checks what it shows and exits with 1 if a promise was broken.
+One terminal in three acts: groups with different disciplines; a SIGKILL under load that loses and doubles
+nothing; a small measurement. Then five terminals (demo_crossing.py). It checks what it shows and exits with 1
+if a promise was broken.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import landbridge
+from landbridge.cli.demo_crossing import Crossing
 from landbridge.client.message import DeliveredBatch
 from landbridge.errors import BusError, LeaseLost
 
@@ -47,7 +49,7 @@ class Up:
         self.url = self.token = ""
 
     async def start(self) -> None:
-        arguments = ("up", "--json", "--port", str(self._port), "--http-port", "0", "--log-level", "error")
+        arguments = ["up", "--json", "--port", str(self._port), "--http-port", "0", "--log-level", "error"]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -81,6 +83,7 @@ class Demo:
         self._messages = messages
         self.facts: dict[str, Any] = {}
         self.broken: list[str] = []
+        self.crossing: Crossing | None = None
         #: Set when enough is under way for the kill to hurt.
         self._halfway = asyncio.Event()
 
@@ -104,6 +107,12 @@ class Demo:
                     await self._measure(bus)
             finally:
                 await up.stop()
+            self.crossing = Crossing(self._console, Path(folder) / "crossing")
+            try:
+                await self.crossing.run()
+            finally:
+                self.facts["crossing"] = self.crossing.facts
+                self.broken += self.crossing.broken
 
     # -- act one -----------------------------------------------------------------------------------
 
@@ -294,7 +303,7 @@ class Demo:
 
     def rows(self) -> list[tuple[str, str]]:
         facts, latency = self.facts, self.facts["latency"]
-        return [
+        rows = [
             ("orders sent and acked", f"{facts['sent']:,}"),
             ("in the log after the kill", f"{facts['stored']:,}"),
             ("lost", str(facts["lost"])),
@@ -306,6 +315,7 @@ class Demo:
             ("latency at 500 msg/s, p50", f"{latency[len(latency) // 2] * 1e3:.2f} ms"),
             ("latency at 500 msg/s, p99", f"{latency[len(latency) * 99 // 100] * 1e3:.2f} ms"),
         ]
+        return rows + (self.crossing.rows() if self.crossing is not None else [])
 
 
 async def _acked(batch: DeliveredBatch) -> bool:

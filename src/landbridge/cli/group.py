@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from landbridge.cli import output, units
-from landbridge.cli.options import ContextName, Group, Json, Topic, given, pairs
+from landbridge.cli import crossing_group, output, units
+from landbridge.cli.options import ContextName, Group, Json, Registry, Topic, given, pairs
 from landbridge.cli.output import Column
+from landbridge.core.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="Groups: the audiences of a topic. Each gets every message.")
 
@@ -85,10 +86,23 @@ MatchHeader = Annotated[
 ]
 
 
+#: TOPIC GROUP: of a topic, at one terminal. GROUP alone: a terminal group, in the registry.
+First = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="The topic's name; of a terminal group, its own.", show_default=False
+    ),
+]
+Second = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
+Terminals = Annotated[
+    list[str], typer.Argument(metavar="TERMINAL…", help="By name or id.", show_default=False)
+]
+
+
 @app.command()
 def create(
-    topic: Topic,
-    name: Group,
+    first: First,
+    second: Second = None,
     discipline: Discipline = None,
     ack_within: AckWithin = None,
     max_attempts: MaxAttempts = None,
@@ -108,15 +122,22 @@ def create(
         ),
     ] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="Or begin at this offset.")] = None,
+    terminal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERMINAL", help="Without a topic: where its consumers may be. Repeatable."),
+    ] = None,
     context: ContextName = None,
     json: Json = False,
 ) -> None:
     """Create a group. Creating one that is there with the same options changes nothing.
 
+    Without a topic it is a terminal group, in the registry, for the topics that cross LANs.
+
     \b
     Examples:
       landbridge group create orders billing --ack-within 1m --max-attempts 5
       landbridge group create orders eu --match-key 'eu-*' --from latest
+      landbridge group create billing --terminal tokyo --terminal osaka
     """
     from landbridge.cli.loop import ask
 
@@ -124,6 +145,14 @@ def create(
         discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match_key, match_header
     )
     begin = given(start=_start(start), offset=offset)
+    if second is None:
+        if options or begin:
+            raise typer.BadParameter("these options are for a group of a topic: give TOPIC GROUP")
+        crossing_group.create(context, first, terminal or [])
+        return
+    if terminal:
+        raise typer.BadParameter("--terminal is for a terminal group: give GROUP alone")
+    topic, name = first, second
     result = ask(context, "group.create", topic=topic, name=name, **options, **begin)
     output.emit(
         result, lambda group: output.done(f"the group {name} of {topic} is there, lag {group['lag']:,}")
@@ -195,6 +224,7 @@ def _start(start: str | float | None) -> str | int | None:
 @app.command("list")
 def list_groups(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic's.")] = None,
+    registry: Registry = False,
     context: ContextName = None,
     json: Json = False,
 ) -> None:
@@ -207,22 +237,43 @@ def list_groups(
     """
     from landbridge.cli.loop import ask_all
 
+    if registry:
+        if topic is not None:
+            raise typer.BadParameter("with --registry, all groups are listed: name no topic")
+        crossing_group.list_all(context)
+        return
     rows = ask_all(context, "group.list", "groups", **given(topic=topic))
     empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
     output.emit(rows, lambda rows: output.table(LIST, rows, empty=empty))
 
 
 @app.command()
-def show(topic: Topic, name: Group, context: ContextName = None, json: Json = False) -> None:
-    """Show a group: where it is, its options and its consumers.
+def show(
+    first: First,
+    second: Second = None,
+    registry: Registry = False,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Show a group: where it is, its options and its consumers. With --registry: its terminals and topics.
 
     \b
     Examples:
       landbridge group show orders billing
+      landbridge group show billing --registry
     """
     from landbridge.cli.loop import ask
 
-    output.emit(ask(context, "group.show", topic=topic, name=name), _show)
+    if _is_crossing(second, registry):
+        crossing_group.show(context, first)
+        return
+    output.emit(ask(context, "group.show", topic=first, name=second), _show)
+
+
+def _is_crossing(second: str | None, registry: bool) -> bool:
+    if registry == (second is not None):
+        raise typer.BadParameter("give TOPIC GROUP, or GROUP --registry for a terminal group")
+    return registry
 
 
 def _show(group: dict[str, Any]) -> None:
@@ -282,10 +333,13 @@ def seek(
     else:
         raise typer.BadParameter(f"{to!r} is neither an offset nor 'earliest' or 'latest'")
     result = ask(context, "group.seek", topic=topic, name=name, **target)
+    offset = target.get("to")
+    beyond = isinstance(offset, int) and offset > result["floor"]
+    ended = f", its end (there is no offset {offset:,} yet)" if beyond else ""
     output.emit(
         result,
         lambda group: output.done(
-            f"{name} goes on at offset {group['floor']:,} of {topic}, lag {group['lag']:,}"
+            f"{name} goes on at offset {group['floor']:,} of {topic}{ended}, lag {group['lag']:,}"
         ),
     )
 
@@ -302,15 +356,17 @@ def redrive(topic: Topic, name: Group, context: ContextName = None, json: Json =
 
     result = ask(context, "group.redrive", within=None, topic=topic, name=name)
     output.emit(
-        result, lambda result: output.done(f"{result['redriven']:,} messages redriven to {name} of {topic}")
+        result,
+        lambda result: output.done(f"{counted(result['redriven'], 'message')} redriven to {name} of {topic}"),
     )
 
 
 @app.command()
 def delete(
-    topic: Topic,
-    name: Group,
+    first: First,
+    second: Second = None,
     force: Annotated[bool, typer.Option("--force", help="Also if it hasn't settled everything.")] = False,
+    registry: Registry = False,
     context: ContextName = None,
     json: Json = False,
 ) -> None:
@@ -319,8 +375,42 @@ def delete(
     \b
     Examples:
       landbridge group delete orders billing
+      landbridge group delete billing --registry
     """
     from landbridge.cli.loop import ask
 
-    result = ask(context, "group.delete", topic=topic, name=name, force=force)
-    output.emit(result, lambda _: output.done(f"the group {name} of {topic} is deleted"))
+    if _is_crossing(second, registry):
+        crossing_group.delete(context, first, force=force)
+        return
+    result = ask(context, "group.delete", topic=first, name=second, force=force)
+    output.emit(result, lambda _: output.done(f"the group {second} of {first} is deleted"))
+
+
+@app.command("add-terminal")
+def add_terminal(name: Group, terminal: Terminals, context: ContextName = None, json: Json = False) -> None:
+    """Add terminals to a terminal group, in the registry: its consumers may be there.
+
+    \b
+    Examples:
+      landbridge group add-terminal billing tokyo osaka
+    """
+    crossing_group.add_terminals(context, name, terminal)
+
+
+@app.command("remove-terminal")
+def remove_terminal(
+    name: Group,
+    terminal: Terminals,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also with messages on their way: they are given up.")
+    ] = False,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Take terminals out of a terminal group, in the registry.
+
+    \b
+    Examples:
+      landbridge group remove-terminal billing osaka
+    """
+    crossing_group.remove_terminals(context, name, terminal, force=force)

@@ -29,6 +29,7 @@ from landbridge.errors import BusError
 Refusal: type[Exception] = typer.BadParameter.__mro__[2]
 
 MESSAGES, SETUP, TERMINAL = "Messages", "Topics, groups, access", "The terminal"
+CROSSING = "Across LANs"
 
 #: name → (module, what in it, panel of the help). In the order of the help. Only what a command line names is
 #: imported and built: that is half of the time that a short command takes.
@@ -40,12 +41,34 @@ COMMANDS = {
     "group": ("group", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),
+    "registry": ("registry", "registry", CROSSING),
+    "customer": ("customer", "app", CROSSING),
+    "terminal": ("terminal", "app", CROSSING),
+    "key": ("key", "app", CROSSING),
+    "route": ("route", "app", CROSSING),
+    "topology": ("topology", "topology", CROSSING),
+    "network": ("topology", "network", CROSSING),
+    "where": ("message", "where", CROSSING),
+    "why": ("message", "why", CROSSING),
     "up": ("up", "up", TERMINAL),
+    "events": ("events", "events", TERMINAL),
     "demo": ("main", "demo", TERMINAL),
+    "console-shell": ("console_shell", "console_shell", TERMINAL),
     "status": ("status", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),
     "doctor": ("doctor", "doctor", TERMINAL),
     "version": ("main", "version", TERMINAL),
+}
+
+#: The seven steps to the first message by the names of their operations. They run, and aren't in the help.
+STEPS = {
+    "createMessageBusCustomer": ("steps", "create_message_bus_customer", CROSSING),
+    "createTerminal": ("steps", "create_terminal", CROSSING),
+    "createTerminalGroup": ("steps", "create_terminal_group", CROSSING),
+    "addTerminalToGroup": ("steps", "add_terminal_to_group", CROSSING),
+    "createMessageBusTopic": ("steps", "create_message_bus_topic", CROSSING),
+    "addGroupToTopic": ("steps", "add_group_to_topic", CROSSING),
+    "sendMessage": ("steps", "send_message", MESSAGES),
 }
 
 if TYPE_CHECKING:
@@ -77,7 +100,7 @@ def build(names: Iterable[str]) -> typer.Typer:
     )
     built.callback()(landbridge)
     for name in names:
-        module, attribute, panel = COMMANDS[name]
+        module, attribute, panel = (COMMANDS | STEPS)[name]
         command = getattr(import_module(f"landbridge.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
             built.add_typer(command, name=name, rich_help_panel=panel)
@@ -134,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     output.choice.json = "--json" in own
     # A name that isn't one, an option or a shell that wants completions: then it takes them all.
-    known = bool(arguments) and arguments[0] in COMMANDS
+    known = bool(arguments) and arguments[0] in COMMANDS | STEPS
     names = arguments[:1] if known and "_LANDBRIDGE_COMPLETE" not in os.environ else COMMANDS
     try:
         command = get_command(build(names))

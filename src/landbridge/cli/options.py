@@ -25,6 +25,9 @@ ContextName = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="Use this context instead of the current one."),
 ]
+Registry = Annotated[
+    bool, typer.Option("--registry", help="The registry's, which is known at all terminals of the customer.")
+]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
 

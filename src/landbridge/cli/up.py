@@ -11,7 +11,7 @@ from landbridge.cli import output
 from landbridge.cli.options import Json, data_folder
 
 if TYPE_CHECKING:
-    from landbridge.cli.assembly import Ready
+    from landbridge.cli.assembly import Plan, Ready
 
 
 def up(
@@ -30,14 +30,23 @@ def up(
     http_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of /metrics and /healthz; 0 for none.")
     ] = 7480,
+    registry: Annotated[
+        bool,
+        typer.Option(
+            "--registry/--no-registry",
+            help="Have a registry on the HTTP port, so that other terminals can be added.",
+        ),
+    ] = True,
     name: Annotated[str, typer.Option(help="What the terminal calls itself.")] = "terminal",
     context: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The context to make for it. Give a second terminal another one."),
+        typer.Option(metavar="NAME", help="The context to make for it. A second terminal wants another one."),
     ] = "local",
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set a limit, e.g. max_payload=8000000. Repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Set a limit, e.g. max_payload=8MiB or hello_within=5s. Repeatable."
+        ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
@@ -51,6 +60,19 @@ def up(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="How much is logged, to stderr.")
     ] = "info",
+    events: Annotated[
+        bool, typer.Option("--events", help="Also pass events on, as 'landbridge events' does.")
+    ] = False,
+    event_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --events: where the source connects.")
+    ] = 9090,
+    client_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --events: where the clients connect.")
+    ] = 9099,
+    event_topic: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="With --events: pass them through topics.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
@@ -65,6 +87,7 @@ def up(
 
     logs.configure(log_level)
     from landbridge.cli import assembly
+    from landbridge.cli.events import EventsPlan
     from landbridge.cli.loop import run
 
     plan = assembly.Plan(
@@ -78,11 +101,26 @@ def up(
         tls_cert=tls_cert,
         tls_key=tls_key,
         auto_create=auto_create,
+        # On this machine alone, wherever the terminal listens: the protocol has no credentials.
+        events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
+        if events
+        else None,
     )
-    run(assembly.serve(plan, _announce))
+    run(_serve(plan, with_registry=registry and plan.http_port is not None))
 
 
-def _announce(ready: Ready) -> None:
+async def _serve(plan: Plan, *, with_registry: bool) -> None:
+    from landbridge.cli import assembly
+
+    membership = None
+    if with_registry:
+        from landbridge.cli.embedded import Embedded
+
+        membership = Embedded(plan.data)
+    await assembly.serve(plan, announce, membership)
+
+
+def announce(ready: Ready) -> None:
     if output.choice.json:
         output.write_json(ready)
         return
@@ -97,6 +135,8 @@ def _announce(ready: Ready) -> None:
         "data": ready.data or "in memory",
         "context": ready.context,
         "http": ready.http or "off",
+        **({"registry": ready.registry} if ready.registry else {}),
+        **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():
         for fact, value in facts.items():

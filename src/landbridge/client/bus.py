@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from landbridge.client.context import resolve
+from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.link import Dial, Link, dial_of, open_link
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
@@ -363,6 +364,24 @@ class Bus:
         number = self._next_subscription
         self._next_subscription += 1
         return Subscription(self, number, topic, group, prefetch, start)
+
+    # -- bulk --------------------------------------------------------------------------------------
+
+    async def fetch(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Stretch:
+        """Read a topic's log by offset, as no group: nothing is settled, delayed, expired or left out."""
+        check_name(topic, "topic")
+        frame, tail = await self.call_on_link(lambda request: frames.Fetch(request, topic, offset, max_bytes))
+        return stretch(frame, tail)
+
+    async def stage(self, stage: str, topic: str, data: bytes) -> tuple[int, int]:
+        """Put a batch for a topic on a stage, where nobody sees it until ``stage.commit``. Returns the number
+        of the stage's log and the first offset there. After a lost answer it may be there twice, and only
+        the one that was answered counts."""
+        if len(data) > self.max_batch:
+            raise TooLarge(f"a batch of {len(data)} bytes, the terminal takes {self.max_batch}")
+        answer = await self.call_on_link(lambda request: frames.Stage(request, stage, topic), data)
+        log, first = answer.result
+        return log, first
 
     # -- everything else ---------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
 
-#: Called with the answer, or with what went wrong.
-Answer: TypeAlias = Callable[[Frame | BusError], None]
+#: Called with the answer (a frame; a Fetched with its tail, as a pair), or with what went wrong.
+Answer: TypeAlias = Callable[[Any], None]
 Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
 
 HELLO_WITHIN = 10.0
@@ -100,6 +100,8 @@ class Link(asyncio.Protocol):
         if answer is not None:
             if isinstance(frame, frames.Refused):
                 answer(from_wire(frame.code, frame.message, frame.hint))
+            elif isinstance(frame, frames.Fetched):
+                answer((frame, tail))
             else:
                 answer(frame)
         elif isinstance(frame, frames.Refused):
@@ -128,7 +130,7 @@ class Link(asyncio.Protocol):
             raise Disconnected(f"the connection was ended: {self._closing}")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def answer(result: Frame | BusError) -> None:
+        def answer(result: Any) -> None:
             if done.done():
                 return
             if isinstance(result, BusError):

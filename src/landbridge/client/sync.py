@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from landbridge.client import bus as asynchronous
 from landbridge.client.bus import Receipt
+from landbridge.client.fetch import Stretch
 from landbridge.client.message import DeliveredBatch as AsyncBatch
 from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
@@ -40,12 +41,15 @@ class _Loop:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             if self._stopped:
                 coroutine.close()
                 raise Disconnected("the bus was closed")
-            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = self.submit(coroutine)
         try:
             return future.result()
         except CancelledError:  # by ``stop``, in another thread
@@ -293,6 +297,32 @@ class Bus:
 
     def transaction(self) -> Transaction:
         return Transaction(self._loop, self._bus.transaction())
+
+    def fetch(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Stretch:
+        return self.fetch_soon(topic, offset, max_bytes).result()
+
+    def fetch_soon(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Future[Stretch]:
+        """As ``fetch``, under way while something else is done."""
+        return self._loop.submit(self._bus.fetch(topic, offset, max_bytes))
+
+    def stage_soon(self, stage: str, topic: str, data: bytes) -> Future[tuple[int, int]]:
+        return self._loop.submit(self._bus.stage(stage, topic, data))
+
+    def new_id(self) -> bytes:
+        """A UUIDv7."""
+        id: bytes = self._bus.new_id()
+        return id
+
+    @property
+    def closed(self) -> BusError | None:
+        """Why the bus is of no more use; None while it is."""
+        closed: BusError | None = self._bus.closed
+        return closed
+
+    @property
+    def max_batch(self) -> int:
+        """Bytes of a batch that the terminal takes."""
+        return int(self._bus.max_batch)
 
     def call(self, op: str, /, **args: Any) -> Any:
         return self._loop.call(lambda: self._bus.call(op, **args))

@@ -465,13 +465,18 @@ class Delivery:
                 self.condemned[offset] = condemned[offset]
                 self.cursor.tried(offset, max(condemned[offset].attempts, self.policy.max_attempts), 0)
 
-    def withdraw(self, offset: int) -> bool:
-        """Settle a message that no consumer has seen; False if one has, or it is settled."""
+    def is_unseen(self, offset: int) -> bool:
+        """Is it neither settled nor in a consumer's hands, now or before?"""
         here = [(offset, offset + 1)]
         if offset in self.cursor.tries or not intersect(list(self.cursor.unsettled(offset + 1)), here):
             return False
-        if any(intersect(lease.remaining, here) for lease in self.leases.values()):
+        return not any(intersect(lease.remaining, here) for lease in self.leases.values())
+
+    def withdraw(self, offset: int) -> bool:
+        """Settle a message that no consumer has seen; False if one has, or it is settled."""
+        if not self.is_unseen(offset):
             return False
+        here = [(offset, offset + 1)]
         self._pending.remove(offset, offset + 1)
         self._delayed = [item for item in self._delayed if item[1] != offset]
         heapq.heapify(self._delayed)

@@ -190,6 +190,8 @@ class Graph:
     def dominators(self, source: str) -> dict[str, str]:
         """Terminal → the last one that every path to it from the source goes through; the source itself, if
         there is no other such one. Only those that can be reached."""
+        if source not in self._indices:
+            return {}
         graph: rustworkx.PyDiGraph[int, None] = rustworkx.PyDiGraph()
         graph.add_nodes_from(range(len(self._names)))
         graph.add_edges_from_no_data([(tail, at) for at, tails in enumerate(self._into) for tail in tails])

@@ -17,7 +17,7 @@ from enum import Enum
 
 import msgspec
 
-from landbridge.core.ranges import Range, RangeSet, normalise, subtract
+from landbridge.core.ranges import Range, RangeSet, intersect, normalise, subtract
 
 
 class Verdict(Enum):
@@ -30,6 +30,8 @@ class Verdict(Enum):
 class _Group(msgspec.Struct, array_like=True):
     floor: int
     runs: list[Range]
+    given_back: list[Range] = []
+    epoch: int = 0
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -51,6 +53,10 @@ class Inbound:
         #: Group → the floor below which everything is here or isn't meant for it, and what is here above.
         self._floors: dict[str, int] = {}
         self._here: dict[str, RangeSet] = {}
+        #: Group → what lies below the floor and was given back: if it is sent again, it is wanted again.
+        self._given_back: dict[str, RangeSet] = {}
+        #: Group → the epoch of the last shipment that was for it.
+        self._epochs: dict[str, int] = {}
 
     def judge(self, epoch: int, sequence: int, oldest: int) -> Verdict:
         """``oldest``: everything before it has arrived, says the source. We may have forgotten it."""
@@ -64,9 +70,14 @@ class Inbound:
     def fresh(self, group: str, runs: Iterable[Range]) -> list[Range]:
         """Of these offsets, those that the group has not got yet."""
         floor = self._floors.get(group, 0)
-        wanted = [(max(first, floor), end) for first, end in normalise(runs) if end > floor]
-        here = self._here.get(group)
-        return subtract(wanted, list(here)) if here else wanted
+        runs = normalise(runs)
+        wanted = [(max(first, floor), end) for first, end in runs if end > floor]
+        here, given_back = self._here.get(group), self._given_back.get(group)
+        if here:
+            wanted = subtract(wanted, list(here))
+        if given_back:
+            wanted = normalise([*intersect(list(given_back), runs), *wanted])
+        return wanted
 
     def apply(self, epoch: int, sequence: int, groups: dict[str, int], runs: Iterable[Range]) -> None:
         """The shipment, which is the next one, is being stored. ``groups``: with their floors."""
@@ -75,20 +86,46 @@ class Inbound:
             here = self._here.setdefault(group, RangeSet())
             for first, end in came:
                 here.add(first, end)
+            if (given_back := self._given_back.get(group)) is not None:
+                for first, end in [(0, floor), *came]:
+                    given_back.remove(first, end)
             self._raise_floor(group, floor)
+            self._epochs[group] = epoch
         self.epoch, self.next = epoch, sequence + 1
+
+    def has_come_back(self, group: str, epoch: int) -> bool:
+        """Was anything sent for the group in this epoch or later? Then its messages are for this terminal
+        again, and an order to give them back that was written before is void."""
+        return self._epochs.get(group, 0) >= epoch
+
+    def give_back(self, group: str, runs: Iterable[Range]) -> None:
+        """The group has let go of these: another terminal gets them, or this one again."""
+        floor = self._floors.get(group, 0)
+        here = self._here.setdefault(group, RangeSet())
+        for first, end in normalise(runs):
+            here.remove(first, end)
+            if first < floor:
+                self._given_back.setdefault(group, RangeSet()).add(first, min(end, floor))
 
     def _raise_floor(self, group: str, floor: int) -> None:
         here = self._here[group]
         floor = max(floor, self._floors.get(group, 0))
         at = here.range_at(floor)
-        if at is not None:
+        if at is not None and at[0] <= floor:  # else it is a later one, and what lies before it isn't here
             floor = at[1]
         here.remove(0, floor)
         self._floors[group] = floor
 
     def encode(self) -> bytes:
-        groups = {name: _Group(self._floors.get(name, 0), list(here)) for name, here in self._here.items()}
+        groups = {
+            name: _Group(
+                self._floors.get(name, 0),
+                list(here),
+                list(self._given_back.get(name, ())),
+                self._epochs.get(name, 0),
+            )
+            for name, here in self._here.items()
+        }
         return _encode(_State(self.epoch, self.next, groups))
 
     @classmethod
@@ -99,4 +136,6 @@ class Inbound:
         for name, group in state.groups.items():
             found._floors[name] = group.floor
             found._here[name] = RangeSet(group.runs)
+            found._given_back[name] = RangeSet(group.given_back)
+            found._epochs[name] = group.epoch
         return found

@@ -110,6 +110,9 @@ class Withdraw(msgspec.Struct, array_like=True, frozen=True, tag=3):
     incarnation: int
     group: str
     runs: list[Range]
+    #: The new epoch. If something for the group has come in it, the source has changed its mind again, and
+    #: this word is late.
+    epoch: int
 
 
 class Withdrawn(msgspec.Struct, array_like=True, frozen=True, tag=4):

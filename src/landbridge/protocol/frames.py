@@ -144,6 +144,26 @@ class Prove(Frame, tag=13, frozen=True):
     signature: Annotated[bytes, Meta(max_length=128)]
 
 
+class Fetch(Frame, tag=14, frozen=True):
+    """Read a topic's log by offset, as no group: nothing is leased, settled or left out. Answered by Fetched
+    or Refused."""
+
+    request: Natural
+    topic: Text
+    offset: Natural
+    #: Of batches; the first one comes whatever its size, and no frame is larger than max_frame.
+    max_bytes: Annotated[int, Meta(ge=1, le=(1 << 40))]
+
+
+class Stage(Frame, tag=15, frozen=True):
+    """Tail: a batch for a topic, stored where nobody sees it until ``stage.commit`` publishes it. Answered by
+    Done with (number of the stage's log, first offset there), or Refused."""
+
+    request: Natural
+    stage: Text
+    topic: Text
+
+
 # -- from the one that listens ------------------------------------------------------------------------
 
 
@@ -227,6 +247,16 @@ class Linked(Frame, tag=41, frozen=True):
     max_frame: int
 
 
+class Fetched(Frame, tag=42, frozen=True):
+    """Tail: the batches, one after the other, as they stand in the log. None at its end."""
+
+    request: Natural
+    first: Natural  #: of the log: the oldest offset that it still has
+    end: Natural  #: of the log
+    #: First offset, messages, bytes in the tail, and the terminal where it was published, "" for this one.
+    batches: list[tuple[Natural, Natural, Natural, str]]
+
+
 # -- on a link, from either side ----------------------------------------------------------------------
 
 Terminal = Annotated[str, Meta(max_length=64)]
@@ -296,8 +326,11 @@ Asked: TypeAlias = (
     | Bye
     | Join
     | Prove
+    | Closing
+    | Fetch
+    | Stage
 )
 Answered: TypeAlias = (
-    Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked
+    Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked | Fetched
 )
 OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | Directory | Closing

@@ -45,7 +45,7 @@ class State(Enum):
 #: What each role may receive in each state. Anything else is the peer's fault and ends the connection.
 _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
     (Role.TERMINAL, State.OPENING): (frames.Hello, frames.Join),
-    (Role.TERMINAL, State.JOINING): (frames.Prove,),
+    (Role.TERMINAL, State.JOINING): (frames.Prove, frames.Closing),
     (Role.TERMINAL, State.OPEN): (
         frames.Publish,
         frames.Settle,
@@ -57,6 +57,8 @@ _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Renew,
         frames.Ping,
         frames.Bye,
+        frames.Fetch,
+        frames.Stage,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
     (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
@@ -68,6 +70,7 @@ _WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Subscribed,
         frames.Lost,
         frames.Closing,
+        frames.Fetched,
     ),
 }
 
@@ -88,7 +91,7 @@ _DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
     Role.CLIENT: msgspec.msgpack.Decoder(frames.Answered),
 }
 _DECODE_ON_LINK = msgspec.msgpack.Decoder(frames.OnLink).decode
-_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver, frames.Carry)
+_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver, frames.Carry, frames.Fetched, frames.Stage)
 
 
 class Session:

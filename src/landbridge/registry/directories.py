@@ -5,7 +5,6 @@ one.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -25,14 +24,14 @@ class Directories:
         self._registry = registry
         #: Customer → (version, directory), the newest that was asked for.
         self._signed: dict[str, tuple[int, SignedDirectory]] = {}
-        #: Terminal → requests of it that wait.
-        self._waiting: Counter[str] = Counter()
+        #: Terminal → its requests that wait, oldest first; set to send one away.
+        self._waiting: dict[str, list[asyncio.Event]] = {}
         self._closing = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        return self._waiting.total()
+        return sum(map(len, self._waiting.values()))
 
     def signed(self, account: Account) -> SignedDirectory:
         version = account.customer.version
@@ -75,17 +74,23 @@ class Directories:
 
     async def _wait(self, account: Account, terminal: str, version: int, wait: float) -> None:
         limits = self._registry.limits
-        if self.waiting >= limits.max_waiting or self._waiting[terminal] >= limits.max_waiting_each:
+        own = self._waiting.setdefault(terminal, [])
+        if len(own) >= limits.max_waiting_each:
+            # Whoever asks again has most likely hung up on its earlier question, which nobody has told us.
+            own.pop(0).set()
+        if self.waiting >= limits.max_waiting:
             raise LimitReached("too many requests wait for a newer directory already", hint="ask with wait=0")
-        self._waiting[terminal] += 1
-        waiters = [asyncio.ensure_future(event.wait()) for event in (account.news, self._closing)]
+        replaced = asyncio.Event()
+        own.append(replaced)
+        waiters = [asyncio.ensure_future(event.wait()) for event in (account.news, self._closing, replaced)]
         try:
             await asyncio.wait(waiters, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for waiter in waiters:
                 waiter.cancel()
-            self._waiting[terminal] -= 1
-            if not self._waiting[terminal]:
+            if replaced in own:
+                own.remove(replaced)
+            if not own and self._waiting.get(terminal) is own:
                 del self._waiting[terminal]
         if self._closing.is_set():
             raise ShuttingDown("the registry is shutting down")

@@ -8,7 +8,7 @@ put on a shelf as it is: stored, so the hop before may forget it, but not confir
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +55,12 @@ KEY_AGAIN, KEY_AGAIN_MOST = 1.0, 15.0
 #: Seconds that a question is kept; whoever wants to know asks again.
 WATCH_FOR = 10.0
 MOST_WATCHES = 10_000
+#: Seconds after which a shipment that waits for one before it counts as given up by its source, which would
+#: have sent it again each minute.
+UNHEARD_FOR = 300.0
+#: Seconds that a shipment is held in memory before it goes to the shelf, and bytes of all that are.
+HELD_FOR = 0.5
+MOST_HELD = 32 << 20
 #: Seconds that a gap may last before its source is asked to fill it, and between two such questions.
 MISSING_AFTER = 1.0
 #: Shipments that are asked for at once.
@@ -75,6 +81,19 @@ class Waiting(NamedTuple):
     place: int
     header: Header
     parcel: Parcel
+    #: When it last came, microseconds: its source sends it again until it has arrived.
+    heard_at: int
+
+
+class Held(NamedTuple):
+    """A shipment in memory, which the hop before has to keep until ``decide``."""
+
+    parcel: Parcel
+    header: Header
+    manifest: Manifest
+    data: memoryview
+    decide: Fate
+    since: int
 
 
 class Totals(msgspec.Struct):
@@ -109,6 +128,10 @@ class Arrivals:
         #: Source → the sequence number that is missing, and since when, or when it was last asked for.
         self._gaps: dict[Source, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._swept_at = 0
+        #: Source → (epoch, sequence) → what is held in memory; and the bytes of all of them.
+        self._held: dict[Source, dict[tuple[int, int], Held]] = {}
+        self._held_bytes = 0
 
     async def open(self) -> None:
         for place, parcel in await self._shelf.load():
@@ -155,6 +178,7 @@ class Arrivals:
         verdict = self._inbound(source).judge(header.epoch, header.sequence, manifest.oldest)
         if verdict is Verdict.NEXT and self.opener.has(parcel.source, header.seal_id, self._now()):
             self._apply(source, parcel, header, manifest, data, None, decide)
+            self._next(source)
         elif verdict is Verdict.REPEATED:
             self.totals.repeated += 1
             decide(None)
@@ -163,8 +187,33 @@ class Arrivals:
             decide(None)
         elif (header.epoch, header.sequence) in self.waiting.get(source, {}):
             decide(None)  # a repeat of one that waits
-        else:
+            key = (header.epoch, header.sequence)
+            self.waiting[source][key] = self.waiting[source][key]._replace(heard_at=self._now())
+        elif self._held_bytes + len(data) > MOST_HELD:
             self._put_on_shelf(parcel, header, manifest, data, decide)
+        else:
+            self._hold(source, verdict, Held(parcel, header, manifest, data, decide, self._now()))
+
+    def _hold(self, source: Source, verdict: Verdict, held: Held) -> None:
+        """Keep it in memory for a moment: mostly its key, or the one before it, is as good as here. Until
+        then it is still the hop's to keep."""
+        key = (held.header.epoch, held.header.sequence)
+        twin = self._held.setdefault(source, {}).get(key)
+        if twin is not None:
+            held.decide(None)  # the other copy is in the hands of the hop that it came from
+            return
+        self._held[source][key] = held
+        self._held_bytes += len(held.data)
+        if verdict is Verdict.NEXT:
+            self._next(source)
+
+    def _let_go(self, source: Source, key: tuple[int, int]) -> Held | None:
+        found = self._held.get(source, {}).pop(key, None)
+        if found is not None:
+            self._held_bytes -= len(found.data)
+            if not self._held[source]:
+                del self._held[source]
+        return found
 
     def _put_on_shelf(
         self, parcel: Parcel, header: Header, manifest: Manifest, data: memoryview, decide: Fate
@@ -185,17 +234,19 @@ class Arrivals:
         twin = waiting.get((header.epoch, header.sequence))
         if twin is not None:
             self._shelf.remove(twin.place)
-        waiting[header.epoch, header.sequence] = Waiting(place, header, parcel)
+        waiting[header.epoch, header.sequence] = Waiting(place, header, parcel, self._now())
         return source
 
     def _next(self, source: Source) -> None:
-        """Is what comes next among those on the shelf?"""
+        """Is what comes next among those that are here already?"""
+        while source in self._held and self._next_held(source):
+            pass
         waiting = self.waiting.get(source)
         if not waiting:
             self.waiting.pop(source, None)
             return
         inbound = self._inbound(source)
-        for key in sorted(waiting):
+        for key in _candidates(waiting, inbound):
             found = waiting[key]
             manifest = decode_manifest(found.header.meta)
             verdict = inbound.judge(*key, manifest.oldest)
@@ -208,13 +259,38 @@ class Arrivals:
                     self._arrived(source, found.header)
                 continue
             if not self.opener.has(source.terminal, found.header.seal_id, self._now()):
-                self._fetch_key(source, found)
+                self._fetch_key(source, found.header, found.parcel)
                 return
             del waiting[key]
             self._run(self._apply_from_shelf(source, found, manifest))
             return
         if not waiting:
             del self.waiting[source]
+
+    def _next_held(self, source: Source) -> bool:
+        """The same for those in memory. True if one was dealt with, so that another may come next."""
+        inbound = self._inbound(source)
+        held = self._held[source]
+        for key in _candidates(held, inbound):
+            found = held[key]
+            verdict = inbound.judge(*key, found.manifest.oldest)
+            if verdict is Verdict.EARLY:
+                continue
+            if verdict is Verdict.NEXT:
+                if not self.opener.has(source.terminal, found.header.seal_id, self._now()):
+                    self._fetch_key(source, found.header, found.parcel)
+                    return False
+                self._let_go(source, key)
+                self._apply(
+                    source, found.parcel, found.header, found.manifest, found.data, None, found.decide
+                )
+                return True
+            self._let_go(source, key)
+            found.decide(None)
+            if verdict is Verdict.REPEATED:
+                self._arrived(source, found.header)
+            return True
+        return False
 
     async def _apply_from_shelf(self, source: Source, found: Waiting, manifest: Manifest) -> None:
         try:
@@ -223,7 +299,14 @@ class Arrivals:
             self._refuse(found.parcel, error)
             self._shelf.remove(found.place)
             return
+        key = (found.header.epoch, found.header.sequence)
+        if self._inbound(source).judge(*key, manifest.oldest) is not Verdict.NEXT:
+            # A repeat of it has overtaken it while it was read: applied now, it would turn the order back.
+            self.waiting.setdefault(source, {})[key] = found
+            self._next(source)
+            return
         self._apply(source, found.parcel, found.header, manifest, data, found, lambda _: None)
+        self._next(source)
 
     def _inbound(self, source: Source) -> Inbound:
         found = self._inbounds.get(source)
@@ -284,8 +367,6 @@ class Arrivals:
             decide(error.code)
 
         self._broker.committer.put(work, refuse)
-        if source in self.waiting:
-            self._next(source)
 
     def _again(
         self,
@@ -385,14 +466,13 @@ class Arrivals:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("crash", exc_info=error)
 
-    def _fetch_key(self, source: Source, waiting: Waiting) -> None:
-        key = (source.terminal, waiting.header.seal_id)
+    def _fetch_key(self, source: Source, header: Header, parcel: Parcel) -> None:
+        key = (source.terminal, header.seal_id)
         if key not in self._fetching:
-            self._fetching[key] = asyncio.ensure_future(self._fetch(source, waiting, key))
+            self._fetching[key] = asyncio.ensure_future(self._fetch(source, header, parcel, key))
 
-    async def _fetch(self, source: Source, waiting: Waiting, key: tuple[str, bytes]) -> None:
+    async def _fetch(self, source: Source, header: Header, parcel: Parcel, key: tuple[str, bytes]) -> None:
         """Redeem a ticket, renewing it first where that is needed and allowed."""
-        header = waiting.header
         backoff = KEY_AGAIN
         try:
             while True:
@@ -404,12 +484,12 @@ class Arrivals:
                     await asyncio.sleep(backoff)
                     backoff = min(2 * backoff, KEY_AGAIN_MOST)
                 except BusError as error:
-                    self._cannot_open(source, waiting, error)
+                    self._cannot_open(source, header, parcel, error)
                     return
         finally:
             del self._fetching[key]
             self.missing_keys.pop(key, None)
-        for other in list(self.waiting):
+        for other in [*self._held, *self.waiting]:
             if other.terminal == source.terminal:
                 self._next(other)
 
@@ -424,13 +504,16 @@ class Arrivals:
         self.opener.learn(header, release, self._now())
         self.totals.redeemed += 1
 
-    def _cannot_open(self, source: Source, waiting: Waiting, error: BusError) -> None:
+    def _cannot_open(self, source: Source, header: Header, parcel: Parcel, error: BusError) -> None:
         """The registry says no. Its source is asked to seal it again, or to give it up."""
-        header = waiting.header
-        self._refuse(waiting.parcel, error)
-        found = self.waiting.get(source, {}).pop((header.epoch, header.sequence), None)
+        self._refuse(parcel, error)
+        key = (header.epoch, header.sequence)
+        found = self.waiting.get(source, {}).pop(key, None)
         if found is not None:
             self._shelf.remove(found.place)
+        held = self._let_go(source, key)
+        if held is not None:
+            held.decide(None)
         if isinstance(error, TicketExpired | TicketRefused):
             entry = self._network.topics.get(source.topic)
             dead = isinstance(error, TicketExpired) and entry is not None and entry.late_open == "never"
@@ -514,23 +597,78 @@ class Arrivals:
             return
         source = Source(terminal, message.topic, message.incarnation)
         places = await self._locate(group, source, normalise(message.runs))
-        delivery = group.catch_up()
-        taken = {place for place, _ in places.values() if delivery.withdraw(place)}
-        late = [(offset, offset + 1) for offset, (place, _) in places.items() if place not in taken]
-        group.changed()
-        self._network.note(
-            "withdraw", topic=message.topic, group=message.group, messages=len(taken), who=terminal
-        )
-        self._network.say(
-            terminal, Withdrawn(message.topic, message.incarnation, message.group, normalise(late))
-        )
+        group.catch_up()
+        wanted: dict[int, int] = {}
+        if not self._inbound(source).has_come_back(message.group, message.epoch):
+            wanted = {o: place for o, (place, _) in places.items() if group.delivery.is_unseen(place)}
+        self._give_back(source, group, wanted, set(places))
+
+    def _give_back(self, source: Source, group: Group, wanted: dict[int, int], found: set[int]) -> None:
+        """The cursor and the ledger let go in one commit: what the cursor has settled and the ledger still
+        knew would never be taken again if it came again. So the cursor moves only when the commit is formed;
+        what a consumer has got by then comes twice, which is better than never. ``wanted``: offset at the
+        source → offset here. ``found``: all offsets that are here."""
+        inbound = self._inbound(source)
+        inbound.give_back(group.name, [(offset, offset + 1) for offset in wanted])
+        state = inbound.encode()
+        generation = self._generations.get(source, 0)
+        taken: dict[int, int] = {}
+
+        def work(commit: Commit) -> None:
+            if self._generations.get(source, 0) != generation:
+                raise Unavailable("a shipment before this could not be stored")
+            taken.update({o: place for o, place in wanted.items() if group.delivery.withdraw(place)})
+            group.save(commit)
+            commit.writes.append(PutLedger(group.topic.log.number, _ledger_key(source), state))
+            commit.after.append(done)
+
+        def done() -> None:
+            self._network.note(
+                "withdraw", topic=source.topic, group=group.name, messages=len(taken), who=source.terminal
+            )
+            late = normalise((offset, offset + 1) for offset in found - taken.keys())
+            self._network.say(source.terminal, Withdrawn(source.topic, source.incarnation, group.name, late))
+
+        def refuse(error: BusError) -> None:
+            self._generations[source] = generation + 1
+            self._inbounds.pop(source, None)
+            group.unsettle(normalise((place, place + 1) for place in taken.values()))
+
+        self._broker.committer.put(work, refuse)
+
+    # -- time --------------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
         self.opener.advance(now)
+        self._shelve(now)
+        if not 0 <= now - self._swept_at < UNHEARD_FOR * SECOND / 10:
+            self._swept_at = now
+            self._sweep(now)
         self._gaps = {source: gap for source, gap in self._gaps.items() if source in self.waiting}
         for source, waiting in self.waiting.items():
             if waiting:
                 self._look_for_gap(now, source, *min(waiting))
+
+    def _shelve(self, now: int) -> None:
+        """What has been held for long enough is stored, so that the hop before may forget it."""
+        for source, held in list(self._held.items()):
+            for key, found in list(held.items()):
+                if now - found.since > HELD_FOR * SECOND:
+                    self._let_go(source, key)
+                    self._put_on_shelf(found.parcel, found.header, found.manifest, found.data, found.decide)
+
+    def _sweep(self, now: int) -> None:
+        """Drop from the shelf what waits for one before it and is no longer sent again: its source has begun
+        a new epoch and perhaps has nothing for us in it. If it hasn't, it still has the messages."""
+        for source, waiting in list(self.waiting.items()):
+            for key, found in list(waiting.items()):
+                oldest = decode_manifest(found.header.meta).oldest
+                is_early = self._inbound(source).judge(*key, oldest) is Verdict.EARLY
+                if is_early and now - found.heard_at > UNHEARD_FOR * SECOND:
+                    del waiting[key]
+                    self._shelf.remove(found.place)
+            if not waiting:
+                del self.waiting[source]
 
     def _look_for_gap(self, now: int, source: Source, epoch: int, first: int) -> None:
         """Is what comes next missing, though later ones have been here for a while?"""
@@ -548,6 +686,13 @@ class Arrivals:
             self._network.say(
                 source.terminal, Missing(Stream(source.topic, source.incarnation, epoch), sequences)
             )
+
+
+def _candidates(here: Mapping[tuple[int, int], object], inbound: Inbound) -> list[tuple[int, int]]:
+    """Which of these (epoch, sequence) may come next: the one after the last, if it is there. Otherwise any,
+    in order, for the source may have begun a new epoch."""
+    following = (inbound.epoch, inbound.next)
+    return [following] if following in here else sorted(here)
 
 
 def _ledger_key(source: Source) -> bytes:

@@ -366,19 +366,23 @@ class Broker:
     def _published(
         self, connection: Connection, topic: Topic, batch: Batch, first: int, stored: Callable[[int], None]
     ) -> None:
+        self.published(connection.subject, topic, batch, first)
+        stored(first)
+
+    def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
+        """A batch of this subject is on disk."""
         messages = len(batch)
         self.totals.published += messages
         self.totals.published_bytes += batch.size
         self.status.count(
             self.clock(),
             "publish",
-            connection.subject,
+            subject,
             topic.name,
             messages=messages,
             size=batch.size,
             offsets=((first, first + messages),),
         )
-        stored(first)
 
     def forget_producer(self, producer: bytes, published_to: Iterable[Topic]) -> None:
         """A client left in good order, with every answer in hand: it will never repeat a batch."""

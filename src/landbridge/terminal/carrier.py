@@ -29,6 +29,9 @@ log = structlog.get_logger("landbridge.carrier")
 SECOND = 1_000_000
 #: Seconds on hold after which a parcel is sent back to where it came from.
 HOLD_FOR = 10.0
+#: ... where its destination can be reached, but only through those who have had it: a dead end, and the
+#: source knows a way round it.
+DEAD_END_FOR = 0.5
 #: Parcels in transit that are on links at once; the others wait on the shelf.
 MOST_ON_LINKS = 4096
 
@@ -245,13 +248,19 @@ class Carrier:
         for transit in list(self.transits.values()):
             if transit.on_link or not transit.held_since:
                 continue
-            if now - transit.held_since < HOLD_FOR * SECOND:
+            is_dead_end = self._network.route(transit.parcel.destination, set()) is not None
+            if now - transit.held_since < (DEAD_END_FOR if is_dead_end else HOLD_FOR) * SECOND:
                 continue
             transit.held_since = now
             self._send_back(transit)
 
     def _send_back(self, transit: Transit) -> None:
         me, parcel = self._network.me, transit.parcel
+        ends = (parcel.source, parcel.destination)
+        if self._network.directory.version and not all(map(self._network.knows, ends)):
+            # Revoked or removed: nobody would take it. A source that is still there has the messages.
+            self._forget(transit)
+            return
         route = self._network.route(parcel.source, set())
         peer = self._network.peers.get(route[0]) if route else None
         if route is None or peer is None or not peer.up:

@@ -23,6 +23,7 @@ from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
 from landbridge.terminal.auth import Identity
+from landbridge.terminal.fetches import Fetches
 from landbridge.terminal.group import Consumer
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Connection(asyncio.Protocol):
         self.consumers: dict[int, Consumer] = {}
         #: Topics that this connection's producer may have entries in the ledgers of.
         self.published_to: set[Topic] = set()
+        #: Bulk reads under way.
+        self._fetches = Fetches(self)
         #: Bytes of batches that were received and not answered yet.
         self._unanswered = 0
         self._reading = True
@@ -70,6 +73,8 @@ class Connection(asyncio.Protocol):
             frames.Renew: self._renew,
             frames.Ping: self._ping,
             frames.Bye: self._bye,
+            frames.Fetch: self._fetches.put,
+            frames.Stage: self._stage,
         }
 
     # -- transport ---------------------------------------------------------------------------------
@@ -105,6 +110,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable = True
         self._throttle()
+        self._fetches.resume()
         for consumer in list(self.consumers.values()):
             consumer.group.pump()
 
@@ -218,6 +224,7 @@ class Connection(asyncio.Protocol):
         for consumer in list(self.consumers.values()):
             self.broker.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
+        self._fetches.close()
         if self.identity is not None:
             self.broker.status.note(
                 self.broker.clock(), "disconnect", who=self.subject, peer=self.peer, cause=cause
@@ -326,6 +333,18 @@ class Connection(asyncio.Protocol):
         self._unanswered -= size
         self._throttle()
         self.done(request, firsts)
+
+    def _stage(self, frame: frames.Stage, tail: memoryview = EMPTY) -> None:
+        size = len(tail)
+        self._unanswered += size
+        self._throttle()
+        self.terminal.operations.stages.put(
+            self,
+            frame,
+            tail,
+            partial(self._transacted, frame.request, size),
+            partial(self._not_stored, frame.request, size),
+        )
 
     def consumer(self, subscription: int) -> Consumer:
         try:

@@ -152,7 +152,9 @@ class Lane:
     def offer(self, hand: Hand, frame: frames.Deliver, data: Buffer) -> None:
         group, runs = hand.consumer.group.name, frame.runs
         for queued in reversed(self.queue[-64:]):  # two groups of one pump are close together
-            if queued.runs == runs and group not in queued.legs and queued.newest_first == frame.newest_first:
+            if group in queued.legs:
+                break  # nothing of a group may go before what it gave us earlier
+            if queued.runs == runs and queued.newest_first == frame.newest_first:
                 queued.legs[group] = frame.lease
                 return
         queued = Queued(runs, frame.newest_first, data, self.network.now())
@@ -336,8 +338,11 @@ class Lane:
             for group, lease, runs in shipment.legs:
                 self.forwarder.bury(self.topic.name, group, lease, runs, "ticket_expired")
             shipment.legs = []
-            # An empty shipment still takes its place in the order.
+            # An empty shipment still takes its place in the order, and none in the window.
+            self.outbound.bytes -= shipment.bytes
             shipment.pieces, shipment.data, shipment.bytes = [], [], 0
+        # Nobody keeps it any more. If there is no ticket for it yet, it is among those that wait for one.
+        self.outbound.back(shipment.id)
         self.dispatch(shipment, self.network.now())
 
     def without(self, group: str) -> list[Range]:
@@ -442,11 +447,13 @@ class Forwarder:
 
     def _move(self, placement: Placement, topic: Topic, group: Group, target: str, why: str) -> None:
         network, before = self.network, placement.target
+        lane_before = placement.hand.lane if placement.hand is not None else None
         withdrawn = self._leave(placement)
         placement.target, placement.since, placement.why = target, network.now(), why
-        if before and withdrawn:
+        if lane_before is not None and withdrawn:
             self.totals.failovers += 1
-            network.say(before, Withdraw(topic.name, topic.created_at, group.name, withdrawn))
+            epoch = lane_before.outbound.epoch
+            network.say(before, Withdraw(topic.name, topic.created_at, group.name, withdrawn, epoch))
         network.note(
             "place",
             topic=topic.name,

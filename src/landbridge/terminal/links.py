@@ -63,12 +63,13 @@ class Links:
 
     def look(self) -> None:
         """The directory has changed: dial whom we should, leave whom we should not."""
-        wanted = {entry.id for entry in self.wanted()}
+        wanted = [entry.id for entry in self.wanted()]
         for terminal in [terminal for terminal in self._keeping if terminal not in wanted]:
             self._keeping.pop(terminal).cancel()
             self.failures.pop(terminal, None)
-        for terminal in wanted - self._keeping.keys():
-            self._keeping[terminal] = asyncio.ensure_future(self._keep(terminal))
+        for terminal in wanted:
+            if terminal not in self._keeping:
+                self._keeping[terminal] = asyncio.ensure_future(self._keep(terminal))
 
     async def _keep(self, terminal: str) -> None:
         """Dial, and dial again when the link is lost."""

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from landbridge.core import record
 from landbridge.core.batch import Batch
 from landbridge.core.store import LogBounds, Store, StoredBatch
-from landbridge.errors import BusError, StoreCorrupt
+from landbridge.errors import BadFrame, BusError, StoreCorrupt
 
 #: Bytes per read of a consumer that is behind.
 READ_AHEAD = 2 << 20
@@ -69,12 +69,25 @@ class Log:
         self.firsts: list[int] = []
         #: Who waits for a read that is under way.
         self._waiting: list[Callable[[BusError | None], None]] | None = None
+        #: Who waits for the log to grow.
+        self._growth: list[asyncio.Future[None]] = []
 
     def extend(self, first: int, batch: Batch, size: int, time: int) -> None:
         self.end = first + len(batch)
         self.bytes += size
         self.time = max(self.time, time)
         self._cache.put(self, first, batch)
+        if self._growth:
+            growth, self._growth = self._growth, []
+            for waiter in growth:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def growth(self) -> asyncio.Future[None]:
+        """Done with the next append. Whoever waits no longer cancels it."""
+        self._growth = [waiter for waiter in self._growth if not waiter.done()]
+        self._growth.append(asyncio.get_running_loop().create_future())
+        return self._growth[-1]
 
     def trim(self, first: int, bytes: int) -> None:
         """Everything below is gone; what is left has so many bytes."""
@@ -149,3 +162,29 @@ class Log:
             self.load(offset, finish)
             await done
         return None
+
+    async def fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        """Consecutive batches from the one that holds an offset, or the first one after it; at least one,
+        unless the log ends there. What is not in memory is read past the cache: a bulk read of old messages
+        must not push out what the consumers are about to take."""
+        offset = max(offset, self.first)
+        found: list[tuple[int, Batch]] = []
+        size, at = 0, offset
+        while at < self.end and (held := self.batch_at(at)) is not None:
+            first, batch = held
+            size += batch.size
+            if found and size > max_bytes:
+                return found
+            found.append((first, batch))
+            at = first + len(batch)
+        if found or offset >= self.end:
+            return found
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._fetch, offset, max_bytes)
+
+    def _fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        try:
+            stored = self._store.read(self.number, offset, max_bytes)
+            return [(each.first, record.unwrap(each.data)) for each in stored]
+        except BadFrame as broken:
+            raise StoreCorrupt(f"log {self.number} holds a batch that doesn't decode: {broken}") from None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -38,7 +38,14 @@ from landbridge.core.routes import Routes
 from landbridge.core.seal import control, open_control
 from landbridge.core.store import PutDocument
 from landbridge.core.tickets import Issue, Release, Renewal
-from landbridge.errors import BusError, Disconnected, GroupElsewhere, Unauthenticated, Unavailable
+from landbridge.errors import (
+    BusError,
+    Disconnected,
+    GroupElsewhere,
+    Unauthenticated,
+    Unavailable,
+    UnknownTerminal,
+)
 from landbridge.protocol import frames
 from landbridge.terminal.arrivals import Arrivals
 from landbridge.terminal.carrier import MOST_ON_LINKS, Carrier
@@ -157,6 +164,8 @@ class Network:
         self._to_post: SignedLinkState | None = None
         self._post = asyncio.Event()
         self._ticks = 0
+        #: Topics with messages that others wait for, as the registry was last told.
+        self._held_topics: Set[str] = frozenset()
         self.closed = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -242,7 +251,7 @@ class Network:
             return name
         found = [entry.id for entry in self._entries.values() if entry.name == name]
         if not found:
-            raise Unauthenticated(f"there is no terminal {name[:100]!r}", hint="see 'landbridge topology'")
+            raise UnknownTerminal(f"there is no terminal {name[:100]!r}", hint="see 'landbridge topology'")
         return found[0]
 
     def address_of(self, entry: TerminalEntry) -> str:
@@ -456,8 +465,10 @@ class Network:
             await self._post.wait()
             self._post.clear()
             if self._to_post is not None:
+                held = self.held()
+                self._held_topics = held.keys()
                 try:
-                    await self.registry.post_link_state(self._to_post, self.held())
+                    await self.registry.post_link_state(self._to_post, held)
                 except BusError as error:
                     log.debug("no link state to the registry", code=error.code, detail=str(error))
             await asyncio.sleep(1.0)
@@ -466,8 +477,9 @@ class Network:
         """Topic → messages that others wait for."""
         held: dict[str, int] = {}
         for placement in self.forwarder.placements.values():
-            if placement.hand is not None:
-                group = placement.hand.consumer.group
+            topic = self.broker.topics.get(placement.topic)
+            group = topic.groups.get(placement.group) if topic is not None else None
+            if group is not None:
                 lag = group.delivery.cursor.lag(group.topic.log.end)
                 held[placement.topic] = max(held.get(placement.topic, 0), lag)
         return {topic: count for topic, count in held.items() if count}
@@ -641,6 +653,8 @@ class Network:
         if self._ticks % SLOW_TICKS == 0:
             self._tell_own()
             self.place_soon()
+            if self.held().keys() != self._held_topics:
+                self._post.set()
             self._tasks = [task for task in self._tasks if not task.done()]
 
     def note(self, event: str, **details: Any) -> None:

@@ -6,11 +6,15 @@ token.create token.list token.revoke
 status.levels status.note
 terminal.info terminal.metrics
 
-and, in inquiries.py, message.wait message.where message.why route.show topology.show network.show
+topic.wait topic.seek_time group.advance
+
+in stages.py, stage.commit stage.drop
+in inquiries.py, message.wait message.where message.why route.show topology.show network.show
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable
@@ -34,6 +38,7 @@ from landbridge.terminal.group import Group
 from landbridge.terminal.inquiries import Inquiries
 from landbridge.terminal.issued import Issued, IssuedToken
 from landbridge.terminal.metrics import render
+from landbridge.terminal.stages import Stages
 from landbridge.terminal.topic import KIND as TOPIC_KIND
 from landbridge.terminal.topic import Topic
 from landbridge.terminal.topic import encode as encode_topic
@@ -48,6 +53,8 @@ PAGE = 1000
 REVOKED = "revoked"
 #: Characters of a note's detail.
 LONGEST_NOTE = 1024
+#: Seconds that topic.wait waits at most.
+LONGEST_WAIT = 60.0
 #: Messages per commit of a redrive.
 REDRIVE_AT_ONCE = 1000
 
@@ -57,6 +64,7 @@ class Operations:
         self._terminal = terminal
         self._broker: Broker = terminal.broker
         self._inquiries = Inquiries(terminal)
+        self.stages = Stages(terminal)
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(terminal.broker)
 
@@ -64,7 +72,8 @@ class Operations:
         method: Callable[..., Awaitable[object]] | None = None
         if not op.startswith("_"):
             name = op.replace(".", "_") if "." in op else ""
-            method = getattr(self, name, None) or getattr(self._inquiries, name, None)
+            for place in (self, self._inquiries, self.stages):
+                method = method or getattr(place, name, None)
         if method is None:
             raise BadRequest(f"no operation {op[:60]!r}", hint="is the terminal older than the client?")
         _check_arguments(op, method, args)
@@ -133,6 +142,30 @@ class Operations:
             "options": msgspec.to_builtins(topic.spec),
             "groups": [_describe_group(group) for group in topic.groups.values()],
         }
+
+    async def topic_wait(
+        self, connection: Connection, offsets: dict[str, int], within: float = 0.0
+    ) -> dict[str, tuple[int, int]]:
+        """Wait until one of these topics has a message at or beyond the offset given for it. Returns the
+        (first, end) of each log, at once or after ``within`` seconds at the latest."""
+        for name in offsets:
+            connection.scopes.demand("subscribe", name)
+        logs = {name: self._broker.topic(name).log for name in offsets}
+        if within > 0 and logs and all(logs[name].end <= offset for name, offset in offsets.items()):
+            growing = [log.growth() for log in logs.values()]
+            await asyncio.wait(
+                growing, timeout=min(within, LONGEST_WAIT), return_when=asyncio.FIRST_COMPLETED
+            )
+            for growth in growing:
+                growth.cancel()
+        return {name: (log.first, log.end) for name, log in logs.items()}
+
+    async def topic_seek_time(self, connection: Connection, times: dict[str, int]) -> dict[str, int]:
+        """For each topic the first offset that this terminal took at or after a time, in microseconds; the
+        end of the log where there is none."""
+        for name in times:
+            connection.scopes.demand("subscribe", name)
+        return {name: self._broker.position(self._broker.topic(name), time) for name, time in times.items()}
 
     async def topic_delete(self, connection: Connection, name: str, force: bool = False) -> object:
         connection.scopes.demand_admin("delete topics")
@@ -240,6 +273,31 @@ class Operations:
             floor = broker.position(group.topic, to if time is None else time)  # type: ignore[arg-type]
         group.seek(floor)
         await broker.write([])
+        return _describe_group(group)
+
+    async def group_advance(self, connection: Connection, topic: str, name: str, to: int) -> object:
+        """Settle everything below an offset, for a group whose consumer reads by offset: a Spark query. The
+        group is made if there is none, and never goes back."""
+        connection.scopes.demand("subscribe", topic)
+        broker = self._broker
+        found = broker.topic(topic)
+        group = found.groups.get(name)
+        to = max(found.log.first, min(to, found.log.end))
+        if group is None:
+            group = broker.create_group(found, group_spec({"topic": topic, "name": name}), "latest")
+            group.seek(to)
+        else:
+            if broker.network is not None:
+                broker.network.check_subscribe(group)
+            if group.own_consumers:
+                raise BadRequest(
+                    f"the group {name} of {topic} has consumers of its own", hint="use another group's name"
+                )
+            if to > group.delivery.cursor.floor:
+                group.seek(to)
+        await broker.write([])
+        if found.spec.retention.settled:
+            broker.trimmer.plan(found, soon=True)
         return _describe_group(group)
 
     @staticmethod

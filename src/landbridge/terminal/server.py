@@ -64,6 +64,7 @@ class Terminal:
             key = Authority.new_key()
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
         self.authority = Authority.from_raw(key, (entry for entry, _ in self.store.documents(REVOKED)))
+        self.operations.stages.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
 

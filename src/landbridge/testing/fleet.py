@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from landbridge.registry.http import app
 from landbridge.registry.limits import Limits as RegistryLimits
 from landbridge.registry.registry import Registry
 from landbridge.stores.memory import MemoryStore
+from landbridge.terminal.certificates import Certificates
 from landbridge.terminal.network import Network, Settings
 from landbridge.terminal.server import Terminal
 from landbridge.testing.terminal import attach
@@ -52,6 +54,8 @@ class Member:
     settings: Settings
     terminal: Terminal
     port: int = 0
+    #: None: its links are in the clear.
+    certificates: Certificates | None = None
 
     @property
     def network(self) -> Network:
@@ -60,7 +64,16 @@ class Member:
 
 
 class Fleet:
-    def __init__(self, *, limits: RegistryLimits | None = None, settings: Settings = QUICK) -> None:
+    """``tls``: a folder for certificates; None: links in the clear, over loopback."""
+
+    def __init__(
+        self,
+        *,
+        limits: RegistryLimits | None = None,
+        settings: Settings = QUICK,
+        tls: Path | None = None,
+    ) -> None:
+        self._tls = tls
         self._limits = limits or RegistryLimits()
         self._settings = settings
         self._stack = AsyncExitStack()
@@ -127,23 +140,35 @@ class Fleet:
         store = store or MemoryStore()
         terminal = Terminal(store, name=name)
         await terminal.open()
-        port = await terminal.listen("127.0.0.1", 0)
-        made = await self.admin.create_terminal(
-            name, mode=mode, address=f"lb://127.0.0.1:{port}" if mode == "server" else "", transit=transit
-        )
+        made = await self.admin.create_terminal(name, mode=mode, transit=transit)
         assert made.secure_key is not None
         key = SecureKey.parse(made.secure_key)
-        member = Member(name, made.terminal_id, key, store, mode, settings or self._settings, terminal, port)
+        member = Member(name, made.terminal_id, key, store, mode, settings or self._settings, terminal)
         self.members[name] = member
-        await self._join(member)
+        await self._listen_and_join(member)
         return member
 
-    async def _join(self, member: Member) -> None:
+    async def _listen_and_join(self, member: Member) -> None:
         client = self._client(identity=Identity(self.customer, member.id, member.key))
         self._stack.push_async_callback(client.close)
-        await member.terminal.join(
+        certificates = None
+        if self._tls is not None:
+            folder = self._tls / member.name
+            certificates = Certificates(folder, self.customer, member.id, client, now)
+            await certificates.open()
+            self._stack.push_async_callback(certificates.close)
+        member.certificates = certificates
+        tls = None if certificates is None else certificates.listener
+        port = await member.terminal.listen("127.0.0.1", member.port, tls)
+        if member.mode == "server" and port != member.port:
+            address = f"lb{'' if tls is None else 's'}://127.0.0.1:{port}"
+            await self.admin.update_terminal(member.id, address=address)
+        member.port = port
+        network = await member.terminal.join(
             self.customer, member.id, member.key, client, self.registry.public_key, member.settings
         )
+        if certificates is not None:
+            certificates.use(network)
 
     async def stop(self, member: Member) -> None:
         await member.terminal.close()
@@ -152,8 +177,7 @@ class Fleet:
         """Again, on the same store and port."""
         member.terminal = Terminal(member.store, name=member.name)
         await member.terminal.open()
-        await member.terminal.listen("127.0.0.1", member.port)
-        await self._join(member)
+        await self._listen_and_join(member)
 
     def attach(self, member: Member, **options: Any) -> Bus:
         return attach(member.terminal, **options)

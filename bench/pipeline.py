@@ -1,0 +1,120 @@
+"""The bus and Spark on one machine: rows per second out of a topic and into one, and how long a micro-batch
+takes from a publish here to a row in another topic. `python -m bench.pipeline [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import landbridge.sync
+from bench import report, roles
+from bench.scenarios import Row
+from landbridge.pipeline import session
+
+ROWS = 2_000_000
+SIZE = 100
+#: Micro-batches that are timed.
+EVENTS = 100
+
+
+def best(times: int, work: Callable[[], object]) -> float:
+    """Median seconds, after one run that warms up the JVM and the workers."""
+    work()
+    spans = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        work()
+        spans.append(time.perf_counter() - begin)
+    return statistics.median(spans)
+
+
+class Pipeline:
+    def __init__(self, spark: Any, running: roles.RunningTerminal, bus: landbridge.sync.Bus) -> None:
+        self.spark, self.bus = spark, bus
+        self.access = {"url": running.url, "token": running.token}
+        self._written = 0
+
+    def publish(self, topic: str, count: int) -> None:
+        with self.bus.publisher(topic) as out:
+            out.send_many([roles.payload(SIZE)] * count)
+
+    def read(self, topic: str, **options: Any) -> Any:
+        return self.spark.read.format("landbridge").options(subscribe=topic, **self.access, **options).load()
+
+    def out_of_a_topic(self, topic: str) -> None:
+        self.read(topic).write.format("noop").mode("overwrite").save()
+
+    def frame(self, count: int) -> Any:
+        text = f"rpad(cast(id as string), {SIZE}, 'x')"
+        return self.spark.range(0, count, 1, 2).selectExpr(f"cast({text} as binary) as value")
+
+    def into_a_topic(self, count: int) -> None:
+        self._written += 1
+        topic = f"written.{self._written}"
+        options = {"topic": topic, **self.access}
+        self.frame(count).write.format("landbridge").options(**options).mode("append").save()
+
+    def latency(self, events: int) -> list[float]:
+        """Seconds from each publish to the moment when its row stands in the other topic: one at a time."""
+        self.bus.call("topic.create", name="events")
+        self.bus.call("topic.create", name="echoes")
+        with tempfile.TemporaryDirectory() as checkpoint:
+            stream = self.spark.readStream.format("landbridge").options(
+                subscribe="events", startingOffsets="earliest", **self.access
+            )
+            sink = stream.load().select("value").writeStream.format("landbridge")
+            options = {"topic": "echoes", "checkpointLocation": checkpoint, **self.access}
+            query = sink.options(**options).start()
+            spans = []
+            try:
+                for n in range(events + 10):
+                    begin = time.perf_counter()
+                    self.bus.publish("events", struct.pack("<q", n))
+                    self.bus.call("topic.wait", offsets={"echoes": n}, within=60.0)
+                    spans.append(time.perf_counter() - begin)
+            finally:
+                query.stop()
+            return spans[10:]
+
+
+def pipeline(scale: float, times: int) -> list[Row]:
+    rows = []
+    count = int(ROWS * scale)
+    with roles.scratch() as folder, roles.terminal(Path(folder) / "bus.db") as running:
+        begin = time.perf_counter()
+        spark = session("local[2]", **{"spark.driver.memory": "2g", "spark.log.level": "ERROR"})
+        rows.append(Row("pipeline: session start", time.perf_counter() - begin, "s"))
+        try:
+            with landbridge.sync.connect(running.url, token=running.token) as bus:
+                made = Pipeline(spark, running, bus)
+                made.publish("rows", count)
+                seconds = best(times, lambda: made.out_of_a_topic("rows"))
+                rows.append(Row("pipeline: topic → noop", count / seconds, "rows/s", target=1_500_000))
+                seconds = best(times, lambda: made.frame(count).write.format("noop").mode("overwrite").save())
+                rows.append(Row("pipeline: data frame → noop", count / seconds, "rows/s"))
+                seconds = best(times, lambda: made.into_a_topic(count))
+                rows.append(Row("pipeline: data frame → topic", count / seconds, "rows/s", target=800_000))
+                spans = made.latency(max(10, int(EVENTS * scale)))
+                p50, p90 = statistics.median(spans), statistics.quantiles(spans, n=10)[-1]
+                rows.append(Row("pipeline: topic → topic, p50", 1000 * p50, "ms"))
+                rows.append(Row("pipeline: topic → topic, p90", 1000 * p90, "ms"))
+        finally:
+            spark.stop()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, once")
+    options = parser.parse_args()
+    report.table(pipeline(*((0.1, 1) if options.quick else (1.0, 3))))
+
+
+if __name__ == "__main__":
+    main()

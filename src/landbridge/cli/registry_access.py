@@ -1,0 +1,155 @@
+"""From a command to the registry: which one, as whom, and terminals by their names.
+
+A context may hold two credentials for a registry: its customer's (``registry_token``) and the operator's
+(``operator_token``). What is set in LANDBRIDGE_REGISTRY and LANDBRIDGE_REGISTRY_TOKEN wins over contexts that
+aren't named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from landbridge.client import context as contexts
+from landbridge.errors import BadContext, BusError, StillHolds, UnknownTerminal
+
+if TYPE_CHECKING:
+    from landbridge.client.registry import RegistryClient
+    from landbridge.client.registry_documents import Terminal
+
+T = TypeVar("T")
+#: Items of a list that are asked for at a time.
+PAGE = 1000
+
+
+class Access(NamedTuple):
+    url: str
+    token: str
+    #: A file with the certificates to trust; None: the system's.
+    ca: str | None
+
+
+def admin(context: str | None) -> Access:
+    """As the customer of a context."""
+    if context is None and (said := _said()) is not None:
+        return said
+    name = context or contexts.current()
+    if name is None:
+        raise BadContext(
+            "nothing says which customer this is for",
+            hint="make one with 'landbridge customer create NAME', or name a context with --context",
+        )
+    found = contexts.load(name)
+    if not found.registry or not found.registry_token:
+        raise BadContext(
+            f"the context {name} has no credential of a customer",
+            hint="name another with --context, or make one with 'landbridge customer create NAME'",
+        )
+    return Access(found.registry, found.registry_token, found.ca)
+
+
+def operator(context: str | None) -> Access:
+    """As the operator of a registry: of the context that is named, else of the current one, else of the only
+    one that has such a credential."""
+    if context is None and (said := _said()) is not None:
+        return said
+    hint = "'landbridge registry' and 'landbridge up' make one where they run; name it with --operator"
+    if context is None:
+        known = [name for name in contexts.names() if _is_operator(name)]
+        current = contexts.current()
+        if current in known:
+            context = current
+        elif len(known) == 1:
+            [context] = known
+        else:
+            which = f"several contexts have one: {', '.join(known)}" if known else "no context has one"
+            raise BadContext(f"this needs the credential of a registry's operator; {which}", hint=hint)
+    assert context is not None
+    found = contexts.load(context)
+    if not found.registry or not found.operator_token:
+        raise BadContext(f"the context {context} has no credential of a registry's operator", hint=hint)
+    return Access(found.registry, found.operator_token, found.ca)
+
+
+def _said() -> Access | None:
+    url, token = os.environ.get("LANDBRIDGE_REGISTRY"), os.environ.get("LANDBRIDGE_REGISTRY_TOKEN")
+    return Access(url, token, os.environ.get("LANDBRIDGE_REGISTRY_CA")) if url and token else None
+
+
+def _is_operator(name: str) -> bool:
+    try:
+        return contexts.load(name).operator_token is not None
+    except BusError:
+        return False
+
+
+def ask(access: Access, work: Callable[[RegistryClient], Awaitable[T]]) -> T:
+    """Connect, do it, leave."""
+    from landbridge.cli.loop import run
+    from landbridge.client.registry import RegistryClient
+
+    async def main() -> T:
+        async with RegistryClient(access.url, token=access.token, ca=access.ca) as client:
+            try:
+                return await work(client)
+            except StillHolds as error:
+                error.hint = "let them be delivered first, or repeat it with --force to give them up"
+                raise
+
+    return run(main())
+
+
+def plain(answer: Any) -> Any:
+    """An answer of the registry as JSON has it."""
+    return msgspec.to_builtins(answer)
+
+
+class _Page(Protocol[T]):
+    @property
+    def items(self) -> list[T]: ...
+    @property
+    def next(self) -> str | None: ...
+
+
+async def everything(read: Callable[..., Awaitable[_Page[T]]]) -> list[T]:
+    """All pages of a list, joined."""
+    found: list[T] = []
+    after = ""
+    while True:
+        page = await read(after=after, limit=PAGE)
+        found += page.items
+        if not page.next:
+            return found
+        after = page.next
+
+
+async def terminals(client: RegistryClient) -> list[Terminal]:
+    return await everything(client.list_terminals)
+
+
+async def find_terminals(client: RegistryClient, names: Sequence[str]) -> list[str]:
+    """Their ids. ``names``: ids or names."""
+    if not names:
+        return []
+    known = await terminals(client)
+    ids = {terminal.terminal_id for terminal in known}
+    by_name = {terminal.name: terminal.terminal_id for terminal in known}
+    missing = [name for name in names if name not in ids and name not in by_name]
+    if missing:
+        raise UnknownTerminal(
+            f"there is no terminal {', '.join(missing)[:200]}", hint="see 'landbridge terminal list'"
+        )
+    return [name if name in ids else by_name[name] for name in names]
+
+
+async def find_terminal(client: RegistryClient, name: str) -> str:
+    [found] = await find_terminals(client, [name])
+    return found
+
+
+async def terminal_names(client: RegistryClient) -> dict[str, str]:
+    """Id → name."""
+    return {terminal.terminal_id: terminal.name for terminal in await terminals(client)}

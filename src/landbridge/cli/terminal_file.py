@@ -1,0 +1,220 @@
+"""A terminal's file, ``landbridge.yml``: who it is, where its registry is, how it listens.
+
+    terminal:
+      customer_id: cus_…
+      terminal_id: ter_…
+      secure_key: lbsk1_…        or @FILE, where the key is kept apart
+      registry: https://registry.example
+
+Every key can also be given as LANDBRIDGE_TERMINAL_KEY and as a flag; flags win over the environment, which
+wins over the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from landbridge.cli import units
+from landbridge.errors import BadRequest
+
+#: Of environment variables.
+PREFIX = "LANDBRIDGE_TERMINAL_"
+DEFAULT_FILE = "landbridge.yml"
+DEFAULT_LISTEN = "127.0.0.1:7420"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, dict, bool)):
+        raise ValueError("it is a text")
+    return str(value)
+
+
+def _mode(value: Any) -> str:
+    if value not in ("server", "client"):
+        raise ValueError("it is server or client")
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise ValueError("it is true or false")
+    return found
+
+
+def _port(value: Any) -> int:
+    text = str(value)
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise ValueError("it is a number from 0 to 65535")
+    return int(text)
+
+
+def _names(value: Any) -> list[str]:
+    """A list, or a text with commas. None of them is a choice too: to dial nobody."""
+    if isinstance(value, str):
+        return [name for part in value.split(",") if (name := part.strip())]
+    if not isinstance(value, list):
+        raise ValueError("it is a list of names")
+    return [_text(name) for name in value]
+
+
+def _pairs(value: Any) -> dict[str, str]:
+    if isinstance(value, dict):
+        return {_text(name): _text(said) for name, said in value.items()}
+    found: dict[str, str] = {}
+    for part in _names(value):
+        name, equals, said = part.partition("=")
+        if not name or not equals:
+            raise ValueError("it is of the form name=value")
+        found[name] = said
+    return found
+
+
+def _span(value: Any) -> float:
+    return units.parse_span(str(value))
+
+
+def _size(value: Any) -> int:
+    return units.parse_size(str(value))
+
+
+#: Key → how its value is read, from YAML or from a text.
+KEYS: dict[str, Callable[[Any], Any]] = {
+    "customer_id": _text,
+    "terminal_id": _text,
+    "secure_key": _text,
+    "name": _text,
+    "mode": _mode,
+    "address": _text,
+    "listen": _text,
+    "http_port": _port,
+    "registry": _text,
+    "registry_key": _text,
+    "registry_ca": _text,
+    "data": _text,
+    "context": _text,
+    "tls_cert": _text,
+    "tls_key": _text,
+    "tls_ca": _text,
+    "auto_create": _flag,
+    "limits": _pairs,
+    # terminal.network.Settings
+    "region": _text,
+    "neighbours": _names,
+    "dial": _pairs,
+    "probe_busy": _span,
+    "probe_idle": _span,
+    "max_transit": _size,
+    "max_sealed": _size,
+    "catch_up_rate": _size,
+    "own_certificates": _flag,
+}
+#: Those whose values are files: relative ones in a file are meant from where that file is.
+PATHS = ("registry_ca", "data", "tls_cert", "tls_key", "tls_ca")
+
+
+def read(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set, by key. What isn't, isn't there."""
+    found = {} if file is None else _read_file(file)
+    for name, text in environment.items():
+        if name.startswith(PREFIX):
+            key = name.removeprefix(PREFIX).lower()
+            _check_known([key], f"the environment ({name})")
+            found[key] = _value(key, text, name)
+    found |= {key: _value(key, value, f"--{key.replace('_', '-')}") for key, value in flags.items()}
+    secret = found.get("secure_key", "")
+    if secret.startswith("@"):
+        found["secure_key"] = _read_text(Path(secret[1:]))
+    return found
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(_read_text(file))
+    except yaml.YAMLError as error:
+        raise BadRequest(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    settings = document.get("terminal") if isinstance(document, dict) else None
+    if not isinstance(settings, dict) or set(document) != {"terminal"}:
+        raise BadRequest(
+            f"{file} has to have one key at its top, 'terminal'",
+            hint="'landbridge terminal create NAME --write FILE' writes one",
+        )
+    _check_known(settings, str(file))
+    found = {
+        key: _value(key, value, f"{file}: {key}") for key, value in settings.items() if value is not None
+    }
+    for key in PATHS:
+        if found.get(key):
+            found[key] = str(file.parent / Path(found[key]).expanduser())
+    secret = found.get("secure_key", "")
+    if secret.startswith("@"):
+        found["secure_key"] = f"@{file.parent / Path(secret[1:]).expanduser()}"
+    return found
+
+
+def _check_known(keys: Any, where: str) -> None:
+    unknown = [str(key) for key in keys if key not in KEYS]
+    if unknown:
+        raise BadRequest(
+            f"{where} has keys that aren't known: {', '.join(unknown)[:200]}",
+            hint=f"the known ones are {', '.join(KEYS)}",
+        )
+
+
+def _value(key: str, value: Any, where: str) -> Any:
+    try:
+        return KEYS[key](value)
+    except ValueError as error:
+        # A secret that was put under the wrong key is not repeated.
+        raise BadRequest(f"{where} can't be used: {error}") from None
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        raise BadRequest(
+            f"there is no file {file}", hint="'landbridge terminal create NAME --write FILE' writes one"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"can't read {file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def create(file: Path) -> None:
+    """An empty one that only its owner can read, before there is a secret to write. BadRequest if there is
+    one: a secure key is never overwritten."""
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise BadRequest(f"there is a file {file} already", hint="choose another, or remove it") from None
+    except OSError as error:
+        raise BadRequest(f"can't write {file}: {error.strerror}") from None
+
+
+def write(file: Path, settings: Mapping[str, Any]) -> None:
+    """Into a file that ``create`` has made."""
+    import yaml
+
+    said = {key: value for key, value in settings.items() if value not in (None, "")}
+    text = yaml.safe_dump({"terminal": said}, sort_keys=False, allow_unicode=True)
+    file.write_text(f"# A terminal of Landbridge: landbridge terminal --config {file.name}\n{text}")
+
+
+def endpoint(listen: str) -> tuple[str, int]:
+    """(host, port) of host:port, [v6]:port or a port alone."""
+    host, colon, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        if (colon and not bare) or (":" in bare and not host.startswith("[")):
+            raise ValueError
+        return bare or "127.0.0.1", _port(port)
+    except ValueError:
+        raise BadRequest(
+            f"{listen!r} is not where a terminal can listen", hint="127.0.0.1:7420, 0.0.0.0:7420, [::]:7420"
+        ) from None

@@ -1,0 +1,42 @@
+"""What a bulk read of a topic's log brings: whole batches, by offset, as no group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from landbridge.core.batch import Batch
+from landbridge.errors import BadFrame
+from landbridge.protocol import frames
+
+
+class FetchedBatch(NamedTuple):
+    first: int  #: offset of its first message
+    origin: str  #: the terminal where it was published, "" for the one that was asked
+    batch: Batch
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.batch)
+
+
+class Stretch(NamedTuple):
+    """Consecutive batches of a log; none at its end. The first one holds the offset that was asked for, or is
+    the first one after it where that is gone."""
+
+    first: int  #: oldest offset that the log has
+    end: int  #: offset that its next message will get
+    batches: list[FetchedBatch]
+
+
+def stretch(frame: frames.Fetched, tail: memoryview) -> Stretch:
+    batches: list[FetchedBatch] = []
+    at = 0
+    for first, count, size, origin in frame.batches:
+        batch = Batch.decode(tail[at : at + size])
+        if len(batch) != count:
+            raise BadFrame(f"a fetched batch of {len(batch)} messages that was said to have {count}")
+        batches.append(FetchedBatch(first, origin, batch))
+        at += size
+    if at != len(tail):
+        raise BadFrame(f"fetched batches with {len(tail) - at} bytes too many")
+    return Stretch(frame.first, frame.end, batches)

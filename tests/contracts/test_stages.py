@@ -1,0 +1,235 @@
+"""Publishing once from a stage, whatever is repeated, lost or restarted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from landbridge.client.bus import Bus
+from landbridge.core.batch import build
+from landbridge.core.ranges import Range
+from landbridge.core.store import PutDocument, Store, Write
+from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
+from landbridge.stores.memory import MemoryStore
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.limits import Limits
+from landbridge.terminal.server import Terminal
+from landbridge.terminal.stages import PREFIX
+from landbridge.testing import FaultyStore, attach, run_terminal
+
+
+async def put(bus: Bus, stage: str, *payloads: bytes, topic: str = "orders") -> tuple[int, Range]:
+    """Returns the stage's log, and the run there."""
+    log, first = await bus.stage(stage, topic, build(payloads, id=bus.new_id(), time=1))
+    return log, (first, first + len(payloads))
+
+
+async def commit(
+    bus: Bus, stage: str, number: int, log: int | None, *runs: Range, topic: str = "orders"
+) -> bool:
+    answer = await bus.call("stage.commit", stage=stage, number=number, log=log, runs=[(topic, list(runs))])
+    return bool(answer["decided"])
+
+
+async def rows(bus: Bus, topic: str = "orders") -> list[bytes]:
+    found: list[bytes] = []
+    try:
+        while batches := (await bus.fetch(topic, len(found))).batches:
+            found += [payload for each in batches for payload in each.batch.payloads()]
+    except UnknownTopic:
+        pass
+    return found
+
+
+class FullAt(FaultyStore):
+    """No room for the n-th piece that is published from a stage."""
+
+    def __init__(self, store: Store, piece: int) -> None:
+        super().__init__(store)
+        self._pieces_left = piece
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutDocument) and write.kind == "stage" for write in writes):
+            self._pieces_left -= 1
+            if not self._pieces_left:
+                raise self.error
+        super().commit(writes)
+
+
+def stages(terminal: Terminal) -> list[str]:
+    return [name for name in terminal.broker.topics if name.startswith(PREFIX)]
+
+
+async def test_nothing_is_seen_before_the_commit(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, run = await put(bus, "q", b"a", b"b")
+        assert await rows(bus) == []
+        assert await commit(bus, "q", 0, log, run)
+        assert await rows(bus) == [b"a", b"b"]
+        assert stages(terminal) == []
+
+
+async def test_only_what_is_named_is_published_and_in_that_order(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, one = await put(bus, "q", b"1")
+        await put(bus, "q", b"of a task that failed")
+        _, two = await put(bus, "q", b"2", b"3", b"4")
+        assert await commit(bus, "q", 0, log, (two[0] + 1, two[1]), one)
+        assert await rows(bus) == [b"3", b"4", b"1"]
+
+
+async def test_a_number_is_published_once_whatever_its_rerun_staged(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, run = await put(bus, "q", b"a", b"b")
+        assert await commit(bus, "q", 7, log, run)
+        log, first = await put(bus, "q", b"b")
+        _, second = await put(bus, "q", b"a")
+        assert not await commit(bus, "q", 7, log, first, second)
+        assert not await commit(bus, "q", 6, log, first, second)
+        assert await rows(bus) == [b"a", b"b"]
+        log, run = await put(bus, "q", b"c")
+        assert await commit(bus, "q", 8, log, run)
+        assert await rows(bus) == [b"a", b"b", b"c"]
+
+
+async def test_several_topics_are_one_commit(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, one = await put(bus, "q", b"1")
+        _, two = await put(bus, "q", b"2", topic="bills")
+        runs = [("orders", [one]), ("bills", [two])]
+        commits = terminal.broker.committer.commits
+        await bus.call("stage.commit", stage="q", number=0, log=log, runs=runs)
+        assert terminal.broker.committer.commits <= commits + 2  # the rows with the decision; the stage
+        assert (await rows(bus), await rows(bus, "bills")) == ([b"1"], [b"2"])
+
+
+async def test_an_empty_commit_counts_too(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        assert (await bus.call("stage.commit", stage="q", number=0, log=None, runs=[])) == {"decided": True}
+        log, run = await put(bus, "q", b"a")
+        assert not await commit(bus, "q", 0, log, run)
+        assert await rows(bus) == []
+
+
+async def test_commits_at_once_are_one(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, run = await put(bus, "q", b"a")
+        decided = await asyncio.gather(*(commit(bus, "q", 0, log, run) for _ in range(5)))
+        assert sorted(decided) == [False] * 4 + [True]
+        assert await rows(bus) == [b"a"]
+
+
+async def test_a_dropped_stage_publishes_nothing_and_undoes_nothing(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, run = await put(bus, "q", b"a")
+        await commit(bus, "q", 0, log, run)
+        log, run = await put(bus, "q", b"b")
+        await bus.call("stage.drop", stage="q")
+        await bus.call("stage.drop", stage="q")
+        assert stages(terminal) == []
+        with pytest.raises(OffsetGone):
+            await commit(bus, "q", 1, log, run)
+        log, run = await put(bus, "q", b"again")
+        assert not await commit(bus, "q", 0, log, run)
+        await bus.call("stage.drop", stage="q", forget=True)
+        assert await rows(bus) == [b"a"]
+        assert list(terminal.store.documents("stage")) == []
+
+
+async def test_runs_of_a_stage_that_was_made_anew_are_not_taken_for_others(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        log, run = await put(bus, "q", b"old")
+        await bus.call("stage.drop", stage="q")
+        await put(bus, "q", b"new")
+        with pytest.raises(OffsetGone):
+            await commit(bus, "q", 0, log, run)
+        assert await rows(bus) == []
+
+
+@pytest.mark.parametrize("run", [(0, 9), (5, 6)])
+async def test_runs_that_are_not_there_are_refused(terminal: Terminal, run: Range) -> None:
+    async with attach(terminal) as bus:
+        log, _ = await put(bus, "q", b"a")
+        with pytest.raises(OffsetGone):
+            await commit(bus, "q", 0, log, run)
+
+
+async def test_scopes_and_subjects(terminal: Terminal) -> None:
+    async with attach(terminal, subject="one", scopes=["publish:orders"]) as bus:
+        with pytest.raises(Forbidden):
+            await put(bus, "q", b"a", topic="bills")
+        log, run = await put(bus, "q", b"a")
+        with pytest.raises(Forbidden):
+            await commit(bus, "q", 0, log, run, topic="bills")
+        async with attach(terminal, subject="two", scopes=["publish:#"]) as other:
+            for attempt in (
+                put(other, "q", b"b"),
+                commit(other, "q", 0, log, run),
+                other.call("stage.drop", stage="q"),
+            ):
+                with pytest.raises(Forbidden):
+                    await attempt
+        assert await commit(bus, "q", 0, log, run)
+        with pytest.raises(BadFrame):
+            await bus.stage("q", "orders", b"nonsense" * 9)
+
+
+async def test_a_large_commit_goes_on_where_a_full_disk_stopped_it(crashes: list[Any]) -> None:
+    """The decision stands once its first piece is stored: a rerun with other rows changes nothing."""
+    store = FullAt(MemoryStore(), piece=3)
+    async with (
+        run_terminal(store, limits=Limits(commit=1)) as terminal,
+        attach(terminal, patience=0.1) as bus,
+    ):
+        log, _ = await put(bus, "q", b"0")
+        for n in range(1, 5):
+            await put(bus, "q", b"%d" % n)
+        with pytest.raises(StoreFull):
+            await commit(bus, "q", 0, log, (0, 5))
+        assert await rows(bus) == [b"0", b"1"]
+        again, run = await put(bus, "q", b"other rows of the rerun")
+        assert not await commit(bus, "q", 0, again, run)
+        assert await rows(bus) == [b"%d" % n for n in range(5)]
+        assert stages(terminal) == []
+
+
+async def test_a_restart_brings_a_decided_commit_to_its_end(tmp_path: Path, crashes: list[Any]) -> None:
+    path = tmp_path / "bus.db"
+    store = FullAt(SqliteStore(path), piece=3)
+    async with (
+        run_terminal(store, limits=Limits(commit=1)) as terminal,
+        attach(terminal, patience=0.1) as bus,
+    ):
+        log, _ = await put(bus, "q", b"0")
+        for n in range(1, 5):
+            await put(bus, "q", b"%d" % n)
+        with pytest.raises(StoreFull):
+            await commit(bus, "q", 0, log, (0, 5))
+        assert await rows(bus) == [b"0", b"1"]
+    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+        while terminal.tasks:
+            await asyncio.gather(*terminal.tasks)
+        assert await rows(bus) == [b"%d" % n for n in range(5)]
+        assert stages(terminal) == []
+        log, run = await put(bus, "q", b"again")
+        assert not await commit(bus, "q", 0, log, run)
+    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+        assert await commit(bus, "q", 1, log, run)
+        assert await rows(bus) == [*(b"%d" % n for n in range(5)), b"again"]
+
+
+async def test_groups_get_what_is_published_from_a_stage(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        async with bus.subscribe("orders", group="billing") as subscription:
+            log, run = await put(bus, "q", b"a", b"b")
+            await commit(bus, "q", 0, log, run)
+            got = []
+            async for message in subscription:
+                got.append((message.offset, message.payload))
+                if len(got) == 2:
+                    break
+        assert got == [(0, b"a"), (1, b"b")]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from landbridge.core.planning import ROWS_PER_TASK, Span, admit, backlog, from_json, plan, to_json
+
+_logs = st.dictionaries(
+    st.sampled_from(["a", "b", "c.d", "e"]), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1
+)
+
+
+def bounds(logs: dict[str, tuple[int, int]]) -> tuple[dict[str, int], dict[str, int]]:
+    start = {topic: first for topic, (first, _) in logs.items()}
+    return start, {topic: first + count for topic, (first, count) in logs.items()}
+
+
+@given(_logs, st.integers(1, 9), st.none() | st.integers(1, 20))
+def test_a_plan_has_every_row_once(
+    logs: dict[str, tuple[int, int]], at_least: int, most_rows: int | None
+) -> None:
+    start, end = bounds(logs)
+    tasks = plan(start, end, at_least=at_least, most_rows=most_rows)
+    rows = [(span.topic, offset) for task in tasks for span in task for offset in range(*span[1:])]
+    assert rows == [(topic, o) for topic in sorted(end) for o in range(start[topic], end[topic])]
+    sizes = [sum(map(len, task)) for task in tasks]
+    assert len(tasks) >= min(at_least, len(rows))
+    assert not sizes or (min(sizes) >= 1 and max(sizes) - min(sizes) <= 1)
+    assert most_rows is None or not sizes or max(sizes) <= most_rows
+
+
+def test_few_rows_of_many_topics_are_one_task() -> None:
+    tasks = plan({"a": 0, "b": 5}, {"a": 3, "b": 6})
+    assert tasks == [[Span("a", 0, 3), Span("b", 5, 6)]]
+
+
+def test_many_rows_of_one_topic_are_cut() -> None:
+    tasks = plan({"a": 7}, {"a": 7 + 2 * ROWS_PER_TASK + 1})
+    assert len(tasks) == 3
+    assert max(len(span) for task in tasks for span in task) <= ROWS_PER_TASK
+
+
+@given(_logs, st.integers(1, 60))
+def test_admission_takes_what_it_may_and_no_more(logs: dict[str, tuple[int, int]], most: int) -> None:
+    start, latest = bounds(logs)
+    end = admit(start, latest, most)
+    assert sum(backlog(start, end).values()) == min(most, sum(backlog(start, latest).values()))
+    assert all(start[topic] <= end[topic] <= latest[topic] for topic in latest)
+
+
+@given(_logs, st.integers(1, 7))
+def test_admission_starves_nobody(logs: dict[str, tuple[int, int]], most: int) -> None:
+    """However little is admitted at once, every topic comes to its end, also if the others never do."""
+    start, latest = bounds(logs)
+    slow = min(latest)
+    at = dict(start)
+    for _ in range(200):
+        at = admit(
+            at, {topic: end if topic == slow else at[topic] + 100 for topic, end in latest.items()}, most
+        )
+    assert at[slow] == latest[slow]
+
+
+def test_a_topic_that_appears_is_read_from_its_beginning() -> None:
+    assert plan({"a": 4}, {"a": 4, "b": 2}) == [[Span("b", 0, 2)]]
+
+
+def test_offsets_as_json() -> None:
+    assert list(to_json({"b": 1, "a": 2})) == ["a", "b"]
+    assert from_json(to_json({"b": 1, "a": 2})) == {"a": 2, "b": 1}
+    assert from_json({"a": -2}) == {"a": -2}
+
+
+@pytest.mark.parametrize("document", [{"a": {"1": 3}}, {"a": {}}, {"a": "3"}, {"a": True}, {"a": None}])
+def test_offsets_that_are_none(document: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="topic 'a'"):
+        from_json(document)

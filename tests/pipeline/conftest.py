@@ -1,0 +1,69 @@
+"""One Spark session and one terminal for all tests of this folder. Every test has topics of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import landbridge.sync
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.limits import Limits
+from landbridge.terminal.server import Terminal
+from landbridge.testing import run_terminal
+from tests.pipeline.site import Site
+
+if importlib.util.find_spec("pyspark") is None:  # the extra [pipeline] is not installed
+    collect_ignore = ["test_columns.py", "test_source.py", "test_sink.py"]
+
+
+@pytest.fixture(scope="session")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """On disk and on a port, its loop in a thread: Spark's processes come from outside."""
+    store = SqliteStore(tmp_path_factory.mktemp("terminal") / "bus.db")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    # Small commits, so that the commits of stages have several pieces.
+    running = run_terminal(store, port=0, limits=Limits(commit=64 << 10))
+
+    def wait(coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
+
+    yield wait(running.__aenter__())
+    wait(running.__aexit__(None, None, None))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def token(terminal: Terminal) -> str:
+    return terminal.issue_token("spark", ["admin"], 86400)
+
+
+@pytest.fixture(scope="session")
+def bus(terminal: Terminal, token: str) -> Iterator[landbridge.sync.Bus]:
+    with landbridge.sync.connect(terminal.url, token=token) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from landbridge.pipeline import session
+
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
+    started = session("local[2]", **conf)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def site(terminal: Terminal, token: str, bus: landbridge.sync.Bus, tmp_path: Path) -> Site:
+    return Site(terminal.url, token, bus, tmp_path, f"t{uuid.uuid4().hex[:12]}")

@@ -1,0 +1,86 @@
+"""What is on a terminal's disk, read without the terminal: who could still be given which message if
+everything stopped at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from landbridge.core import record
+from landbridge.core.cursor import Cursor
+from landbridge.stores.memory import MemoryStore
+from landbridge.terminal import group as groups
+from landbridge.terminal import topic as topics
+
+_ALL = 1 << 60
+
+
+@contextmanager
+def reading(store: MemoryStore) -> Iterator[MemoryStore]:
+    """Open, whether or not its terminal runs."""
+    was_open = store._is_open
+    store._is_open = True
+    try:
+        yield store
+    finally:
+        store._is_open = was_open
+
+
+class Disk:
+    def __init__(self, store: MemoryStore) -> None:
+        #: Topic → (payload, the groups that it is for or None for all, those here that have not settled it).
+        self.held: dict[str, list[tuple[bytes, frozenset[str] | None, set[str]]]] = {}
+        #: Topic → groups that have a cursor here.
+        self.groups: dict[str, set[str]] = {}
+        with reading(store):
+            cursors: dict[str, list[tuple[int, bytes]]] = {}
+            for key, value in store.documents(groups.CURSOR):
+                owner, _, slot = key.rpartition("/")
+                cursors.setdefault(owner, []).append((int(slot), value))
+            specs = [
+                (key, groups.decode(raw).name, int(key.partition("/")[0]))
+                for key, raw in store.documents(groups.KIND)
+            ]
+            for name, raw in store.documents(topics.KIND):
+                log = topics.decode(raw).log
+                unsettled: dict[str, Cursor | None] = {
+                    group: Cursor.restore(cursors[key]) if key in cursors else None
+                    for key, group, number in specs
+                    if number == log
+                }
+                self.groups[name] = set(unsettled)
+                self.held[name] = list(self._unsettled(store, log, unsettled))
+
+    def _unsettled(
+        self, store: MemoryStore, log: int, cursors: dict[str, Cursor | None]
+    ) -> Iterator[tuple[bytes, frozenset[str] | None, set[str]]]:
+        for stored in store.read(log, 0, _ALL):
+            batch = record.unwrap(stored.data)
+            for index in range(len(batch)):
+                offset = stored.first + index
+                waiting = {
+                    group
+                    for group, cursor in cursors.items()
+                    if (batch.audience is None or group in batch.audience)
+                    and (
+                        cursor is None
+                        or any(first <= offset < end for first, end in cursor.unsettled(offset + 1))
+                    )
+                }
+                yield bytes(batch.payload(index)), batch.audience, waiting
+
+    def holds(self, topic: str, payload: bytes, group: str) -> bool:
+        """May the group still be given it from here? One without a cursor starts at the beginning."""
+        new = topic in self.groups and group not in self.groups[topic]
+        return any(
+            found == payload and (group in waiting or (new and (audience is None or group in audience)))
+            for found, audience, waiting in self.held.get(topic, ())
+        )
+
+    def on_shelves(self) -> dict[str, int]:
+        """Shelf → parcels on it."""
+        return {
+            name: count
+            for name in ("$transit", "$sealed")
+            if (count := sum(bool(waiting) for _, _, waiting in self.held.get(name, ())))
+        }

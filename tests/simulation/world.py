@@ -1,0 +1,370 @@
+"""A world: terminals of one customer, their registry, the lines between them, producers and consumers, all in
+one process and one seed. The terminals are the real ones; only time, lines, disk and registry are made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from landbridge.client.bus import Bus
+from landbridge.core.batch import Batch
+from landbridge.core.directory import TerminalEntry
+from landbridge.core.identity import Identity, SecureKey
+from landbridge.core.parcel import Parcel
+from landbridge.errors import BusError, TerminalUnreachable
+from landbridge.stores.memory import MemoryStore
+from landbridge.terminal.network import Network, Settings
+from landbridge.terminal.server import Terminal
+from landbridge.testing.virtual import Process, VirtualClock, VirtualLoop
+from tests.simulation.chronicle import Chronicle
+from tests.simulation.disk import Disk
+from tests.simulation.office import CUSTOMER, Counter, Office
+from tests.simulation.wires import Wires
+
+PORT = 7420
+#: Virtual seconds after the last fault by which everything must be where it belongs. The longest single wait
+#: is a minute (a shipment that nobody has heard of is sent again), and a few may follow one another.
+DRAIN_WITHIN = 900.0
+
+
+@dataclass
+class Site:
+    """A place with a terminal. What is here outlives the terminal's crashes."""
+
+    name: str
+    id: str
+    host: str
+    mode: Any
+    key: SecureKey
+    clock: VirtualClock
+    settings: Settings
+    store: MemoryStore = field(default_factory=MemoryStore)
+    process: Process | None = None
+    terminal: Terminal | None = None
+    network: Network | None = None
+    revoked: bool = False
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def joined(self) -> Network:
+        assert self.network is not None
+        return self.network
+
+
+@dataclass
+class Client:
+    """A program: a producer, or a consumer of a group."""
+
+    name: str
+    site: Site
+    work: Callable[[], Awaitable[None]]
+    process: Process
+    group: str = ""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.wires = Wires(random.Random(seed + 1))
+        self.loop = VirtualLoop(self.wires)
+        self.wires.loop = self.loop
+        self.chronicle = Chronicle()
+        self.sites: dict[str, Site] = {}
+        self.clients: dict[str, Client] = {}
+        #: Topic → its groups; group → names of its terminals now; groups that had several at some time.
+        self.topics: dict[str, list[str]] = {}
+        self.groups: dict[str, list[str]] = {}
+        self.moved: set[str] = set()
+        self._started: list[asyncio.Task[None]] = []
+        self.office: Office
+
+    async def open(self) -> None:
+        self.office = Office(VirtualClock(self.loop), random.Random(self.chance.random()))
+
+    # -- terminals ---------------------------------------------------------------------------------
+
+    def add_site(self, name: str, mode: Any, *, settings: Settings, skew: float = 0.0) -> Site:
+        number = len(self.sites) + 1
+        key = SecureKey(number.to_bytes(32, "big"))
+        host = f"127.1.{number // 250}.{number % 250 + 1}"
+        clock = VirtualClock(self.loop, skew)
+        site = Site(name, f"ter_{name}", host, mode, key, clock, settings)
+        self.sites[name] = site
+        address = f"lb://{host}:{PORT}" if mode == "server" else ""
+        entry = TerminalEntry(id=site.id, name=name, mode=mode, address=address, keys=[key.public])
+        self.office.add_terminal(entry)
+        return site
+
+    def start(self, site: Site) -> None:
+        process = site.process = Process(site.name)
+        self.wires.power(site.host)
+        self.wires.place(process, site.host)
+        self._started.append(self.loop.start(process, self._run(site)))
+
+    async def _run(self, site: Site) -> None:
+        terminal = Terminal(site.store, name=site.name, clock=site.clock)
+        await terminal.open()
+        await terminal.listen(site.host, PORT)
+        identity = Identity(CUSTOMER, site.id, site.key)
+        counter = Counter(self.office, identity)
+        network = await terminal.join(
+            CUSTOMER, site.id, site.key, counter, self.office.public_key, site.settings
+        )
+        site.terminal, site.network = terminal, network
+        self._watch(site, network)
+
+    def _watch(self, site: Site, network: Network) -> None:
+        receive, store = network.carrier.received, network.arrivals._stored
+
+        def received(peer: Any, parcel: Parcel, data: memoryview, decide: Any) -> None:
+            self.chronicle.parcel(site.id, parcel)
+            receive(peer, parcel, data, decide)
+
+        def stored(source: Any, header: Any, topic: Any, batches: list[Batch], decide: Any) -> None:
+            for batch in batches:
+                values = [bytes(batch.payload(index)).decode() for index in range(len(batch))]
+                self.chronicle.arrive(site.name, source.terminal, batch.audience or (), values)
+            store(source, header, topic, batches, decide)
+
+        network.carrier.received = received  # type: ignore[method-assign]
+        network.arrivals._stored = stored  # type: ignore[method-assign]
+
+    def crash(self, site: Site, *, power: bool = False) -> None:
+        """All that it had in memory is gone; what was committed stays."""
+        if not site.up:
+            return
+        assert site.process is not None
+        self._count(site)
+        self.wires.kill(site.process, power=power)
+        site.store.close()
+        site.network = site.terminal = None
+        self.chronicle.shaken |= {group for group, names in self.groups.items() if site.name in names}
+
+    def _count(self, site: Site) -> None:
+        if site.network is not None:
+            counts, network = self.chronicle.counts, site.network
+            counts["failovers"] += network.forwarder.totals.failovers
+            counts["sent again"] += network.forwarder.totals.repeated
+            counts["rerouted"] += network.forwarder.totals.reroutes + network.carrier.totals.reroutes
+            counts["in transit"] += network.carrier.totals.passed_on
+            counts["sent back"] += network.carrier.totals.returned
+            counts["renewed"] += network.arrivals.totals.renewed
+            counts["shelved"] += network.arrivals.totals.shelved
+
+    # -- topics, producers, consumers --------------------------------------------------------------
+
+    def add_topic(self, name: str, groups: dict[str, list[Site]]) -> None:
+        self.topics[name] = list(groups)
+        for group, members in groups.items():
+            self.set_group(group, members)
+        self.office.add_topic(name, list(groups))
+
+    def set_group(self, group: str, members: list[Site]) -> None:
+        names = [site.name for site in members]
+        if len(names) > 1 or self.groups.get(group, names) != names:
+            self.moved.add(group)
+        self.groups[group] = names
+        self.office.set_group(group, [site.id for site in members])
+
+    def _bus(self, site: Site) -> Bus:
+        async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
+            try:
+                async with asyncio.timeout(10):
+                    return await self.loop.create_connection(factory, site.host, PORT)
+            except (TimeoutError, OSError) as error:
+                raise TerminalUnreachable(str(error)) from None
+
+        def token() -> str:
+            if site.terminal is None:
+                raise TerminalUnreachable("not up yet")
+            return site.terminal.issue_token("client", ["admin"], 1e7)
+
+        return Bus(dial, token, patience=1e6)
+
+    async def _connected(self, site: Site) -> Bus:
+        while True:
+            bus = self._bus(site)
+            try:
+                return await bus.open()
+            except BusError:
+                await asyncio.sleep(0.5)
+
+    def _begin(self, name: str, site: Site, work: Callable[[], Awaitable[None]], group: str = "") -> Client:
+        process = Process(name)
+        self.wires.place(process, site.host)
+        client = self.clients[name] = Client(name, site, work, process, group)
+
+        async def run() -> None:
+            await work()
+
+        self._started.append(self.loop.start(process, run()))
+        return client
+
+    def restart(self, client: Client) -> None:
+        """Its process is killed, and another one takes its place."""
+        if not client.process.alive:
+            return
+        self.wires.kill(client.process)
+        if client.group:
+            self.chronicle.shaken.add(client.group)
+            self._begin(client.name, client.site, client.work, client.group)
+
+    def add_producer(self, name: str, site: Site, topic: str, count: int, pause: float) -> None:
+        chronicle, chance = self.chronicle, random.Random(self.chance.random())
+
+        async def send(bus: Bus, value: str) -> None:
+            chronicle.published[value] = (topic, site.name)
+            await bus.publish(topic, value)
+            chronicle.stored.add(value)
+
+        async def work() -> None:
+            bus = await self._connected(site)
+            number = 0
+            while number < count:
+                burst = min(chance.choice((1, 1, 2, 5)), count - number)
+                await asyncio.gather(*(send(bus, f"{name}:{number + index}") for index in range(burst)))
+                number += burst
+                await asyncio.sleep(chance.expovariate(1 / pause))
+
+        self._begin(name, site, work)
+
+    def add_consumer(self, name: str, site: Site, topic: str, group: str) -> None:
+        chronicle, chance = self.chronicle, random.Random(self.chance.random())
+        slowness = chance.choice((0.0, 0.05, 0.5, 2.0))
+
+        async def work() -> None:
+            while True:
+                bus = await self._connected(site)
+                try:
+                    async for message in bus.subscribe(topic, group=group, prefetch=8):
+                        value = bytes(message.payload).decode()
+                        chronicle.see(group, value)
+                        await asyncio.sleep(chance.uniform(0, slowness))
+                        chronicle.acked.add((group, value))
+                        await message.ack()
+                except BusError:
+                    await asyncio.sleep(1.0)  # no longer a terminal of the group; perhaps again later
+
+        self._begin(name, site, work, group)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def linked(self) -> bool:
+        """Does every terminal know a path to every other one?"""
+        networks = [site.network for site in self.sites.values() if not site.revoked]
+        return all(
+            one is not None and other is not None and (one is other or one.routes.best(other.me) is not None)
+            for one in networks
+            for other in networks
+        )
+
+    def look_at_custody(self, when: str) -> None:
+        """Is everything that nobody has acked on a disk, for those who are still to get it?"""
+        self.chronicle.counts["looks at custody"] += 1
+        disks = [Disk(site.store) for site in self.sites.values()]
+        for value in sorted(self.chronicle.stored):
+            topic, _ = self.chronicle.published[value]
+            for group in self.topics[topic]:
+                if (group, value) in self.chronicle.acked:
+                    continue
+                if not any(disk.holds(topic, value.encode(), group) for disk in disks):
+                    self.chronicle.find("custody", f"{when}: nobody has {value} for {group}")
+
+    def missing(self) -> list[tuple[str, str]]:
+        """Promises not kept. What is at a revoked terminal stays there."""
+        revoked = [site for site in self.sites.values() if site.revoked]
+        found = self.chronicle.missing(self.topics, {site.name for site in revoked})
+        if found and revoked:
+            disks = [Disk(site.store) for site in revoked]
+            topics = {value: self.chronicle.published[value][0] for _, value in found}
+            found = [
+                (group, value)
+                for group, value in found
+                if not any(disk.holds(topics[value], value.encode(), group) for disk in disks)
+            ]
+        return found
+
+    def under_way(self) -> list[str]:
+        """What is not at rest yet, at terminals that are part of the bus."""
+        found = []
+        for site in self.sites.values():
+            if site.revoked:
+                continue
+            if site.network is None:
+                found.append(f"{site.name} is down")
+                continue
+            transits, waiting = site.network.carrier.transits, site.network.arrivals.waiting
+            if transits or waiting:
+                found.append(f"{site.name} has {len(transits)} parcels in transit and {waiting} sealed")
+            for (topic, destination), lane in site.network.forwarder.lanes.items():
+                revoked = any(other.id == destination and other.revoked for other in self.sites.values())
+                if not revoked and (lane.outbound.shipments or lane.queue):
+                    found.append(
+                        f"{site.name} has {len(lane.outbound.shipments)} shipments and {len(lane.queue)} "
+                        f"pieces of {topic} for {destination}, waiting for {lane.waits_for or 'arrival'}"
+                    )
+        return found
+
+    def on_shelves(self) -> list[str]:
+        return [
+            f"{site.name} has {shelves} on its disk"
+            for site in self.sites.values()
+            if not site.revoked and (shelves := Disk(site.store).on_shelves())
+        ]
+
+    async def drained(self, published: int = 0) -> None:
+        """Until so many messages were published and everything is where it belongs."""
+        while len(self.chronicle.stored) < published:
+            await asyncio.sleep(0.1)
+        end = self.loop.time() + DRAIN_WITHIN
+        while self.missing() or self.under_way() or self.on_shelves():
+            if self.loop.time() > end:
+                for group, value in self.missing():
+                    self.chronicle.find(
+                        "delivered", f"{value} of {self.chronicle.published[value]} not to {group}"
+                    )
+                for what in self.under_way() + self.on_shelves():
+                    self.chronicle.find("delivered", what)
+                return
+            await asyncio.sleep(1.0)
+
+    def judge(self) -> None:
+        for site in self.sites.values():
+            self._count(site)
+        self.chronicle.judge_arrivals(self.moved)
+
+
+@contextmanager
+def quiet(findings: list[str]) -> Iterator[None]:
+    """Terminals in trouble say so all the time; only what should never be said is kept."""
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        if event.get("event") != "the registry refuses":  # to a revoked one it does
+            findings.append(f"logged: {event}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    client = logging.getLogger("landbridge.client")
+    level, state = client.level, random.getstate()
+    client.setLevel(logging.CRITICAL)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        processors=[structlog.processors.format_exc_info, keep],
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        client.setLevel(level)
+        random.setstate(state)
