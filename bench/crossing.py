@@ -258,7 +258,7 @@ def plain_copy(count: int) -> float:
 
 
 def crossing(scale: float, times: int) -> list[Row]:
-    count = int(1_000_000 * scale)
+    count = int(2_000_000 * scale)
     bare: list[float] = []
     direct: list[float] = []
     near: list[float] = []

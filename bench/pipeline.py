@@ -51,7 +51,7 @@ class Pipeline:
         self.read(topic).write.format("noop").mode("overwrite").save()
 
     def frame(self, count: int) -> Any:
-        text = f"rpad(cast(id as string), {SIZE}, 'x')"
+        text = f"concat(cast(id + 100000000 as string), repeat('x', {SIZE - 9}))"
         return self.spark.range(0, count, 1, 2).selectExpr(f"cast({text} as binary) as value")
 
     def into_a_topic(self, count: int) -> None:

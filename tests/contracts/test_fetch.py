@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from landbridge.client.fetch import Stretch
+from landbridge.core.batch import Batch, Origin, build
 from landbridge.errors import BadRequest, Forbidden, LimitReached, UnknownTopic
 from landbridge.protocol import frames
 from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.commit import Commit
 from landbridge.terminal.fetches import MOST_BATCHES, MOST_WAITING
 from landbridge.terminal.limits import Limits
 from landbridge.terminal.server import Terminal
@@ -134,6 +136,38 @@ async def test_waiting_ends_when_a_topic_grows(terminal: Terminal, bus: Any) -> 
     await bus.publish("bills", b"y")
     assert await waiting == {"orders": [0, 1], "bills": [0, 2]}
     assert await bus.call("topic.wait", offsets=at, within=60.0) == {"orders": [0, 1], "bills": [0, 2]}
+
+
+async def test_waiting_ends_at_the_offset_and_not_before(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await bus.publish("orders", b"0")
+        waiting = asyncio.ensure_future(bus.call("topic.wait", offsets={"orders": 2}, within=60.0))
+        log = terminal.broker.topic("orders").log
+        for end in (2, 3):
+            while not log._growth:
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            await bus.publish("orders", b"%d" % end)
+        assert await waiting == {"orders": [0, 3]}
+
+
+async def test_where_a_batch_came_from_is_told(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await bus.publish("orders", b"here")
+        topic = terminal.broker.topic("orders")
+        batch = Batch.decode(build([b"there"], id=bus.new_id(), time=1))
+        batch.origin = Origin("ter_lyon", 1, [(7, 8)], ["ter_lyon"], 2)
+        batch.audience = frozenset({"billing"})
+
+        def work(commit: Commit) -> None:
+            commit.append(topic, batch)
+
+        await terminal.broker.perform(work)
+        found = await bus.fetch("orders", 0)
+        assert [(each.origin, each.batch.payloads()) for each in found.batches] == [
+            ("", [b"here"]),
+            ("ter_lyon", [b"there"]),
+        ]
 
 
 async def test_a_time_is_an_offset(timed: Terminal, clock: FakeClock) -> None:

@@ -12,7 +12,7 @@ import pytest
 from landbridge.client.bus import Bus
 from landbridge.core.batch import build
 from landbridge.core.ranges import Range
-from landbridge.core.store import PutDocument, Store, Write
+from landbridge.core.store import PutDocument, Store, Trim, Write
 from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
@@ -233,3 +233,14 @@ async def test_groups_get_what_is_published_from_a_stage(terminal: Terminal) -> 
                 if len(got) == 2:
                     break
         assert got == [(0, b"a"), (1, b"b")]
+
+
+async def test_a_stage_that_retention_has_emptied_is_removed_at_the_next_start(crashes: list[Any]) -> None:
+    store = MemoryStore()
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        log, (_, end) = await put(bus, "late", b"of a writer whose job is over")
+        await put(bus, "live", b"a")
+        await terminal.broker.write([Trim(log, end)])
+    async with run_terminal(store) as terminal:
+        await asyncio.gather(*terminal.tasks)
+        assert stages(terminal) == [f"{PREFIX}live"]

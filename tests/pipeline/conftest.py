@@ -20,7 +20,7 @@ from landbridge.testing import run_terminal
 from tests.pipeline.site import Site
 
 if importlib.util.find_spec("pyspark") is None:  # the extra [pipeline] is not installed
-    collect_ignore = ["test_columns.py", "test_source.py", "test_sink.py"]
+    collect_ignore = ["test_columns.py", "test_documents.py", "test_source.py", "test_sink.py"]
 
 
 @pytest.fixture(scope="session")
@@ -55,13 +55,18 @@ def bus(terminal: Terminal, token: str) -> Iterator[landbridge.sync.Bus]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(terminal: Terminal, token: str) -> Iterator[Any]:
+    """With the terminal in its environment, which the JVM and the workers keep from their start."""
     from landbridge.pipeline import session
 
+    patch = pytest.MonkeyPatch()
+    patch.setenv("LANDBRIDGE_URL", terminal.url)
+    patch.setenv("LANDBRIDGE_TOKEN", token)
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"}
     started = session("local[2]", **conf)
     yield started
     started.stop()
+    patch.undo()
 
 
 @pytest.fixture

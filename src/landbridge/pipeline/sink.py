@@ -73,6 +73,7 @@ def stage_rows(rows: Iterator[pa.RecordBatch], stage: str, access: Access, topic
 
 def commit_staged(access: Access, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
     """Publish what the tasks have staged, as this number; their order is the order of the rows."""
+    freeze()
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return

@@ -151,11 +151,11 @@ class Operations:
         for name in offsets:
             connection.scopes.demand("subscribe", name)
         logs = {name: self._broker.topic(name).log for name in offsets}
-        if within > 0 and logs and all(logs[name].end <= offset for name, offset in offsets.items()):
+        now = asyncio.get_running_loop().time
+        until = now() + min(within, LONGEST_WAIT)
+        while logs and all(logs[name].end <= offset for name, offset in offsets.items()) and now() < until:
             growing = [log.growth() for log in logs.values()]
-            await asyncio.wait(
-                growing, timeout=min(within, LONGEST_WAIT), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(growing, timeout=until - now(), return_when=asyncio.FIRST_COMPLETED)
             for growth in growing:
                 growth.cancel()
         return {name: (log.first, log.end) for name, log in logs.items()}
