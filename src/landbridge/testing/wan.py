@@ -151,7 +151,8 @@ class _Stream:
 class _End(asyncio.Protocol):
     """The line's end of a socket. ``out``: what it hears; ``into``: what it is to say."""
 
-    def __init__(self, out: _Stream, into: _Stream, lost: Callable[[], None]) -> None:
+    def __init__(self, line: Line, out: _Stream, into: _Stream, lost: Callable[[], None]) -> None:
+        self._line = line
         self._out = out
         self._into = into
         self._lost = lost
@@ -160,6 +161,9 @@ class _End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self._line.refusing:  # the line was cut while this one was being made
+            reset(self.transport)
+            return
         self._out.comes_from(self.transport)
         self._into.goes_to(self.transport)
 
@@ -192,8 +196,8 @@ class _Connection:
         self._open = 2
         self.forth = _Stream(line, line.forth, self._ended)
         self.back = _Stream(line, line.back, self._ended)
-        self.near = _End(self.forth, self.back, self._lost)
-        self.far = _End(self.back, self.forth, self._lost)
+        self.near = _End(line, self.forth, self.back, self._lost)
+        self.far = _End(line, self.back, self.forth, self._lost)
         self._dialling: asyncio.Task[None] | None = None
 
     def dial(self) -> None:
@@ -334,7 +338,9 @@ class Line:
         if self._server is not None:
             self._server.close()
         self.cut()
-        await asyncio.sleep(0)  # the sockets go in the next turn
+        # The sockets go in the next turn; those that were just being accepted, in one of the turns after.
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 class _Refusal(asyncio.Protocol):
