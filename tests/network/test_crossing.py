@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from landbridge.core.identity import Identity, SecureKey
-from landbridge.errors import BusError, GroupElsewhere
+from landbridge.errors import BusError, GroupElsewhere, TimedOut, Unauthenticated, UnknownGroup
+from landbridge.stores.memory import MemoryStore
 from landbridge.terminal.peer import Peer
 from landbridge.testing.fleet import Fleet, until
 
@@ -307,3 +308,69 @@ async def test_a_terminal_whose_key_is_another_one_gets_no_link():
         with pytest.raises(BusError, match="proof is wrong"):
             await thief.linked
         await thief.gone
+
+
+async def test_waiting_for_an_arrival_where_there_is_no_group_says_so():
+    async with Fleet() as fleet:
+        paris = await fleet.server("paris")
+        async with fleet.attach(paris) as here, asyncio.timeout(20):
+            with pytest.raises(UnknownGroup, match="stored at offset 0"):
+                await here.publish("orders", {"id": 1}, until="arrived")
+
+
+async def test_waiting_for_an_arrival_waits_for_a_registry_that_was_never_reached():
+    async with Fleet() as fleet:
+        tokyo = await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        rome = await fleet.client("rome")
+        await fleet.stop(rome)
+        rome.store = MemoryStore()
+        fleet.registry_up = False
+        await fleet.start(rome)
+        async with fleet.attach(rome) as here:
+            waiting = asyncio.ensure_future(here.publish("orders", {"id": 1}, until="arrived"))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+            fleet.registry_up = True
+            async with asyncio.timeout(30):
+                await waiting
+        assert tokyo.terminal.broker.topics["orders"].log.end == 1
+
+
+async def test_a_revoked_terminal_is_told_so_when_it_waits():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        await fleet.admin.revoke_terminal(paris.id)
+        await until(lambda: paris.network.refusal is not None)
+        async with fleet.attach(paris) as here, asyncio.timeout(20):
+            with pytest.raises(Unauthenticated, match="refuses this terminal"):
+                await here.publish("orders", {"id": 1}, until="arrived")
+
+
+async def test_a_timeout_says_that_the_message_is_stored():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here:
+            with pytest.raises(TimedOut, match=r"stored in orders at offset 0, id .* but not acked"):
+                await here.publish("orders", {"id": 1}, until="acked", timeout=1.0)
+
+
+async def test_messages_of_a_group_that_lost_its_last_terminal_wait_for_another():
+    async with Fleet() as fleet:
+        paris, tokyo, osaka = [await fleet.server(name) for name in ("paris", "tokyo", "osaka")]
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(osaka) as there, asyncio.timeout(40):
+            await here.publish("orders", {"id": 1}, until="arrived")
+            await fleet.admin.update_terminal_group("billing", [], force=True)
+            await until(lambda: not paris.network.members("billing"))
+            receipt = await here.publish("orders", {"id": 2})
+            await until(lambda: paris.network.forwarder.placements["orders", "billing"].target == "")
+            (place,) = (await here.call("message.where", id=receipt.id))["places"]
+            assert place["groups"][0]["waits_for"] == "the group has no terminals"
+            await fleet.admin.add_terminal_to_group("billing", osaka.id)
+            assert (await take(there, "orders", "billing", 1)) == [{"id": 2}]

@@ -38,13 +38,30 @@ class Watch:
         try:
             async with asyncio.timeout(WITHIN):
                 topic = await self._bus.call("topic.show", name=self._topic)
-                if topic["created_at"] >= self._began:
+                if topic["created_at"] >= self._began and topic.get("crossing") is None:
                     near = await self._near()
                     output.notice(
                         f"made the topic {self._topic}" + (f"; did you mean {near}?" if near else "")
                     )
         except (BusError, TimeoutError):
             pass
+
+    async def tell_of_group(self, group: str | None) -> None:
+        """A subscriber of a topic that crosses, in a group that doesn't: it gets what is published here
+        alone."""
+        try:
+            async with asyncio.timeout(WITHIN):
+                crossing = (await self._bus.call("topic.show", name=self._topic)).get("crossing")
+        except (BusError, TimeoutError):
+            return
+        if crossing is None or group in crossing:
+            return
+        near = next(iter(get_close_matches(group or "", crossing, n=1, cutoff=ALIKE)), None)
+        who = f"the group {group}" if group else "a subscriber without a group"
+        output.notice(
+            f"{who} gets what is published at this terminal alone; {self._topic} crosses for "
+            f"{', '.join(crossing) or 'no group yet'}" + (f"; did you mean {near}?" if near else "")
+        )
 
     async def _near(self) -> str | None:
         """Another topic with a name like this one. Looks at the first thousand."""

@@ -20,7 +20,7 @@ from landbridge.cli import output, units
 from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, Json, Topic, given, pairs
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, BusError, TooLarge, UnknownTopic
+from landbridge.errors import BadRequest, BusError, TimedOut, TooLarge, UnknownTopic
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus, Receipt
@@ -64,6 +64,15 @@ def publish(
         Literal["stored", "arrived", "acked"],
         typer.Option(help="Return when it is stored here; at a terminal of each group; or acked in each."),
     ] = "stored",
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SPAN",
+            parser=units.parse_span,
+            help="With --until: wait no longer.",
+            show_default="for ever",
+        ),
+    ] = None,
     context: ContextName = None,
     json: Json = False,
 ) -> None:
@@ -79,9 +88,7 @@ def publish(
     from landbridge.cli.loop import run
 
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
-    if until != "stored":
-        options["until"] = until
-    job = _Job(topic, options, delay, expires)
+    job = _Job(topic, options, delay, expires, until, within)
     if until != "stored" and repeat != 1:
         raise typer.BadParameter("--until is for one message, not for many")
     if payload is not None and file is not None:
@@ -111,9 +118,16 @@ class _Job:
     """What is to be published, and where to."""
 
     def __init__(
-        self, topic: str, options: dict[str, Any], delay: float | None, expires: float | None
+        self,
+        topic: str,
+        options: dict[str, Any],
+        delay: float | None,
+        expires: float | None,
+        until: str,
+        within: float | None,
     ) -> None:
         self.topic = topic
+        self._until, self._within = until, within
         #: As the publisher's ``send`` takes them, without the moments.
         self._options = options
         self._delay, self._expires = delay, expires
@@ -135,16 +149,27 @@ class _Job:
                 watch = await Watch.begin(bus, self.topic)
                 receipt = await self._one(bus, watch, payload)
                 result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
-                output.emit(
-                    result,
-                    lambda _: output.done(
-                        f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
-                    ),
-                )
+                stored = f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
+                if self._until == "stored":
+                    output.emit(result, lambda _: output.done(stored))
                 if not receipt.offset:
                     await watch.tell()
+                if self._until != "stored":
+                    output.notice(stored)  # whoever has enough of waiting needs the id
+                    await self._wait(bus, receipt.offset)
+                    output.emit({**result, "until": self._until}, lambda _: output.done(self._until))
             else:
                 await self._many(bus, _repeated(payload, repeat), messages=repeat)
+
+    async def _wait(self, bus: Bus, offset: int) -> None:
+        try:
+            async with asyncio.timeout(self._within):
+                await bus.call("message.wait", topic=self.topic, offset=offset, until=self._until)
+        except TimeoutError:
+            raise TimedOut(
+                f"stored, but not {self._until} within {units.span(self._within or 0)}",
+                hint="it is on its way: don't publish it again, ask 'landbridge where ID'",
+            ) from None
 
     async def _one(self, bus: Bus, watch: Watch, payload: bytes) -> Receipt:
         try:

@@ -148,6 +148,7 @@ class Reader:
             await watch.suggest(error)
             raise
         await watch.tell()
+        await watch.tell_of_group(self._group)
         return subscription
 
     async def _warn(self, bus: Bus) -> None:

@@ -299,6 +299,7 @@ class Bus:
         rows.add(self.checked(encode(payload)), key, priority, headers, id, deliver_at, expires_at)
         batch_id = self.new_id()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        first: int | None = None
         try:
             async with asyncio.timeout(timeout):
                 while outbox.full:
@@ -310,8 +311,14 @@ class Bus:
                 if until != "stored":
                     await self.call("message.wait", topic=topic, offset=first, until=until)
         except TimeoutError:
+            if first is not None:
+                raise TimedOut(
+                    f"stored in {topic} at offset {first}, id {id or f'{batch_id.hex()}-0'}, but not {until} "
+                    f"within {timeout} s",
+                    hint="it is on its way: don't publish it again, ask 'landbridge where ID'",
+                ) from None
             raise TimedOut(
-                f"not {until} within {timeout} s", hint="it may be stored yet: the bus goes on trying"
+                f"not stored within {timeout} s", hint="it may be stored yet: the bus goes on trying"
             ) from None
         return Receipt(id or f"{batch_id.hex()}-0", first)
 

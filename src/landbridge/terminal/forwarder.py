@@ -452,12 +452,16 @@ class Forwarder:
     def _place(self, entry: TopicEntry, topic: Topic, name: str, added_at: int) -> None:
         network = self.network
         members = network.members(name)
-        if not members:
-            return
         key = (entry.name, name)
         placement = self.placements.get(key)
         if placement is None:
             placement = self.placements[key] = Placement(*key)
+        if not members:
+            self._leave(placement)
+            placement.target, placement.why = "", "the group has no terminals"
+            if name in topic.groups:
+                topic.groups[name].forward(True)  # it waits for one
+            return
         group = topic.groups.get(name)
         if group is None:
             if topic.spec.kind == "queue" and topic.groups:

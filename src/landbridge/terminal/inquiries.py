@@ -11,7 +11,7 @@ import msgspec
 
 from landbridge.core.parcel import Ask
 from landbridge.core.ranges import intersect
-from landbridge.errors import BadRequest, UnknownMessage
+from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
 
 if TYPE_CHECKING:
     from landbridge.core.batch import Batch
@@ -58,21 +58,37 @@ class Inquiries:
             raise BadRequest(f"{topic} has no offset {offset} yet")
         if until != "stored":
             if self._terminal.network is not None:
+                await self._terminal.network.until_known(topic)
                 self._terminal.network.forwarder.place()
             groups = [group for group in found.groups.values() if group.durable]
+            if not groups:
+                raise UnknownGroup(
+                    f"it is stored at offset {offset}, but {topic} has no group that it could reach",
+                    hint="add one with 'landbridge topic add-group', or subscribe with a group",
+                )
             await asyncio.gather(*(self._reached(group, offset, until) for group in groups))
         return {"topic": topic, "offset": offset, "until": until}
 
     async def _reached(self, group: Group, offset: int, until: str) -> None:
         network = self._terminal.network
-        while True:
-            forwarded = group.forwarded
-            if not forwarded and until == "arrived":
-                return
-            await self._broker.until_settled(group, offset)
-            if until == "acked" and forwarded and network is not None:
-                await network.forwarder.acked(group.topic, group.name, offset)
+        is_here = network is None or await self._is_here(network, group)
+        if is_here and until == "arrived":
             return
+        await self._broker.until_settled(group, offset)
+        if until == "acked" and not is_here and network is not None:
+            await network.forwarder.acked(group.topic, group.name, offset)
+
+    async def _is_here(self, network: Network, group: Group) -> bool:
+        """Are its consumers at this terminal? Waits until that is decided."""
+        while not group.deleted:
+            entry = network.topics.get(group.topic.name)
+            if entry is None or group.name not in entry.groups:
+                return True
+            placement = network.forwarder.placements.get((group.topic.name, group.name))
+            if placement is not None and placement.target:
+                return placement.target == network.me
+            await asyncio.sleep(0.05)
+        return True
 
     async def message_where(self, connection: Connection, id: str, topic: str | None = None) -> object:
         """Every place that this terminal knows of where a message is."""
@@ -158,7 +174,9 @@ class Inquiries:
             None,
         )
         if not target:
-            row |= {"state": "waiting", "waits_for": "a terminal of the group that can be reached"}
+            none = not network.members(group.name)
+            waits = "the group has no terminals" if none else "a terminal of the group that can be reached"
+            row |= {"state": "waiting", "waits_for": waits}
         elif shipment is None or shipment.hop == "":
             waits = lane.waits_for if lane is not None else ""
             row |= {"state": "waiting", "waits_for": waits or "its turn to be shipped"}
@@ -336,6 +354,7 @@ class Inquiries:
             "customer": network.identity.customer,
             "mode": network.mode,
             "registry_up": network.registry_up,
+            "refusal": str(network.refusal) if network.refusal is not None else "",
             "forwarder": msgspec.to_builtins(network.forwarder.totals),
             "arrivals": msgspec.to_builtins(network.arrivals.totals),
             "carrier": msgspec.to_builtins(network.carrier.totals),

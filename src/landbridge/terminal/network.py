@@ -147,6 +147,10 @@ class Network:
         self.routes: Routes
         #: Whether the registry answered when it was last asked.
         self.registry_up = False
+        #: Why it refuses this terminal; None while it doesn't.
+        self.refusal: BusError | None = None
+        #: Topics that the registry was asked about, and has answered.
+        self._answered: frozenset[str] = frozenset()
         self._registry_key = registry_key
         self._signing_key = key.signing_key()
         self._signed = SignedDirectory(b"", b"")
@@ -324,6 +328,16 @@ class Network:
         if self._signed.body and (state is None or state.directory_version < self.directory.version):
             peer.send(frames.Directory(self._signed.body, self._signed.signature))
 
+    async def until_known(self, topic: str) -> None:
+        """Until it is known which groups a topic has, or that the registry has no such topic."""
+        while topic not in self.topics and not (self.directory.version and topic in self._answered):
+            if self.refusal is not None:
+                raise Unauthenticated(
+                    f"the registry refuses this terminal: {self.refusal}",
+                    hint="what is published here stays here; was the terminal revoked, or its key rotated?",
+                )
+            await asyncio.sleep(0.05)
+
     def topic_made(self, topic: Topic) -> None:
         """A topic is used here: does the registry know it?"""
         self._interest.set()
@@ -355,6 +369,7 @@ class Network:
                 backoff = min(REGISTRY_AGAIN_MOST, backoff * 2)
                 continue
             except BusError as error:
+                self.registry_up, self.refusal = False, error
                 log.error("the registry refuses", code=error.code, detail=str(error))
                 self.note("refuse", who="registry", cause=error.code, detail=str(error))
                 await asyncio.sleep(REGISTRY_AGAIN_MOST)
@@ -367,7 +382,8 @@ class Network:
                 self.registry_up = True
                 self.forwarder.look_again()
             backoff = REGISTRY_AGAIN
-            asked = names
+            self.refusal = None
+            asked = self._answered = names
             if update is not None:
                 await self._updated(update)
 
@@ -610,7 +626,8 @@ class Network:
                 now=self.now(),
             )
         except BusError as error:
-            log.warning("nothing can be said", to=destination, code=error.code, detail=str(error))
+            # Removed or revoked since: whoever waits for an answer waits for the next directory.
+            log.debug("nothing can be said", to=destination, code=error.code, detail=str(error))
             return
         self.carrier.control(destination, data)
 

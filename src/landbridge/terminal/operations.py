@@ -141,7 +141,15 @@ class Operations:
             **_describe_topic(topic),
             "options": msgspec.to_builtins(topic.spec),
             "groups": [_describe_group(group) for group in topic.groups.values()],
+            "crossing": self._crossing(name),
         }
+
+    def _crossing(self, topic: str) -> list[str] | None:
+        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
+        known yet."""
+        network = self._terminal.network
+        entry = network.topics.get(topic) if network is not None else None
+        return None if entry is None else sorted(entry.groups)
 
     async def topic_wait(
         self, connection: Connection, offsets: dict[str, int], within: float = 0.0
