@@ -300,15 +300,19 @@ async def test_a_forged_confirmation_ends_nobodys_duty(tmp_path: Path) -> None:
         assert await taken(at.right, "orders", "billing", 1) == ["one"]
         _, data = at.recording.shipments()[0]
         header = look(at.right.identity, [at.left.identity.public], at.left.id, data, now())
-        at.left.lines["right"].black_hole()
-        await at.publish("two")
 
         async def on_the_way() -> int:
             return sum(lane["on_the_way"] for lane in await at.totals(at.left, "lanes"))
 
+        async def confirmed() -> bool:
+            return await on_the_way() == 0
+
         async def sent() -> bool:
             return await on_the_way() == 1
 
+        await until(confirmed)
+        at.left.lines["right"].black_hole()
+        await at.publish("two")
         await until(sent)
         link = await at.dial(at.left)
         # The rogue knows all the numbers; what it lacks is the key between the two.

@@ -161,6 +161,7 @@ class _End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._line.transports.add(self.transport)
         if self._line.refusing:  # the line was cut while this one was being made
             reset(self.transport)
             return
@@ -176,6 +177,8 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
+        if self.transport is not None:
+            self._line.transports.discard(self.transport)
         self._into.drop()
         self._out.take(None if exc is not None else b"")
         self._lost()
@@ -263,6 +266,8 @@ class Line:
         #: Set while neither way is silent.
         self.both_ways = asyncio.Event()
         self.both_ways.set()
+        #: Those that are open, of whatever is still connected or half of it.
+        self.transports: set[asyncio.Transport] = set()
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -338,9 +343,14 @@ class Line:
         if self._server is not None:
             self._server.close()
         self.cut()
-        # The sockets go in the next turn; those that were just being accepted, in one of the turns after.
+        # A socket that is just being accepted becomes a transport in one of the next turns, and goes in
+        # another.
         for _ in range(10):
             await asyncio.sleep(0)
+        while self.transports:
+            for transport in list(self.transports):
+                reset(transport)
+            await asyncio.sleep(0.001)
 
 
 class _Refusal(asyncio.Protocol):
