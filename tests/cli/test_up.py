@@ -26,7 +26,7 @@ from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.errors import ContextTaken
 from landbridge.testing import FakeClock, attach, run_terminal
-from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line
+from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line, until
 
 TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 
@@ -224,6 +224,8 @@ def test_stop_with_subscribers_and_publishers_connected(place: Place) -> None:
         writer.stdin.write(b"before\n")
         writer.stdin.flush()
         assert read_line(reader.stdout) == b"before\n"
+        # What is printed is acked a moment later; what isn't acked would come again.
+        until(lambda: place.call("group", "show", "orders", "g", "--json").json["lag"] == 0)
         port = running.ready["url"].rpartition(":")[2]
         assert running.stop().status == 0
     # They wait for it to come back, and go on.

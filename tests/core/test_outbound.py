@@ -20,7 +20,7 @@ def test_a_shipment_that_is_not_heard_of_is_due_again_later_each_time():
     sent = shipment(outbound, 1, "g")
     spans = []
     for _ in range(5):
-        outbound.sent(0, sent, "hop", ["hop", "there"], 0.1)
+        outbound.sent(0, sent, ["hop", "there"], 0.1)
         spans.append(sent.again_at / SECOND)
     assert spans == [AGAIN_AFTER, 20.0, 40.0, AGAIN_AFTER_MOST, AGAIN_AFTER_MOST]
     assert outbound.overdue(int(59 * SECOND)) == []
@@ -30,14 +30,14 @@ def test_a_shipment_that_is_not_heard_of_is_due_again_later_each_time():
 def test_a_slow_path_is_given_eight_round_trips():
     outbound = Outbound(1)
     sent = shipment(outbound, 1, "g")
-    outbound.sent(0, sent, "hop", ["hop"], 10.0)
+    outbound.sent(0, sent, ["hop"], 10.0)
     assert sent.again_at == 80 * SECOND
 
 
 def test_what_waits_for_a_path_is_not_overdue():
     outbound = Outbound(1)
     sent = shipment(outbound, 1, "g")
-    outbound.sent(0, sent, "hop", ["hop"], 0.0)
+    outbound.sent(0, sent, ["hop"], 0.0)
     assert outbound.back(sent.id) is sent
     assert outbound.overdue(10**12) == []
     assert outbound.waiting() == [sent]

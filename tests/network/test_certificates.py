@@ -70,7 +70,7 @@ async def test_a_certificate_of_another_terminal_makes_no_link(tmp_path: Path) -
         assert tokyo.certificates is not None
         assert paris.certificates is not None
         assert tokyo.certificates.digest != paris.certificates.digest
-        await until(lambda: tokyo.id in paris.network.peers)
+        await until(lambda: tokyo.id in paris.network.peers and paris.id in tokyo.network.peers)
         # Shown all the same, by a terminal that has Tokyo's key: Paris's peer refuses what isn't its name.
         tokyo.network.client_tls = paris.certificates.dialler
         tokyo.network.links._keeping.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from landbridge.core.batch import build
 from landbridge.core.inbound import Inbound
 from landbridge.core.parcel import Arrived
 from landbridge.protocol import frames
@@ -50,16 +51,14 @@ def test_a_shipment_for_two_groups_does_not_overtake_what_one_of_them_gave_befor
             while not forwarder.lanes:
                 await asyncio.sleep(0.1)
             lane = forwarder.lanes["orders", there.id]
-            billing = forwarder.placements["orders", "billing"].hand
-            audit = forwarder.placements["orders", "audit"].hand
-            assert billing is not None
-            assert audit is not None
             lane.queue.clear()
-            offers = [(audit, 3), (billing, 1), (billing, 2), (billing, 3), (audit, 4), (billing, 4)]
-            for hand, offset in offers:
-                lane.offer(hand, frames.Deliver(0, offset, [(offset, offset + 1)], False, {}), b"data")
-            queue, lane.queue = lane.queue, []
-            return [(queued.runs[0][0], sorted(queued.legs)) for queued in queue]
+            data = build([b"data"], id=bytes(16), time=1)
+            offers = [("audit", 3), *(("billing", n) for n in (1, 2, 3)), ("audit", 4), ("billing", 4)]
+            for group, offset in offers:
+                lane.offer(group, frames.Deliver(0, offset, [(offset, offset + 1)], False, {}), data)
+            queued = [(queued.runs[0][0], sorted(queued.legs)) for queued in lane.queue]
+            lane.queue.clear()
+            return queued
 
         queue = world.loop.run(main())
     assert queue == [

@@ -131,11 +131,11 @@ class World:
             self.chronicle.parcel(site.id, parcel)
             receive(peer, parcel, data, decide)
 
-        def stored(source: Any, header: Any, topic: Any, batches: list[Batch], decide: Any) -> None:
+        def stored(here: Any, topic: Any, batches: list[Batch]) -> None:
             for batch in batches:
                 values = [bytes(batch.payload(index)).decode() for index in range(len(batch))]
-                self.chronicle.arrive(site.name, source.terminal, batch.audience or (), values)
-            store(source, header, topic, batches, decide)
+                self.chronicle.arrive(site.name, here.source.terminal, batch.audience or (), values)
+            store(here, topic, batches)
 
         network.carrier.received = received  # type: ignore[method-assign]
         network.arrivals._stored = stored  # type: ignore[method-assign]

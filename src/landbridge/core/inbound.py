@@ -14,10 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
 from landbridge.core.ranges import Range, RangeSet, intersect, normalise, subtract
+
+
+class Source(NamedTuple):
+    """Whose log of which topic, in which of the topic's lives there."""
+
+    terminal: str
+    topic: str
+    incarnation: int
 
 
 class Verdict(Enum):

@@ -32,15 +32,14 @@ class Shipment:
         "attempts",
         "bytes",
         "data",
-        "first_sent_at",
         "hop",
         "id",
         "legs",
         "messages",
         "pieces",
+        "published_at",
         "route",
         "sequence",
-        "why",
     )
 
     def __init__(self, sequence: int, id: bytes, messages: int) -> None:
@@ -57,11 +56,10 @@ class Shipment:
         self.route: list[str] = []
         #: How often it was sent.
         self.attempts = 0
-        self.first_sent_at = 0
+        #: When its first message was published, microseconds.
+        self.published_at = 0
         #: When it is sent again if nothing is heard of it.
         self.again_at = 0
-        #: Why it went this way, for people.
-        self.why = ""
 
     @property
     def groups(self) -> list[str]:
@@ -96,12 +94,10 @@ class Outbound:
         """Below this number everything has arrived."""
         return next(iter(self.shipments), self._next)
 
-    def sent(self, now: int, shipment: Shipment, hop: str, route: list[str], round_trip: float) -> None:
+    def sent(self, now: int, shipment: Shipment, route: list[str], round_trip: float) -> None:
         """``round_trip``: of the path, in seconds."""
-        if not shipment.attempts:
-            shipment.first_sent_at = now
         shipment.attempts += 1
-        shipment.hop, shipment.route = hop, route
+        shipment.hop, shipment.route = route[0], route
         patience = max(AGAIN_AFTER * 2.0 ** min(shipment.attempts - 1, 8), ROUND_TRIPS * round_trip)
         shipment.again_at = now + int(min(patience, max(AGAIN_AFTER_MOST, ROUND_TRIPS * round_trip)) * SECOND)
 
@@ -116,6 +112,11 @@ class Outbound:
         if shipment is not None:
             shipment.hop = ""
         return shipment
+
+    def empty(self, shipment: Shipment) -> None:
+        """There is nothing left in it to send, but its number is still waited for."""
+        self.bytes -= shipment.bytes
+        shipment.pieces, shipment.data, shipment.bytes, shipment.legs = [], [], 0, []
 
     def arrived(self, epoch: int, sequences: Iterable[int]) -> list[Shipment]:
         if epoch != self.epoch:
@@ -140,7 +141,7 @@ class Outbound:
             if legs:
                 again = self.new(shipment.id, shipment.messages)
                 again.pieces, again.data, again.bytes = shipment.pieces, shipment.data, shipment.bytes
-                again.legs = legs
+                again.legs, again.published_at = legs, shipment.published_at
                 self.add(again)
         return gone
 

@@ -20,8 +20,6 @@ from landbridge.errors import BadFrame
 
 #: Hops that a parcel may make in all, reroutes included.
 TTL = 16
-#: Hops that a route may have.
-MAX_HOPS = 8
 #: How often a parcel may be sent another way by terminals in transit.
 MAX_REROUTES = 3
 

@@ -42,7 +42,7 @@ class RangeSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RangeSet) and self._ends == other._ends
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    __hash__ = None  # type: ignore[assignment]  # mutable: Python's own way to say so, which mypy doesn't know
 
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from landbridge.core.linkstate import LinkState, SignedLinkState
 from landbridge.core.store import DeleteDocument, PutDocument, Write
@@ -51,13 +51,17 @@ class Account:
     def group(self, name: str) -> Group:
         found = self.groups.get(name)
         if found is None:
-            raise UnknownGroup(f"there is no group {name[:200]!r}", hint="see GET /v1/groups")
+            raise UnknownGroup(
+                f"there is no group {name[:200]!r}", hint="see 'landbridge group list --registry'"
+            )
         return found
 
     def topic(self, name: str) -> Topic:
         found = self.topics.get(name)
         if found is None:
-            raise UnknownTopic(f"there is no topic {name[:200]!r}", hint="see GET /v1/topics")
+            raise UnknownTopic(
+                f"there is no topic {name[:200]!r}", hint="see 'landbridge topic list --registry'"
+            )
         return found
 
     def receives(self, terminal: str, topic: Topic) -> bool:
@@ -78,7 +82,7 @@ class Account:
 
     def table(self, kind: type[T]) -> dict[str, T]:
         """Where the entities of a kind are."""
-        return getattr(self, _TABLES[kind])  # type: ignore[no-any-return]
+        return cast(dict[str, T], getattr(self, _TABLES[kind]))
 
     def forget_report(self, terminal: str) -> None:
         self.reports.pop(terminal, None)

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+from landbridge.client.context import is_loopback
 from landbridge.errors import BadRequest
 
 #: RFC 1123, in lower case.
@@ -31,6 +32,10 @@ def check_address(address: str, *, mode: str) -> str:
         raise BadRequest(f"{address[:60]!r} is not the address of a terminal", hint=_HINT)
     if parts.path or parts.query or parts.fragment or parts.username is not None:
         raise BadRequest(f"{address[:60]!r} has more than a host and a port", hint=_HINT)
+    if parts.scheme == "lb" and not is_loopback(host):
+        raise BadRequest(
+            f"{address[:60]!r} is without TLS, which nobody dials on another machine", hint=_HINT
+        )
     return f"{parts.scheme}://{_host(host)}:{port}"
 
 
@@ -43,6 +48,8 @@ def _host(host: str) -> str:
         if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
             raise BadRequest(f"{host[:60]!r} is not the name of a host", hint=_HINT) from None
         return host
+    if found.is_unspecified:
+        raise BadRequest(f"{host} is where to listen, not where to be dialled", hint=_HINT)
     if found.version == 6 and found.scope_id is not None:
         raise BadRequest(f"{host[:60]!r} is an address of one machine's interface", hint=_HINT)
     return f"[{found}]" if found.version == 6 else str(found)

@@ -141,7 +141,7 @@ class Customers:
     def _account(self, id: str) -> Account:
         account = self._registry.index.accounts.get(id)
         if account is None:
-            raise UnknownCustomer(f"there is no customer {id[:40]!r}", hint="see GET /v1/customers")
+            raise UnknownCustomer(f"there is no customer {id[:40]!r}", hint="see 'landbridge customer list'")
         return account
 
     def _check_new_name(self, name: str) -> None:

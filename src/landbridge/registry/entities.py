@@ -19,7 +19,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Which one of its kind, within a customer."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind has its own; a Struct can't be abstract
 
 
 class Credential(msgspec.Struct, frozen=True):

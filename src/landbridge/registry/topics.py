@@ -85,7 +85,10 @@ class Topics:
         def work(change: Change) -> api.Topic:
             topic = change.account.topic(name)
             if group not in topic.groups:
-                raise UnknownGroup(f"there is no group {group[:200]!r} of {name}", hint="see GET /v1/topics")
+                raise UnknownGroup(
+                    f"there is no group {group[:200]!r} of {name}",
+                    hint="see 'landbridge topic show --registry'",
+                )
             _check_not_held(change.account, name, force=force)
             left = {other: since for other, since in topic.groups.items() if other != group}
             change.detail = group

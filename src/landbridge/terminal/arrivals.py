@@ -16,18 +16,15 @@ import msgspec
 import structlog
 
 from landbridge.core.batch import Batch, Origin
-from landbridge.core.inbound import Inbound, Verdict
+from landbridge.core.inbound import Inbound, Source, Verdict
 from landbridge.core.parcel import (
     Arrived,
-    Ask,
-    Control,
     Manifest,
     Missing,
     Parcel,
     Piece,
     Stream,
     Stuck,
-    Tell,
     Withdraw,
     Withdrawn,
     decode_manifest,
@@ -37,8 +34,9 @@ from landbridge.core.ranges import Range, count, intersect, normalise
 from landbridge.core.seal import Header, Opener, look
 from landbridge.core.store import PutLedger
 from landbridge.core.topic import group_spec
-from landbridge.errors import BadFrame, BusError, TicketExpired, TicketRefused, Unavailable
+from landbridge.errors import BusError, TicketExpired, TicketRefused, Unavailable
 from landbridge.terminal.peer import Fate
+from landbridge.terminal.questions import locate
 from landbridge.terminal.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -52,9 +50,6 @@ log = structlog.get_logger("landbridge.arrivals")
 SECOND = 1_000_000
 #: Seconds after which a key that could not be had is asked for again, and how that grows.
 KEY_AGAIN, KEY_AGAIN_MOST = 1.0, 15.0
-#: Seconds that a question is kept; whoever wants to know asks again.
-WATCH_FOR = 10.0
-MOST_WATCHES = 10_000
 #: Seconds after which a shipment that waits for one before it counts as given up by its source, which would
 #: have sent it again each minute.
 UNHEARD_FOR = 300.0
@@ -67,33 +62,36 @@ MISSING_AFTER = 1.0
 MOST_MISSING = 256
 
 
-class Source(NamedTuple):
-    """Whose log of which topic."""
+class Here(NamedTuple):
+    """A shipment that has come and is not in its topic's log yet."""
 
-    terminal: str
-    topic: str
-    incarnation: int
+    parcel: Parcel
+    header: Header
+    manifest: Manifest
+    data: memoryview
+    #: Tells the hop before, which has to keep it until then.
+    decide: Fate
+    #: When it came, microseconds.
+    since: int
+
+    @property
+    def source(self) -> Source:
+        return Source(self.parcel.source, self.header.topic, self.manifest.incarnation)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.header.epoch, self.header.sequence
 
 
 class Waiting(NamedTuple):
     """A shipment on the shelf."""
 
     place: int
-    header: Header
-    parcel: Parcel
-    #: When it last came, microseconds: its source sends it again until it has arrived.
-    heard_at: int
-
-
-class Held(NamedTuple):
-    """A shipment in memory, which the hop before has to keep until ``decide``."""
-
     parcel: Parcel
     header: Header
     manifest: Manifest
-    data: memoryview
-    decide: Fate
-    since: int
+    #: When it last came, microseconds: its source sends it again until it has arrived.
+    heard_at: int
 
 
 class Totals(msgspec.Struct):
@@ -119,35 +117,26 @@ class Arrivals:
         self.waiting: dict[Source, dict[tuple[int, int], Waiting]] = {}
         #: (source terminal, seal id) → the task that fetches its key.
         self._fetching: dict[tuple[str, bytes], asyncio.Task[None]] = {}
-        #: Why keys are missing, for people.
-        self.missing_keys: dict[tuple[str, bytes], str] = {}
         #: Confirmations of this turn of the loop.
         self._confirm: dict[tuple[str, Stream], list[int]] = {}
-        #: (topic, group) → local offset → who asks what, and until when.
-        self._watches: dict[tuple[str, str], dict[int, tuple[str, Ask, int]]] = {}
         #: Source → the sequence number that is missing, and since when, or when it was last asked for.
         self._gaps: dict[Source, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._swept_at = 0
         #: Source → (epoch, sequence) → what is held in memory; and the bytes of all of them.
-        self._held: dict[Source, dict[tuple[int, int], Held]] = {}
+        self._held: dict[Source, dict[tuple[int, int], Here]] = {}
         self._held_bytes = 0
 
     async def open(self) -> None:
         for place, parcel in await self._shelf.load():
             _, data = await self._shelf.read(place)
             try:
-                header = look(
-                    self._network.identity,
-                    self._network.keys_of(parcel.source),
-                    parcel.source,
-                    data,
-                    self._now(),
-                )
-                self._shelved(parcel, header, decode_manifest(header.meta), place)
+                here = self._look(parcel, data, _nobody)
             except BusError as error:
                 self._refuse(parcel, error)
                 self._shelf.remove(place)
+            else:
+                self._shelved(here, place)
         for source in list(self.waiting):
             self._next(source)
 
@@ -162,22 +151,25 @@ class Arrivals:
 
     # -- shipments ---------------------------------------------------------------------------------
 
+    def _look(self, parcel: Parcel, data: memoryview, decide: Fate) -> Here:
+        network, now = self._network, self._now()
+        header = look(network.identity, network.keys_of(parcel.source), parcel.source, data, now)
+        return Here(parcel, header, decode_manifest(header.meta), data, decide, now)
+
     def received(self, parcel: Parcel, data: memoryview, decide: Fate) -> None:
         try:
-            header = look(
-                self._network.identity, self._network.keys_of(parcel.source), parcel.source, data, self._now()
-            )
-            manifest = decode_manifest(header.meta)
+            here = self._look(parcel, data, decide)
         except BusError as error:
             # Forged or changed on the way, or sealed with keys that we don't know of. Not to be had again
             # from the hop before; if its source has sent it, it sends it again.
             self._refuse(parcel, error)
             decide(None)
             return
-        source = Source(parcel.source, header.topic, manifest.incarnation)
-        verdict = self._inbound(source).judge(header.epoch, header.sequence, manifest.oldest)
+        source, header = here.source, here.header
+        verdict = self.inbound(source).judge(*here.key, here.manifest.oldest)
+        waiting = self.waiting.get(source, {}).get(here.key)
         if verdict is Verdict.NEXT and self.opener.has(parcel.source, header.seal_id, self._now()):
-            self._apply(source, parcel, header, manifest, data, None, decide)
+            self._apply(here, None)
             self._next(source)
         elif verdict is Verdict.REPEATED:
             self.totals.repeated += 1
@@ -185,29 +177,29 @@ class Arrivals:
             self._arrived(source, header)
         elif verdict is Verdict.STALE:
             decide(None)
-        elif (header.epoch, header.sequence) in self.waiting.get(source, {}):
-            decide(None)  # a repeat of one that waits
-            key = (header.epoch, header.sequence)
-            self.waiting[source][key] = self.waiting[source][key]._replace(heard_at=self._now())
+        elif waiting is not None:
+            decide(None)  # a repeat of one that is on the shelf
+            self.waiting[source][here.key] = waiting._replace(heard_at=self._now())
         elif self._held_bytes + len(data) > MOST_HELD:
-            self._put_on_shelf(parcel, header, manifest, data, decide)
+            self._put_on_shelf(here)
         else:
-            self._hold(source, verdict, Held(parcel, header, manifest, data, decide, self._now()))
+            self._hold(here)
+            if verdict is Verdict.NEXT:
+                self._next(source)
 
-    def _hold(self, source: Source, verdict: Verdict, held: Held) -> None:
+    def _hold(self, here: Here) -> None:
         """Keep it in memory for a moment: mostly its key, or the one before it, is as good as here. Until
         then it is still the hop's to keep."""
-        key = (held.header.epoch, held.header.sequence)
-        twin = self._held.setdefault(source, {}).get(key)
+        held = self._held.setdefault(here.source, {})
+        twin = held.get(here.key)
         if twin is not None:
-            held.decide(None)  # the other copy is in the hands of the hop that it came from
+            # It came twice, by two hops, and each has to keep its own until this one is stored.
+            held[here.key] = twin._replace(decide=partial(_both, twin.decide, here.decide))
             return
-        self._held[source][key] = held
-        self._held_bytes += len(held.data)
-        if verdict is Verdict.NEXT:
-            self._next(source)
+        held[here.key] = here
+        self._held_bytes += len(here.data)
 
-    def _let_go(self, source: Source, key: tuple[int, int]) -> Held | None:
+    def _let_go(self, source: Source, key: tuple[int, int]) -> Here | None:
         found = self._held.get(source, {}).pop(key, None)
         if found is not None:
             self._held_bytes -= len(found.data)
@@ -215,27 +207,24 @@ class Arrivals:
                 del self._held[source]
         return found
 
-    def _put_on_shelf(
-        self, parcel: Parcel, header: Header, manifest: Manifest, data: memoryview, decide: Fate
-    ) -> None:
+    def _put_on_shelf(self, here: Here) -> None:
         def stored(place: int) -> None:
-            decide(None)
+            here.decide(None)
             self.totals.shelved += 1
-            self._next(self._shelved(parcel, header, manifest, place))
+            self._shelved(here, place)
+            self._next(here.source)
 
         def refuse(error: BusError) -> None:
-            decide(error.code)
+            here.decide(error.code)
 
-        self._shelf.put(parcel, data, stored, refuse)
+        self._shelf.put(here.parcel, here.data, stored, refuse)
 
-    def _shelved(self, parcel: Parcel, header: Header, manifest: Manifest, place: int) -> Source:
-        source = Source(parcel.source, header.topic, manifest.incarnation)
-        waiting = self.waiting.setdefault(source, {})
-        twin = waiting.get((header.epoch, header.sequence))
+    def _shelved(self, here: Here, place: int) -> None:
+        waiting = self.waiting.setdefault(here.source, {})
+        twin = waiting.get(here.key)
         if twin is not None:
             self._shelf.remove(twin.place)
-        waiting[header.epoch, header.sequence] = Waiting(place, header, parcel, self._now())
-        return source
+        waiting[here.key] = Waiting(place, here.parcel, here.header, here.manifest, self._now())
 
     def _next(self, source: Source) -> None:
         """Is what comes next among those that are here already?"""
@@ -245,11 +234,10 @@ class Arrivals:
         if not waiting:
             self.waiting.pop(source, None)
             return
-        inbound = self._inbound(source)
+        inbound = self.inbound(source)
         for key in _candidates(waiting, inbound):
             found = waiting[key]
-            manifest = decode_manifest(found.header.meta)
-            verdict = inbound.judge(*key, manifest.oldest)
+            verdict = inbound.judge(*key, found.manifest.oldest)
             if verdict is Verdict.EARLY:
                 continue
             if verdict is not Verdict.NEXT:
@@ -262,14 +250,14 @@ class Arrivals:
                 self._fetch_key(source, found.header, found.parcel)
                 return
             del waiting[key]
-            self._run(self._apply_from_shelf(source, found, manifest))
+            self._run(self._apply_from_shelf(source, found))
             return
         if not waiting:
             del self.waiting[source]
 
     def _next_held(self, source: Source) -> bool:
         """The same for those in memory. True if one was dealt with, so that another may come next."""
-        inbound = self._inbound(source)
+        inbound = self.inbound(source)
         held = self._held[source]
         for key in _candidates(held, inbound):
             found = held[key]
@@ -281,9 +269,7 @@ class Arrivals:
                     self._fetch_key(source, found.header, found.parcel)
                     return False
                 self._let_go(source, key)
-                self._apply(
-                    source, found.parcel, found.header, found.manifest, found.data, None, found.decide
-                )
+                self._apply(found, None)
                 return True
             self._let_go(source, key)
             found.decide(None)
@@ -292,23 +278,22 @@ class Arrivals:
             return True
         return False
 
-    async def _apply_from_shelf(self, source: Source, found: Waiting, manifest: Manifest) -> None:
+    async def _apply_from_shelf(self, source: Source, found: Waiting) -> None:
         try:
             _, data = await self._shelf.read(found.place)
         except BusError as error:
             self._refuse(found.parcel, error)
             self._shelf.remove(found.place)
             return
-        key = (found.header.epoch, found.header.sequence)
-        if self._inbound(source).judge(*key, manifest.oldest) is not Verdict.NEXT:
+        here = Here(found.parcel, found.header, found.manifest, data, _nobody, self._now())
+        if self.inbound(source).judge(*here.key, here.manifest.oldest) is Verdict.NEXT:
+            self._apply(here, found)
+        else:
             # A repeat of it has overtaken it while it was read: applied now, it would turn the order back.
-            self.waiting.setdefault(source, {})[key] = found
-            self._next(source)
-            return
-        self._apply(source, found.parcel, found.header, manifest, data, found, lambda _: None)
+            self.waiting.setdefault(source, {})[here.key] = found
         self._next(source)
 
-    def _inbound(self, source: Source) -> Inbound:
+    def inbound(self, source: Source) -> Inbound:
         found = self._inbounds.get(source)
         if found is None:
             topic = self._broker.topics.get(source.topic)
@@ -316,33 +301,28 @@ class Arrivals:
             found = self._inbounds[source] = Inbound.decode(raw) if raw else Inbound()
         return found
 
-    def _apply(
-        self,
-        source: Source,
-        parcel: Parcel,
-        header: Header,
-        manifest: Manifest,
-        data: memoryview,
-        shelved: Waiting | None,
-        decide: Fate,
-    ) -> None:
+    def _apply(self, here: Here, shelved: Waiting | None) -> None:
         """Open the next shipment and store what is in it."""
+        source, header, manifest = here.source, here.header, here.manifest
         try:
-            pieces = unpack(manifest, self.opener.open(header, data, self._now()))
+            pieces = unpack(manifest, self.opener.open(header, here.data, self._now()))
             topic = self._topic(source.topic, manifest)
-        except TicketExpired:
-            self._again(source, parcel, header, manifest, data, shelved, decide)
+        except TicketExpired:  # its key was there a moment ago
+            if shelved is None:
+                self._put_on_shelf(here)
+            else:
+                self.waiting.setdefault(source, {})[here.key] = shelved
             return
         except BusError as error:
-            self._refuse(parcel, error)
+            self._refuse(here.parcel, error)
             if shelved is not None:
                 self._shelf.remove(shelved.place)
-            decide(None)
+            here.decide(None)
             return
-        inbound = self._inbound(source)
-        batches = self._fresh(source, parcel, manifest, pieces, inbound)
+        inbound = self.inbound(source)
+        batches = self._fresh(here, pieces, inbound)
         runs = [run for piece in manifest.pieces for run in piece.runs]
-        inbound.apply(header.epoch, header.sequence, manifest.groups, runs)
+        inbound.apply(*here.key, manifest.groups, runs)
         state = inbound.encode()
         generation = self._generations.get(source, 0)
 
@@ -355,35 +335,18 @@ class Arrivals:
             commit.writes.append(PutLedger(topic.log.number, _ledger_key(source), state))
             if shelved is not None:
                 self._shelf.remove_in(commit, shelved.place)
-            commit.after.append(partial(self._stored, source, header, topic, batches, decide))
+            commit.after.append(partial(self._stored, here, topic, batches))
 
         def refuse(error: BusError) -> None:
             # As if it and all behind it had not come: what is on disk says what is next.
             self._generations[source] = generation + 1
             self._inbounds.pop(source, None)
             if shelved is not None:
-                self.waiting.setdefault(source, {})[header.epoch, header.sequence] = shelved
+                self.waiting.setdefault(source, {})[here.key] = shelved
                 asyncio.get_running_loop().call_later(KEY_AGAIN, self._next, source)
-            decide(error.code)
+            here.decide(error.code)
 
         self._broker.committer.put(work, refuse)
-
-    def _again(
-        self,
-        source: Source,
-        parcel: Parcel,
-        header: Header,
-        manifest: Manifest,
-        data: memoryview,
-        shelved: Waiting | None,
-        decide: Fate,
-    ) -> None:
-        """Its key was there a moment ago and has expired."""
-        if shelved is None:
-            self._put_on_shelf(parcel, header, manifest, data, decide)
-            return
-        self.waiting.setdefault(source, {})[header.epoch, header.sequence] = shelved
-        self._next(source)
 
     def _topic(self, name: str, manifest: Manifest) -> Topic:
         topic = self._broker.topic_for(name, create=True)
@@ -393,19 +356,12 @@ class Arrivals:
                 self._broker.create_group(topic, spec, "latest")
         return topic
 
-    def _fresh(
-        self,
-        source: Source,
-        parcel: Parcel,
-        manifest: Manifest,
-        pieces: list[tuple[Piece, Batch]],
-        inbound: Inbound,
-    ) -> list[Batch]:
+    def _fresh(self, here: Here, pieces: list[tuple[Piece, Batch]], inbound: Inbound) -> list[Batch]:
         """What of it isn't here yet, for whom. Mostly all of it for all of them."""
         found: list[Batch] = []
-        everyone = frozenset(manifest.groups)
+        source, everyone = here.source, frozenset(here.manifest.groups)
         for piece, batch in pieces:
-            wanted = {group: inbound.fresh(group, piece.runs) for group in manifest.groups}
+            wanted = {group: inbound.fresh(group, piece.runs) for group in everyone}
             parts = {
                 tuple(runs): frozenset(g for g in wanted if wanted[g] == runs) for runs in wanted.values()
             }
@@ -417,26 +373,24 @@ class Arrivals:
                     part, offsets = _part(piece, batch, list(runs))
                 part.audience = groups
                 part.origin = Origin(
-                    source.terminal, source.incarnation, offsets, parcel.visited, self._now()
+                    source.terminal, source.incarnation, offsets, here.parcel.visited, self._now()
                 )
                 found.append(part)
         return found
 
-    def _stored(
-        self, source: Source, header: Header, topic: Topic, batches: list[Batch], decide: Fate
-    ) -> None:
+    def _stored(self, here: Here, topic: Topic, batches: list[Batch]) -> None:
         messages = sum(map(len, batches))
         self.totals.arrived += messages
         self._broker.status.count(
             self._now(),
             "arrive",
-            source.terminal,
+            here.parcel.source,
             topic.name,
             messages=messages,
             size=sum(batch.size for batch in batches),
         )
-        decide(None)
-        self._arrived(source, header)
+        here.decide(None)
+        self._arrived(here.source, here.header)
 
     def _arrived(self, source: Source, header: Header) -> None:
         key = (source.terminal, Stream(source.topic, source.incarnation, header.epoch))
@@ -479,8 +433,7 @@ class Arrivals:
                 try:
                     await self._redeem(header)
                     break
-                except Unavailable as error:
-                    self.missing_keys[key] = str(error)
+                except Unavailable:
                     await asyncio.sleep(backoff)
                     backoff = min(2 * backoff, KEY_AGAIN_MOST)
                 except BusError as error:
@@ -488,7 +441,6 @@ class Arrivals:
                     return
         finally:
             del self._fetching[key]
-            self.missing_keys.pop(key, None)
         for other in [*self._held, *self.waiting]:
             if other.terminal == source.terminal:
                 self._next(other)
@@ -521,85 +473,22 @@ class Arrivals:
             code = "ticket_dead" if dead else error.code
             self._network.say(source.terminal, Stuck(stream, header.sequence, code))
 
-    # -- what the source says ----------------------------------------------------------------------
+    # -- giving back -------------------------------------------------------------------------------
 
-    def heard(self, source: str, message: Control) -> None:
-        match message:
-            case Ask():
-                self._run(self._answer(source, message))
-            case Withdraw():
-                self._run(self._withdraw(source, message))
-            case _:
-                raise BadFrame(f"{type(message).__name__} for a destination")
-
-    def _group(self, topic: str, group: str) -> Group | None:
-        found = self._broker.topics.get(topic)
-        return found.groups.get(group) if found is not None else None
-
-    async def _locate(self, group: Group, source: Source, runs: list[Range]) -> dict[int, tuple[int, Origin]]:
-        """Offsets at the source → offsets here, of those that the group may not have settled."""
-        found: dict[int, tuple[int, Origin]] = {}
-        log_, at = group.topic.log, group.delivery.cursor.floor
-        while at < log_.end:
-            here = await log_.read(at)
-            if here is None:
-                break
-            first, batch = here
-            origin = batch.origin
-            if origin is not None and (origin.terminal, origin.incarnation) == (source[0], source[2]):
-                offsets = [offset for low, high in origin.runs for offset in range(low, high)]
-                for index, offset in enumerate(offsets):
-                    if intersect(runs, [(offset, offset + 1)]):
-                        found[offset] = (first + index, origin)
-            at = first + len(batch)
-        return found
-
-    async def _answer(self, terminal: str, ask: Ask) -> None:
-        group = self._group(ask.topic, ask.group)
-        source = Source(terminal, ask.topic, ask.incarnation)
-        wanted = [(ask.offset, ask.offset + 1)]
-        if group is None or self._inbound(source).fresh(ask.group, wanted):
-            if not ask.when_settled:
-                self._network.say(terminal, Tell(ask, "missing", [], 0))
-            return
-        place, origin = (await self._locate(group, source, wanted)).get(ask.offset, (None, None))
-        if place is None or group.settled(place):
-            state = "settled"
-        elif ask.when_settled:
-            watches = self._watches.setdefault((ask.topic, ask.group), {})
-            if len(watches) < MOST_WATCHES:
-                watches[place] = (terminal, ask, self._now() + int(WATCH_FOR * SECOND))
-            return
-        else:
-            leases = group.delivery.leases.values()
-            leased = any(intersect(lease.remaining, [(place, place + 1)]) for lease in leases)
-            state = "leased" if leased else "waiting"
-        via, arrived_at = (origin.via, origin.arrived_at) if origin is not None else ([], 0)
-        self._network.say(terminal, Tell(ask, state, via, arrived_at))
-
-    def settled(self, group: Group) -> None:
-        """A group has settled something: does anybody want to know?"""
-        watches = self._watches.get((group.topic.name, group.name))
-        if not watches:
-            return
-        now = self._now()
-        for place, (terminal, ask, until) in list(watches.items()):
-            if group.settled(place):
-                del watches[place]
-                self._network.say(terminal, Tell(ask, "settled", [], 0))
-            elif until < now:
-                del watches[place]
+    def heard(self, source: str, message: Withdraw) -> None:
+        self._run(self._withdraw(source, message))
 
     async def _withdraw(self, terminal: str, message: Withdraw) -> None:
         """Another terminal gets these: settle here what no consumer has seen."""
-        group = self._group(message.topic, message.group)
+        topic = self._broker.topics.get(message.topic)
+        group = topic.groups.get(message.group) if topic is not None else None
         if group is None:
             return
         source = Source(terminal, message.topic, message.incarnation)
-        places = await self._locate(group, source, normalise(message.runs))
+        places = await locate(group, terminal, message.incarnation, normalise(message.runs))
         group.catch_up()
         wanted: dict[int, int] = {}
-        if not self._inbound(source).has_come_back(message.group, message.epoch):
+        if not self.inbound(source).has_come_back(message.group, message.epoch):
             wanted = {o: place for o, (place, _) in places.items() if group.delivery.is_unseen(place)}
         self._give_back(source, group, wanted, set(places))
 
@@ -608,7 +497,7 @@ class Arrivals:
         knew would never be taken again if it came again. So the cursor moves only when the commit is formed;
         what a consumer has got by then comes twice, which is better than never. ``wanted``: offset at the
         source → offset here. ``found``: all offsets that are here."""
-        inbound = self._inbound(source)
+        inbound = self.inbound(source)
         inbound.give_back(group.name, [(offset, offset + 1) for offset in wanted])
         state = inbound.encode()
         generation = self._generations.get(source, 0)
@@ -655,15 +544,14 @@ class Arrivals:
             for key, found in list(held.items()):
                 if now - found.since > HELD_FOR * SECOND:
                     self._let_go(source, key)
-                    self._put_on_shelf(found.parcel, found.header, found.manifest, found.data, found.decide)
+                    self._put_on_shelf(found)
 
     def _sweep(self, now: int) -> None:
         """Drop from the shelf what waits for one before it and is no longer sent again: its source has begun
         a new epoch and perhaps has nothing for us in it. If it hasn't, it still has the messages."""
         for source, waiting in list(self.waiting.items()):
             for key, found in list(waiting.items()):
-                oldest = decode_manifest(found.header.meta).oldest
-                is_early = self._inbound(source).judge(*key, oldest) is Verdict.EARLY
+                is_early = self.inbound(source).judge(*key, found.manifest.oldest) is Verdict.EARLY
                 if is_early and now - found.heard_at > UNHEARD_FOR * SECOND:
                     del waiting[key]
                     self._shelf.remove(found.place)
@@ -672,8 +560,8 @@ class Arrivals:
 
     def _look_for_gap(self, now: int, source: Source, epoch: int, first: int) -> None:
         """Is what comes next missing, though later ones have been here for a while?"""
-        inbound = self._inbound(source)
-        oldest = decode_manifest(self.waiting[source][epoch, first].header.meta).oldest
+        inbound = self.inbound(source)
+        oldest = self.waiting[source][epoch, first].manifest.oldest
         if inbound.judge(epoch, first, oldest) is not Verdict.EARLY:
             return
         following = max(oldest, inbound.next if epoch == inbound.epoch else 1)
@@ -693,6 +581,15 @@ def _candidates(here: Mapping[tuple[int, int], object], inbound: Inbound) -> lis
     in order, for the source may have begun a new epoch."""
     following = (inbound.epoch, inbound.next)
     return [following] if following in here else sorted(here)
+
+
+def _nobody(code: str | None) -> None:
+    """The hop before has been told already."""
+
+
+def _both(one: Fate, other: Fate, code: str | None) -> None:
+    one(code)
+    other(code)
 
 
 def _ledger_key(source: Source) -> bytes:

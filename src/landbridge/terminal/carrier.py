@@ -3,8 +3,8 @@ parcel goes, and keeps those in transit on a shelf until somebody further on has
 
 A parcel in transit is one of
     on a link     given to the next hop, which hasn't kept it yet
-    on hold       no path at the moment; looked at again when the paths change, and sent back if that takes
-    long
+    waiting       for room on the link
+    on hold       no path at the moment; looked at again when paths change, sent back if that takes long
 """
 
 from __future__ import annotations
@@ -82,25 +82,25 @@ class Carrier:
 
     # -- sending -----------------------------------------------------------------------------------
 
+    def has_room(self, terminal: str) -> bool:
+        """Does the link to a neighbour take more? Whatever is given to one that doesn't would pile up
+        here."""
+        peer = self._network.peers.get(terminal)
+        return peer is not None and peer.up and peer.writable
+
     def send(
-        self, id: bytes, kind: Kind, destination: str, data: bytes, fate: Fate | None, avoid: set[str]
-    ) -> list[str] | None:
-        """Send a parcel of our own. Returns its route, None where there is no path (then ``fate`` isn't
-        told)."""
+        self, id: bytes, kind: Kind, destination: str, route: list[str], data: bytes, fate: Fate | None
+    ) -> None:
+        """Send a parcel of our own, to a first hop that is up."""
         me = self._network.me
-        route = self._network.route(destination, avoid)
-        if route is None:
-            return None
-        peer = self._network.peers.get(route[0])
-        if peer is None or not peer.up:
-            return None
         self.totals.sent += 1
-        peer.carry(Parcel(id, kind, me, destination, TTL, [me], route), data, fate)
-        return route
+        self._network.peers[route[0]].carry(Parcel(id, kind, me, destination, TTL, [me], route), data, fate)
 
     def control(self, destination: str, data: bytes) -> None:
         """Send a control message; if it gets lost, whoever needs it asks again."""
-        self.send(self._network.new_id(), Kind.CONTROL, destination, data, None, set())
+        route = self._network.route(destination, set())
+        if route is not None and route[0] in self._network.peers:
+            self.send(self._network.new_id(), Kind.CONTROL, destination, route, data, None)
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -170,9 +170,12 @@ class Carrier:
         if transit.on_link or transit.place not in self.transits:
             return
         onward = self._onward(transit.parcel, transit.avoid)
-        if onward is None or self._on_links >= MOST_ON_LINKS:
+        if onward is None:
             if not transit.held_since:
                 transit.held_since = self._network.now()
+            return
+        if self._on_links >= MOST_ON_LINKS or not self.has_room(onward.route[0]):
+            transit.held_since = 0  # not for want of a path: ``room`` comes back to it
             return
         if onward.reroutes > transit.parcel.reroutes:
             self.totals.reroutes += 1
@@ -213,6 +216,8 @@ class Carrier:
     def _off_link(self, transit: Transit) -> None:
         transit.on_link = False
         self._on_links -= 1
+        if self._on_links == MOST_ON_LINKS - 1:
+            asyncio.get_running_loop().call_soon(self._dispatch_waiting)
 
     def _decided(self, transit: Transit, onward: Parcel, code: str | None) -> None:
         self._off_link(transit)
@@ -234,22 +239,31 @@ class Carrier:
     # -- changes and time --------------------------------------------------------------------------
 
     def paths_changed(self) -> None:
-        for transit in list(self.transits.values()):
+        for transit in self.transits.values():
             if not transit.on_link:
                 transit.avoid.clear()
-                self._dispatch(transit)
+        self._dispatch_waiting()
 
-    def room(self, peer: Peer) -> None:
+    def _dispatch_waiting(self) -> None:
+        for transit in list(self.transits.values()):
+            self._dispatch(transit)
+
+    def room(self) -> None:
         """A link that was full takes more."""
-        self._network.forwarder.room()
+        self._dispatch_waiting()
+        self._network.forwarder.look_again()
 
     def advance(self, now: int) -> None:
         """Send back what has been on hold for too long: perhaps the source knows another way."""
+        patience: dict[str, float] = {}  # by destination
         for transit in list(self.transits.values()):
             if transit.on_link or not transit.held_since:
                 continue
-            is_dead_end = self._network.route(transit.parcel.destination, set()) is not None
-            if now - transit.held_since < (DEAD_END_FOR if is_dead_end else HOLD_FOR) * SECOND:
+            destination = transit.parcel.destination
+            if destination not in patience:
+                is_dead_end = self._network.route(destination, set()) is not None
+                patience[destination] = (DEAD_END_FOR if is_dead_end else HOLD_FOR) * SECOND
+            if now - transit.held_since < patience[destination]:
                 continue
             transit.held_since = now
             self._send_back(transit)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from landbridge.terminal.broker import Broker
     from landbridge.terminal.commit import Commit
     from landbridge.terminal.connection import Connection
-    from landbridge.terminal.forwarder import Hand
+    from landbridge.terminal.lane import Hand
     from landbridge.terminal.topic import Topic
 
 KIND = "group"

@@ -5,6 +5,7 @@ nothing but a reroute."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ log = structlog.get_logger("landbridge.link")
 
 #: Full jitter: a wait between 0 and this, which doubles from here to there, in seconds.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+#: Seconds that a link has to live before its loss is the first one again: two that take each other's place,
+#: as of two processes with one terminal's file, would do so for ever, and as fast as they can dial.
+STEADY = 2.0
 #: Servers that a client keeps links to.
 CLIENT_LINKS = 3
 #: Servers that a server dials unless it is told which: with more, the bus is still one piece and no hop is
@@ -84,14 +88,17 @@ class Links:
                 try:
                     peer = await self._dial(terminal)
                     self.failures.pop(terminal, None)
-                    backoff = FIRST_BACKOFF
                 except BusError as error:
                     self.failures[terminal] = str(error)
                     await asyncio.sleep(random.uniform(0, backoff) + 0.05)
                     backoff = min(LONGEST_BACKOFF, backoff * 2)
                     continue
+            began = asyncio.get_running_loop().time()
             await asyncio.wait([peer.gone])
-            await asyncio.sleep(random.uniform(0, FIRST_BACKOFF))
+            if asyncio.get_running_loop().time() - began > STEADY:
+                backoff = FIRST_BACKOFF
+            await asyncio.sleep(random.uniform(0, backoff))
+            backoff = min(LONGEST_BACKOFF, backoff * 2)
 
     async def _dial(self, terminal: str) -> Peer:
         network = self._network
@@ -135,6 +142,4 @@ class Links:
 
 def hash_of(*parts: str) -> int:
     """The same in every process, unlike hash()."""
-    from hashlib import sha256
-
-    return int.from_bytes(sha256("|".join(parts).encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256("|".join(parts).encode()).digest()[:8], "big")

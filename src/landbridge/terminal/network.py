@@ -3,7 +3,8 @@ and hears link states, and puts together the parts that move messages between te
 
     links      dialling and being dialled            peer       one link
     carrier    parcels out and through, custody      shelf      parcels that must not be lost
-    forwarder  groups whose consumers are elsewhere  arrivals   parcels for this terminal
+    forwarder  groups whose consumers are elsewhere  lane       one topic's way to one terminal
+    arrivals   parcels for this terminal             questions  what became of them
 """
 
 from __future__ import annotations
@@ -23,14 +24,11 @@ from landbridge.core.directory import Directory, PublicKeys, SignedDirectory, Te
 from landbridge.core.identity import Identity, SecureKey
 from landbridge.core.linkstate import LinkState, LinkStates, SignedLinkState, Verifier
 from landbridge.core.parcel import (
-    Arrived,
+    Ask,
     Control,
     Kind,
-    Missing,
     Parcel,
-    Stuck,
-    Tell,
-    Withdrawn,
+    Withdraw,
     decode_control,
     encode_control,
 )
@@ -38,6 +36,7 @@ from landbridge.core.routes import Routes
 from landbridge.core.seal import control, open_control
 from landbridge.core.store import PutDocument
 from landbridge.core.tickets import Issue, Release, Renewal
+from landbridge.core.wording import counted
 from landbridge.errors import (
     BusError,
     Disconnected,
@@ -52,6 +51,7 @@ from landbridge.terminal.carrier import MOST_ON_LINKS, Carrier
 from landbridge.terminal.forwarder import Forwarder
 from landbridge.terminal.links import Links
 from landbridge.terminal.peer import Fate, Peer
+from landbridge.terminal.questions import Questions
 from landbridge.terminal.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ class Network:
         self.carrier = Carrier(self, Shelf(broker, "$transit", self.settings.max_transit))
         self.forwarder = Forwarder(self)
         self.arrivals = Arrivals(self, Shelf(broker, "$sealed", self.settings.max_sealed))
+        self.questions = Questions(self)
         self.states: LinkStates
         self.routes: Routes
         #: Whether the registry answered when it was last asked.
@@ -179,6 +180,7 @@ class Network:
         self._epoch = max(int(documents.get("epoch", b"0")), self.now())
         await self._reserve_epochs()
         self.states = LinkStates(self.me, epoch=self.new_epoch(), sign=self._sign)
+        self.routes = Routes(self.me, self.states, self.directory)
         self._take(self.directory)
         if "directory" in documents:
             try:
@@ -206,6 +208,7 @@ class Network:
         await self.links.close()
         await self.forwarder.close()
         await self.arrivals.close()
+        await self.questions.close()
         await self.carrier.close()
         peers = list(self.peers.values())
         for peer in peers:
@@ -282,10 +285,7 @@ class Network:
         if own is not None:
             self.mode = own.mode
         self.states.restrict(self._entries)
-        if hasattr(self, "routes"):
-            self.routes.follow(directory)
-        else:
-            self.routes = Routes(self.me, self.states, directory)
+        self.routes.follow(directory)
 
     def _adopt(self, signed: SignedDirectory) -> bool:
         """Take a directory that the registry has signed, if it is newer."""
@@ -405,7 +405,12 @@ class Network:
         before = self.peers.get(peer.terminal)
         self.peers[peer.terminal] = peer
         if before is not None and before is not peer:
-            before.close(Disconnected("a newer link took its place"))
+            before.close(
+                Disconnected(
+                    "a newer link of the same terminal took its place",
+                    hint="if that goes on: does another process use the same terminal file?",
+                )
+            )
         log.info("link up", peer=self.name_of(peer.terminal), dialled=peer.dialled)
         self.note(
             "link_up", who=self.name_of(peer.terminal), detail="dialled" if peer.dialled else "accepted"
@@ -452,14 +457,12 @@ class Network:
 
     def _tell_own(self) -> None:
         """What is so here now."""
-        links = {
-            terminal: peer.meter.cost for terminal, peer in self.peers.items() if peer.meter.cost is not None
-        }
+        costs = {terminal: peer.meter.cost for terminal, peer in self.peers.items()}
         own = self._entries.get(self.me)
         signed = self.states.own(
             self.now(),
             mode=self.mode,
-            links={terminal: cost for terminal, cost in links.items() if cost is not None},
+            links={terminal: cost for terminal, cost in costs.items() if cost is not None},
             groups=self._consumers(),
             region=self.settings.region,
             load=min(1.0, len(self.carrier.transits) / MOST_ON_LINKS),
@@ -547,7 +550,7 @@ class Network:
             )
 
     def settled(self, group: Group) -> None:
-        self.arrivals.settled(group)
+        self.questions.settled(group)
 
     def choose(
         self, topic: str, group: str, members: list[str], current: str, suspects: set[str]
@@ -576,10 +579,8 @@ class Network:
             return None, "no terminal of the group can be reached"
         path = self.routes.best(chosen)
         cost = "no path" if path is None else "here" if not path.hops else f"cost {path.cost:.1f} ms"
-        count = consumers_of(chosen)
-        others = len(members) - 1
-        why = f"{count} consumer{'' if count == 1 else 's'} there, {cost}"
-        if others:
+        why = f"{counted(consumers_of(chosen), 'consumer')} there, {cost}"
+        if len(members) > 1:
             why += f"; the better of {len(members)} terminals of the group"
         return chosen, why
 
@@ -649,10 +650,13 @@ class Network:
                 now=self.now(),
             )
             message = decode_control(plaintext)
-            if isinstance(message, Arrived | Stuck | Missing | Withdrawn | Tell):
-                self.forwarder.heard(parcel.source, message)
-            else:
-                self.arrivals.heard(parcel.source, message)
+            match message:
+                case Ask():
+                    self.questions.heard(parcel.source, message)
+                case Withdraw():
+                    self.arrivals.heard(parcel.source, message)
+                case _:
+                    self.forwarder.heard(parcel.source, message)
         except BusError as error:
             self.note("refuse", who=parcel.source, cause=error.code, detail=str(error))
             log.warning("control message refused", source=parcel.source, code=error.code, detail=str(error))

@@ -278,7 +278,9 @@ class Operations:
         if isinstance(to, int):
             floor = self._offset(group.topic, to)
         else:
-            floor = broker.position(group.topic, to if time is None else time)  # type: ignore[arg-type]
+            at = time if to is None else to
+            assert at is not None
+            floor = broker.position(group.topic, at)
         group.seek(floor)
         await broker.write([])
         return _describe_group(group)

@@ -137,7 +137,7 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
-        self.network.carrier.room(self)
+        self.network.carrier.room()
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         if not self.closed:
@@ -345,11 +345,6 @@ class Peer(asyncio.Protocol):
             ),
             data,
         )
-
-    @property
-    def unkept(self) -> int:
-        """Parcels given to the peer that it hasn't kept yet."""
-        return len(self._sent)
 
     def _decided(self, number: int, code: str | None) -> None:
         fate = self._sent.pop(number, None)
