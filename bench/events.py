@@ -13,7 +13,10 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -23,6 +26,8 @@ import uvloop
 from bench.roles import SPAWN
 from bench.scenarios import Row
 from landbridge.gateways.events import EventGateway, EventOptions
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.testing import attach, run_terminal
 
 USERS = 1000
 KINDS = {"F": 30, "U": 10, "P": 30, "S": 20, "B": 10}
@@ -185,6 +190,17 @@ def _serve(start: Callable[[], Any], out: Connection) -> None:
     uvloop.run(main())
 
 
+async def through_topics(folder: str) -> tuple[int, int]:
+    """Gateway and terminal in one process, as ``landbridge up --events`` with a topic."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    running = run_terminal(SqliteStore(Path(folder) / "bus.db"))
+    bus = await attach(await running.__aenter__()).__aenter__()
+    gateway = await EventGateway(bus, topic="events", options=OPTIONS).__aenter__()
+    await gateway.listen("127.0.0.1", 0, 0)
+    keep.extend((running, bus, gateway))
+    return gateway.event_port, gateway.client_port
+
+
 # -- source and clients ------------------------------------------------------------------------------------
 
 
@@ -271,6 +287,9 @@ def events(scale: float, times: int) -> list[Row]:
     short = run(ours, lines_of(count // 10, NO_FOLLOWS), count // 10, 100)
     long = run(ours, lines_of(count, NO_FOLLOWS), count, 100)
     wide = run(ours, lines_of(count // 50, {"B": 1}), count // 50, 1000)
+    stored = count // 20
+    with TemporaryDirectory() as folder:
+        topics = run(partial(through_topics, folder), lines_of(stored, KINDS), stored, 100)
     m = f"{count:,} events, 100 clients"
     return [
         Row(f"gateway CPU, {m}", median("ours", "cpu"), "s", None, "less"),
@@ -305,5 +324,13 @@ def events(scale: float, times: int) -> list[Row]:
             "broadcasts to 1,000 clients",
             count // 50 * 1000 / wide["seconds"],
             "deliveries/s",
+        ),
+        Row(f"through topics, {stored:,} events, 100 clients", stored / topics["seconds"], "msg/s", 10_000.0),
+        Row(
+            f"through topics, gateway and terminal CPU, {stored:,} events, 100 clients",
+            topics["cpu"],
+            "s",
+            None,
+            "less",
         ),
     ]

@@ -15,6 +15,7 @@ from typing import Any
 import landbridge.sync
 from bench import report, roles
 from bench.scenarios import Row
+from bench.sequencing import sequencing
 from landbridge.pipeline import session
 
 ROWS = 2_000_000
@@ -106,6 +107,7 @@ def pipeline(scale: float, times: int) -> list[Row]:
                 p50, p90 = statistics.median(spans), statistics.quantiles(spans, n=10)[-1]
                 rows.append(Row("pipeline: topic → topic, p50", 1000 * p50, "ms", 100, "less"))
                 rows.append(Row("pipeline: topic → topic, p90", 1000 * p90, "ms"))
+                rows += sequencing(spark, bus, made.access, scale)
         finally:
             spark.stop()
     return rows

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Seconds after which a test that waits has failed. Never the time that anything should take.
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 async def eventually(holds: Callable[..., Any], what: str = "") -> None:

@@ -8,6 +8,8 @@
     │   ├── ContextTaken       context_taken      the context is another terminal's
     │   ├── BadOption          bad_option         an option of a Spark reader or writer that can't be used
     │   ├── JavaMissing        java_missing       no Java that Spark could run on
+    │   ├── SparkMissing       spark_missing      PySpark, or what it needs, is not installed
+    │   ├── BadStatement       bad_statement      SQL that can't be run, or that would write
     │   ├── BadPayload         bad_payload        a payload that can't be encoded or decoded
     │   ├── TooLarge           too_large          payload or frame above its limit
     │   ├── UnknownTopic       unknown_topic
@@ -24,8 +26,10 @@
     │   ├── LeaseLost          lease_lost         the message is no longer this consumer's to settle
     │   ├── SequenceGap        sequence_gap       a producer's batch came before its predecessor
     │   ├── OffsetGone         offset_gone        the offset is below what retention kept
+    │   ├── AlreadyArchived    already_archived   the lake has these offsets of the topic, by another query
     │   ├── UnknownTerminal    unknown_terminal   no such terminal of this customer
     │   ├── UnknownCustomer    unknown_customer
+    │   ├── UnknownPlan        unknown_plan       nobody has made a long-term plan of the links yet
     │   ├── NameTaken          name_taken         another terminal or customer has that name
     │   └── StillHolds         still_holds        what is to be removed has messages that somebody waits for
     ├── PeerFault              the other side broke the protocol
@@ -44,6 +48,7 @@
         ├── StoreFull          store_full         no room: nothing is acked, reading goes on
         ├── StoreCorrupt       store_corrupt      a stored batch or page fails its check
         ├── StoreTooNew        store_too_new      written by a newer Landbridge
+        ├── LakeDamaged        lake_damaged       a commit record of a lake is missing or can't be read
         ├── StoreBusy          store_busy         another process has it open
         └── StoreFailed        store_failed       any other I/O error; restart after mending
 
@@ -108,6 +113,17 @@ class JavaMissing(Misuse):
     code = "java_missing"
     exit_status = 19
     default_hint = "install a JDK 17, 21 or 25 and set JAVA_HOME, or 'pip install landbridge[pipeline]'"
+
+
+class SparkMissing(Misuse):
+    code = "spark_missing"
+    exit_status = 36
+    default_hint = "pip install 'landbridge[pipeline]'"
+
+
+class BadStatement(Misuse):
+    code = "bad_statement"
+    exit_status = 39
 
 
 class BadPayload(Misuse):
@@ -201,6 +217,11 @@ class OffsetGone(Misuse):
     default_hint = "retention has removed it; seek to 'earliest'"
 
 
+class AlreadyArchived(Misuse):
+    code = "already_archived"
+    exit_status = 37
+
+
 class UnknownTerminal(Misuse):
     code = "unknown_terminal"
     exit_status = 28
@@ -210,6 +231,12 @@ class UnknownTerminal(Misuse):
 class UnknownCustomer(Misuse):
     code = "unknown_customer"
     exit_status = 29
+
+
+class UnknownPlan(Misuse):
+    code = "unknown_plan"
+    exit_status = 38
+    default_hint = "make one with 'landbridge pipeline run routes'"
 
 
 class NameTaken(Misuse):
@@ -312,6 +339,12 @@ class StoreTooNew(StoreFailure):
     code = "store_too_new"
     exit_status = 63
     default_hint = "update landbridge, or use another data folder"
+
+
+class LakeDamaged(StoreFailure):
+    code = "lake_damaged"
+    exit_status = 66
+    default_hint = "nothing was changed; bring the lake's folder _commits back as it was"
 
 
 class StoreBusy(StoreFailure):

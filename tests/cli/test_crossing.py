@@ -21,7 +21,7 @@ from landbridge.testing import attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Up, read_line, until
 from tests.cli.test_registry import registry, saved
 from tests.cli.test_up import certificate as certificate  # a fixture
-from tests.cli.test_up import free_port
+from tests.ports import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "crossing.md"
 
@@ -48,6 +48,7 @@ def steps() -> list[str]:
     return text.splitlines()
 
 
+@pytest.mark.timeout(LIMIT * 10)  # some thirty processes, one after the other
 def test_the_guide(place: Place, tmp_path: Path) -> None:
     bin = Path(sys.executable).parent
     environment = {**place.environment, "PATH": f"{bin}:{place.environment['PATH']}"}
@@ -60,7 +61,7 @@ def test_the_guide(place: Place, tmp_path: Path) -> None:
             env=environment,
             cwd=tmp_path,
             capture_output=True,
-            timeout=LIMIT * 4,
+            timeout=LIMIT * 8,
         )
         assert done.returncode == 0, f"{waiting}\n{done.stdout.decode()}\n{done.stderr.decode()}"
         waiting.clear()
@@ -173,6 +174,16 @@ def test_routes_and_topology(bus: Bus, tmp_path: Path) -> None:
     assert "forwarder" in bus.place.call("network", "--context", "paris").out
 
 
+def test_the_doctor_looks_at_registry_and_links(bus: Bus) -> None:
+    until(lambda: bus.call("network", "--context", "paris")["links"])
+    arguments = ["--context", "paris", "--port", str(free_port()), "--http-port", str(free_port())]
+    found = bus.call("doctor", *arguments)["checks"]
+    checks = {check["check"]: (check["state"], check["detail"]) for check in found}
+    assert checks["registry"] == ("ok", "answers the terminal")
+    assert checks["links"][1].startswith("up: ")
+    assert checks["certificate"][0] == "ok"
+
+
 def test_messages_by_http(bus: Bus) -> None:
     token = saved(bus.place, "paris")["token"]
     with httpx.Client(base_url=bus.paris.ready["http"], timeout=LIMIT) as http:
@@ -226,6 +237,23 @@ def test_enrolment(bus: Bus, tmp_path: Path) -> None:
     other = tmp_path / "other.yml"
     assert bus.place.run(*again, str(other)).error["code"] == "unauthenticated"
     assert not other.exists()
+
+
+def test_a_revoked_terminal_does_not_start(bus: Bus, tmp_path: Path) -> None:
+    file = tmp_path / "lima.yml"
+    made = ["terminal", "create", "lima", "--mode", "client", "--write", str(file), "--context", "acme"]
+    assert bus.place.call(*made).status == 0
+    assert bus.place.call("terminal", "revoke", "lima", "--context", "acme").status == 0
+    refused = bus.place.run("terminal", "--config", str(file), "--listen", "0", "--http-port", "0", "--json")
+    assert refused.status == 30
+    told = json.loads(refused.err.splitlines()[-1])["error"]
+    assert (told["code"], "revoked" in told["hint"]) == ("unauthenticated", True)
+    assert "lima" not in bus.place.call("context", "list").out
+
+
+def test_names_that_were_mistyped(bus: Bus) -> None:
+    for command in (["terminal", "show", "pariss", "--context", "acme"], ["network", "--context", "pariss"]):
+        assert bus.place.call(*command, "--json").error["hint"].startswith("did you mean paris?")
 
 
 def test_another_address_than_the_registrys_is_told(bus: Bus, tmp_path: Path) -> None:

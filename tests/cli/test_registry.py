@@ -18,7 +18,7 @@ from landbridge.core import linkstate
 from landbridge.core.identity import Identity, SecureKey
 from landbridge.core.linkstate import LinkState
 from tests.cli.conftest import LIMIT, Place, Up
-from tests.cli.test_up import free_port
+from tests.ports import free_port
 
 
 @contextmanager

@@ -69,6 +69,7 @@ SAMPLES: dict[str, Any] = {
     "max_sealed": "1MB",
     "catch_up_rate": "0",
     "own_certificates": "true",
+    "log_links": "true",
 }
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -27,18 +26,13 @@ from landbridge.client.context import Context
 from landbridge.errors import ContextTaken
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line, until
+from tests.ports import free_port
 
 TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 
 
 def token_of(place: Place, context: str = "local") -> str:
     return str(place.call("context", "show", context, "--show-token", "--json").json["token"])
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 # -- starting ------------------------------------------------------------------------------------------
@@ -49,7 +43,7 @@ def test_first_start_makes_the_context_and_the_next_one_keeps_it(place: Place) -
     with place.up("--port", port, "--http-port", "0") as first:
         assert first.ready == {
             "url": f"lb://127.0.0.1:{port}", "data": str(place.data), "context": "local", "current": True,
-            "http": None, "name": "terminal", "pid": first.process.pid,
+            "http": None, "name": "local", "pid": first.process.pid,
         }  # fmt: skip
         token = token_of(place)
         assert place.call("publish", "orders", "kept").status == 0

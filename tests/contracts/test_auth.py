@@ -328,6 +328,14 @@ async def test_tokens_are_listed_in_pages(terminal: Terminal, monkeypatch: pytes
         assert found == [token["id"] for token in made]
 
 
+async def test_a_revoked_service_gets_no_token_that_would_be_dead(terminal: Terminal) -> None:
+    async with attach(terminal, subject="root") as root:
+        await root.call("token.revoke", subject="svc")
+        with pytest.raises(BadRequest, match="'svc' was revoked"):
+            await root.call("token.create", subject="svc", scopes=["admin"])
+        assert (await root.call("token.create", subject="svc-2", scopes=["admin"]))["token"]
+
+
 async def test_leases_of_a_revoked_consumer_go_back_uncounted(terminal: Terminal) -> None:
     async with attach(terminal, subject="root") as root:
         await root.publish("orders", b"1")

@@ -16,6 +16,7 @@ from landbridge.stores.sqlite import SqliteStore
 from landbridge.terminal.server import Terminal
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
+from tests.ports import free_port
 from tests.waiting import LIMIT, Reader, eventually
 
 
@@ -437,12 +438,6 @@ async def test_nobody_there() -> None:
 
 
 # -- restarts -----------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes: list[Any]) -> None:

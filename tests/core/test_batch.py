@@ -213,6 +213,19 @@ def test_part_of_a_batch_is_for_the_same_groups():
     assert batch.slice(0, 1).audience == batch.gather([1]).audience == frozenset({"g"})
 
 
+@given(st.lists(st.sampled_from([b"", b"a", b"aa", b"ab"]), min_size=1, max_size=6), st.data())
+def test_sole_key_is_the_one_that_all_messages_have(keys, data):
+    batch = Batch.decode(build([b""] * len(keys), id=ID, time=0, keys=keys))
+    lo, hi = run_of(data, len(keys))
+    different = set(keys[lo:hi])
+    assert batch.slice(lo, hi).sole_key() == (keys[lo] if len(different) == 1 else None)
+
+
+def test_same_bytes_cut_in_other_places_are_no_sole_key():
+    batch = Batch.decode(build([b""] * 4, id=ID, time=0, keys=[b"a", b"aa", b"", b"a"]))
+    assert batch.sole_key() is None
+
+
 def test_default_columns_are_absent():
     batch = Batch.decode(
         build([b"a"], id=ID, time=0, keys=[b""], headers=[b""], ids=[b""], priorities=[0], deliver_at=[0])

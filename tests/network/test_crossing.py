@@ -7,10 +7,19 @@ import asyncio
 import pytest
 
 from landbridge.core.identity import Identity, SecureKey
-from landbridge.errors import BusError, GroupElsewhere, TimedOut, Unauthenticated, UnknownGroup
+from landbridge.errors import (
+    BusError,
+    GroupElsewhere,
+    TimedOut,
+    Unauthenticated,
+    UnknownGroup,
+    UnknownMessage,
+    UnknownTerminal,
+)
 from landbridge.stores.memory import MemoryStore
 from landbridge.terminal.peer import Peer
 from landbridge.testing.fleet import Fleet, until
+from tests.waiting import LIMIT, turns
 
 
 async def take(bus, topic, group, count):
@@ -30,7 +39,7 @@ async def test_a_message_crosses_from_one_server_to_another():
         async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
             for number in range(3):
                 await here.publish("orders", {"id": number})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 3) == [{"id": 0}, {"id": 1}, {"id": 2}]
         await until(lambda: not paris.network.forwarder.lanes["orders", tokyo.id].outbound.shipments)
         assert paris.network.forwarder.totals.arrived == 3
@@ -45,7 +54,7 @@ async def test_clients_behind_nat_reach_each_other_through_a_server_that_cannot_
             async with here.publisher("orders") as out:
                 for number in range(1000):
                     await out.send({"id": number})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 found = await take(there, "orders", "billing", 1000)
         assert found == [{"id": number} for number in range(1000)]
         assert hub.network.carrier.totals.passed_on > 0
@@ -63,7 +72,7 @@ async def test_two_groups_at_one_terminal_get_one_copy_over_the_link():
             async with here.publisher("orders") as out:
                 for number in range(500):
                     await out.send({"id": number})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 wanted = [{"id": number} for number in range(-1, 500)]
                 assert await take(there, "orders", "billing", 501) == wanted
                 assert await take(there, "orders", "audit", 501) == wanted
@@ -85,7 +94,7 @@ async def test_what_waits_at_the_origin_is_sent_after_its_restart_once():
         await fleet.start(tokyo)
         async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
             await here.publish("orders", {"id": 4})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 found = await take(there, "orders", "billing", 5)
             assert found == [{"id": number} for number in range(5)]
             await until(lambda: not paris.network.held())
@@ -106,7 +115,7 @@ async def test_without_the_registry_messages_wait_and_arrive_when_it_is_back():
             await here.publish("local", {"id": 2})
             assert await take(here, "local", "mine", 2) == [{"id": 0}, {"id": 2}]
             fleet.registry_up = True
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 1) == [{"id": 1}]
 
 
@@ -118,7 +127,7 @@ async def test_consumers_of_the_own_lan_are_served_without_a_ticket():
         async with fleet.attach(paris) as here:
             await until(lambda: "orders" in paris.network.topics)
             subscription = here.subscribe("orders", group="billing")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 waiting = asyncio.ensure_future(anext(aiter(subscription)))
                 await asyncio.sleep(0)
                 await here.publish("orders", {"id": 1})
@@ -138,11 +147,11 @@ async def test_another_member_takes_over_when_a_terminal_is_gone():
                 waiting = asyncio.ensure_future(take(first, "orders", "billing", 1))
                 await until(lambda: bool(tokyo.network._consumers()))
                 await here.publish("orders", {"id": 1})
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(LIMIT):
                     assert await waiting == [{"id": 1}]
             await fleet.stop(tokyo)
             await here.publish("orders", {"id": 2})
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 1) == [{"id": 2}]
         await fleet.start(tokyo)
 
@@ -153,14 +162,15 @@ async def test_a_producer_can_wait_until_it_has_arrived_or_was_acked():
         await fleet.topic("orders", billing=[tokyo])
         await fleet.linked()
         async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 await here.publish("orders", {"id": 1}, until="arrived")
                 assert tokyo.terminal.broker.topics["orders"].log.end == 1
                 acked = asyncio.ensure_future(here.publish("orders", {"id": 2}, until="acked"))
                 messages = aiter(there.subscribe("orders", group="billing"))
                 first, second = await anext(messages), await anext(messages)
-                await first.ack()
-                await asyncio.sleep(0.1)
+                await until(lambda: tokyo.network.questions.waiting == 1)
+                await first.ack(wait=True)
+                assert tokyo.network.questions.waiting == 1
                 assert not acked.done()
                 await second.ack()
                 await acked
@@ -172,7 +182,7 @@ async def test_where_and_why_tell_of_a_message_on_both_sides():
         left, right = await fleet.client("left"), await fleet.client("right")
         await fleet.topic("orders", billing=[right])
         await fleet.linked()
-        async with fleet.attach(left) as here, fleet.attach(right) as there, asyncio.timeout(30):
+        async with fleet.attach(left) as here, fleet.attach(right) as there, asyncio.timeout(LIMIT):
             receipt = await here.publish("orders", {"id": 1}, until="arrived")
             (place,) = (await here.call("message.where", id=receipt.id))["places"]
             (group,) = place["groups"]
@@ -195,6 +205,45 @@ async def test_where_and_why_tell_of_a_message_on_both_sides():
         assert hub.network.carries
 
 
+async def test_a_terminal_in_transit_says_that_it_has_sealed_parcels(monkeypatch):
+    async with Fleet() as fleet:
+        hub = await fleet.server("hub")
+        left, right = await fleet.client("left"), await fleet.client("right")
+        await fleet.topic("orders", billing=[right])
+        await fleet.linked()
+        async with fleet.attach(left) as here, fleet.attach(hub) as between:
+            receipt = await here.publish("orders", {"id": 0}, until="arrived")
+            with pytest.raises(UnknownMessage) as nothing:
+                await between.call("message.where", id=receipt.id)
+            assert "sealed" not in nothing.value.hint
+            # It keeps what comes now.
+            monkeypatch.setattr(hub.network.carrier, "has_room", lambda terminal: False)
+            receipt = await here.publish("orders", {"id": 1})
+            await until(lambda: len(hub.network.carrier.transits) == 1)
+            with pytest.raises(UnknownMessage) as some:
+                await between.call("message.where", id=receipt.id)
+            assert "1 parcel on the way through here, sealed" in some.value.hint
+
+
+async def test_a_mistyped_terminal_or_group_is_asked_about():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as bus:
+            with pytest.raises(UnknownTerminal) as terminal:
+                await bus.call("route.show", there="tokio")
+            assert terminal.value.hint.startswith("did you mean tokyo?")
+            await bus.call("topic.create", name="local")
+            await bus.call("group.create", topic="local", name="archive")
+            with pytest.raises(UnknownGroup) as group:
+                await bus.call("group.show", topic="local", name="archiv")
+            assert group.value.hint == "did you mean archive?"
+        with pytest.raises(UnknownGroup) as far:
+            await fleet.admin.add_terminal_to_group("biling", tokyo.id)
+        assert far.value.hint.startswith("did you mean billing?")
+
+
 async def test_subscribing_where_the_group_has_no_terminal_is_refused():
     async with Fleet() as fleet:
         paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
@@ -212,8 +261,8 @@ async def test_a_revoked_terminal_is_cut_off_at_once():
         await fleet.topic("orders", billing=[tokyo])
         await fleet.linked()
         await fleet.admin.revoke_terminal(tokyo.id)
+        await until(lambda: not paris.network.knows(tokyo.id))
         await until(lambda: not paris.network.peers)
-        assert not paris.network.knows(tokyo.id)
         with pytest.raises(BusError):
             await tokyo.network.registry.issue("orders")
 
@@ -231,9 +280,20 @@ async def test_a_transit_terminal_that_restarts_passes_on_what_it_had_kept():
             await fleet.stop(hub)
             await fleet.start(hub)
             await fleet.start(right)
-            async with fleet.attach(right) as there, asyncio.timeout(30):
+            async with fleet.attach(right) as there, asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 2) == [{"id": 0}, {"id": 1}]
             await until(lambda: not hub.network.carrier.transits)
+
+
+async def test_an_admin_cost_keeps_traffic_away_from_a_terminal():
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        there = {paris.id: paris.network.peers, tokyo.id: tokyo.network.peers}
+        await until(lambda: tokyo.id in there[paris.id] and paris.id in there[tokyo.id])
+        await fleet.admin.update_terminal(tokyo.id, admin_cost=500.0)
+        # Also on links that were there before, and from both sides.
+        meters = [peer.meter for peers in there.values() for peer in peers.values()]
+        await until(lambda: all(meter.parts is not None and meter.parts.total >= 500 for meter in meters))
 
 
 async def test_one_ticket_for_each_message_where_the_topic_wants_it():
@@ -246,7 +306,7 @@ async def test_one_ticket_for_each_message_where_the_topic_wants_it():
             async with here.publisher("orders") as out:
                 for number in range(10):
                     await out.send({"id": number})
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 10) == [{"id": n} for n in range(10)]
         events = (await fleet.admin.audit(limit=1000)).items
         assert sum(event.op == "issueTicket" and event.outcome == "ok" for event in events) >= 10
@@ -262,7 +322,7 @@ async def test_delays_and_filters_of_a_far_group_are_kept():
             await here.call("group.create", topic="orders", name="billing", match={"key": "eu"})
             await here.publish("orders", {"id": 1}, key="us")
             await here.publish("orders", {"id": 2}, key="eu", priority=7, headers={"a": "b"})
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 message = await anext(aiter(there.subscribe("orders", group="billing")))
             assert (message.json(), message.key, message.priority) == ({"id": 2}, "eu", 7)
             assert message.headers == {"a": "b"}
@@ -281,7 +341,7 @@ async def test_a_group_that_is_added_later_gets_what_was_published_since():
             await fleet.admin.create_terminal_group("billing", [tokyo.id])
             await fleet.admin.add_group_to_topic("orders", "billing")
             await here.publish("orders", {"id": 1})
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 assert await take(there, "orders", "billing", 1) == [{"id": 1}]
 
 
@@ -313,12 +373,12 @@ async def test_a_terminal_whose_key_is_another_one_gets_no_link():
 async def test_waiting_for_an_arrival_where_there_is_no_group_says_so():
     async with Fleet() as fleet:
         paris = await fleet.server("paris")
-        async with fleet.attach(paris) as here, asyncio.timeout(20):
+        async with fleet.attach(paris) as here, asyncio.timeout(LIMIT):
             with pytest.raises(UnknownGroup, match="stored at offset 0"):
                 await here.publish("orders", {"id": 1}, until="arrived")
 
 
-async def test_waiting_for_an_arrival_waits_for_a_registry_that_was_never_reached():
+async def test_waiting_for_an_arrival_waits_for_a_registry_that_was_never_reached(monkeypatch):
     async with Fleet() as fleet:
         tokyo = await fleet.server("tokyo")
         await fleet.topic("orders", billing=[tokyo])
@@ -328,11 +388,20 @@ async def test_waiting_for_an_arrival_waits_for_a_registry_that_was_never_reache
         fleet.registry_up = False
         await fleet.start(rome)
         async with fleet.attach(rome) as here:
+            waits = asyncio.Event()
+            until_known = rome.network.until_known
+
+            async def watched(topic):
+                waits.set()
+                await until_known(topic)
+
+            monkeypatch.setattr(rome.network, "until_known", watched)
             waiting = asyncio.ensure_future(here.publish("orders", {"id": 1}, until="arrived"))
-            await asyncio.sleep(0.3)
+            await waits.wait()
+            await turns()
             assert not waiting.done()
             fleet.registry_up = True
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 await waiting
         assert tokyo.terminal.broker.topics["orders"].log.end == 1
 
@@ -344,7 +413,7 @@ async def test_a_revoked_terminal_is_told_so_when_it_waits():
         await fleet.linked()
         await fleet.admin.revoke_terminal(paris.id)
         await until(lambda: paris.network.refusal is not None)
-        async with fleet.attach(paris) as here, asyncio.timeout(20):
+        async with fleet.attach(paris) as here, asyncio.timeout(LIMIT):
             with pytest.raises(Unauthenticated, match="refuses this terminal"):
                 await here.publish("orders", {"id": 1}, until="arrived")
 
@@ -364,7 +433,7 @@ async def test_messages_of_a_group_that_lost_its_last_terminal_wait_for_another(
         paris, tokyo, osaka = [await fleet.server(name) for name in ("paris", "tokyo", "osaka")]
         await fleet.topic("orders", billing=[tokyo])
         await fleet.linked()
-        async with fleet.attach(paris) as here, fleet.attach(osaka) as there, asyncio.timeout(40):
+        async with fleet.attach(paris) as here, fleet.attach(osaka) as there, asyncio.timeout(LIMIT):
             await here.publish("orders", {"id": 1}, until="arrived")
             await fleet.admin.update_terminal_group("billing", [], force=True)
             await until(lambda: not paris.network.members("billing"))

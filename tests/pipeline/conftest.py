@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import threading
 import uuid
 from collections.abc import Iterator
@@ -18,9 +17,6 @@ from landbridge.terminal.limits import Limits
 from landbridge.terminal.server import Terminal
 from landbridge.testing import run_terminal
 from tests.pipeline.site import Site
-
-if importlib.util.find_spec("pyspark") is None:  # the extra [pipeline] is not installed
-    collect_ignore = ["test_columns.py", "test_documents.py", "test_source.py", "test_sink.py"]
 
 
 @pytest.fixture(scope="session")

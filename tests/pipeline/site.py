@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from landbridge.errors import UnknownTopic
 @dataclass
 class Site:
     url: str
-    token: str
+    token: str = field(repr=False)
     bus: landbridge.sync.Bus
     folder: Path
     name: str

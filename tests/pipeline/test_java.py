@@ -75,6 +75,11 @@ def test_settings_of_a_local_session_and_of_a_cluster() -> None:
     assert local["spark.ui.enabled"] == "true"
     assert local["spark.python.unix.domain.socket.enabled"] == "true"
     assert "spark.driver.bindAddress" not in settings("spark://host:7077", {})
+    # A cluster on this machine: its workers come by loopback, and so nobody else can.
+    here = settings("spark://127.0.0.1:7077", {})
+    assert here["spark.driver.host"] == here["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.python.unix.domain.socket.enabled" not in here
+    assert "spark.driver.host" not in settings("spark://127.0.0.1:7077,host:7077", {})
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import pytest
 
 from landbridge.client import registry_documents as api
 from landbridge.core.identity import SecureKey
+from landbridge.core.plan import Plan
 from landbridge.errors import BusError
 from landbridge.registry import routes
 from landbridge.registry.limits import Limits
@@ -43,6 +44,9 @@ async def test_has_every_operation(site: Site) -> None:
     await acme.rome.registry.post_link_state(state(site, acme.rome), {"orders": 1})
     with pytest.raises(BusError):
         await acme.rome.registry.certificate("nothing")
+    plan = Plan(since=1, until=2, terminals={}, links=[], single_points=[])
+    await admin.put_plan(plan)
+    await site.operator.put_customer_plan(acme.id, plan)
     await admin.revoke_terminal(id)
     await admin.remove_terminal(id)
     await admin.remove_message_bus_topic("orders", force=True)

@@ -34,6 +34,7 @@ BODIES: dict[type, dict[str, Any]] = {
     api.RenewTicket: {"ticket": ""},
     api.PostLinkState: {"body": "", "signature": ""},
     api.CertificateRequest: {"csr": ""},
+    api.PutPlan: {"plan": {"since": 1, "until": 2, "terminals": {}, "links": [], "single_points": []}},
     api.Enrol: {"token": "lbet1_x", "keys": {"sign": "", "wrap": ""}},
 }
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,17 +24,12 @@ from landbridge.stores.sqlite import SqliteStore
 from landbridge.terminal import topic as topics
 from landbridge.terminal.network import Settings
 from landbridge.testing.wan import Line
+from tests.ports import free_port
 from tests.system.member_process import Plan
 from tests.waiting import LIMIT
 
 HERE = Path(__file__).parent
 SOURCE = Path(landbridge.__path__[0]).parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Child:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import landbridge
 from landbridge.client.bus import Bus
 from landbridge.errors import Disconnected, LeaseLost, Unavailable
 from landbridge.stores.sqlite import SqliteStore
+from tests.ports import free_port
 from tests.system.history import Deliveries, History, duplicated, gaps, out_of_order
 from tests.waiting import LIMIT, Reader
 
@@ -24,12 +24,6 @@ SOURCE = Path(landbridge.__path__[0]).parent
 KILLS = 20
 #: Messages that the producers may be ahead of the slowest consumer.
 AHEAD = 1000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def start(script: str, *arguments: object) -> asyncio.subprocess.Process:

@@ -83,7 +83,7 @@ def console_shell(
             if command is None:
                 shell.mainloop()
             else:
-                done = _run_as_json(shell, command) if json else shell.run_cell(command)
+                done = run_as_json(shell, command) if json else shell.run_cell(command)
                 if not done.success:
                     raise typer.Exit(1)
         finally:
@@ -91,7 +91,7 @@ def console_shell(
             run(leave())
 
 
-def _run_as_json(shell: Any, command: str) -> Any:
+def run_as_json(shell: Any, command: str) -> Any:
     """With --json: what the code has printed, and its last value."""
     from IPython.utils.capture import capture_output
 

@@ -28,6 +28,7 @@ from rich.table import Table
 
 import landbridge
 from landbridge.cli import terminal_file
+from landbridge.cli.demo_tables import Tables
 from landbridge.client.registry import RegistryClient
 from landbridge.errors import BusError
 from landbridge.testing.wan import Line
@@ -97,6 +98,7 @@ class Crossing:
         self._order: dict[str, list[int]] = {"billing": [], "audit": []}
         self._sent = 0
         self._sending = True
+        self.tables: Tables | None = None
 
     def _say(self, text: str) -> None:
         self._console.print(text)
@@ -177,8 +179,12 @@ class Crossing:
         self._terminals[name] = Process(self._home, "terminal", "--config", str(file))
 
     def _connect(self, name: str) -> Any:
-        context = json.loads((self._home / "contexts" / f"{name}.json").read_bytes())
+        context = self._context(name)
         return landbridge.connect(context["url"], token=context["token"], name="demo")
+
+    def _context(self, name: str) -> dict[str, str]:
+        context: dict[str, str] = json.loads((self._home / "contexts" / f"{name}.json").read_bytes())
+        return context
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -203,6 +209,17 @@ class Crossing:
                     task.cancel()
                 await asyncio.gather(sending, *readers, return_exceptions=True)
             await self._count(factory)
+        await self._tables()
+
+    async def _tables(self) -> None:
+        context = self._context("office")
+        where = {"url": context["url"], "token": context["token"]}
+        self.tables = Tables(self._console, self._folder, where, self._sent)
+        try:
+            await self.tables.run()
+        finally:
+            self.facts |= self.tables.facts
+            self.broken += self.tables.broken
 
     async def _linked(self, factory: landbridge.Bus) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -226,7 +243,8 @@ class Crossing:
         begin = time.monotonic()
         async with factory.publisher("orders") as out:
             while self._sending:
-                await out.send({"n": self._sent})
+                country = ("de", "fr", "sg")[self._sent % 3]
+                await out.send({"n": self._sent, "country": country, "amount": self._sent % 100})
                 self._sent += 1
                 wait = begin + self._sent / RATE - time.monotonic()
                 if wait > 0:
@@ -340,6 +358,7 @@ class Crossing:
             ("time to reroute after a reset", f"{facts['reroute after a reset']:.2f} s"),
             ("time to reroute after kill -9 of the transit", f"{facts['reroute after a kill']:.2f} s"),
             ("a revoked terminal is cut off after", f"{facts['cut off after']:.2f} s"),
+            *(self.tables.rows() if self.tables is not None else ()),
         ]
 
 

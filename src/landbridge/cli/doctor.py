@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -21,7 +21,10 @@ from landbridge.cli.text import printable
 from landbridge.client import context as contexts
 from landbridge.client.context import Context, parse_url
 from landbridge.core.wording import counted
-from landbridge.errors import BusError, StoreBusy
+from landbridge.errors import BadRequest, BusError, Forbidden, StoreBusy
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
 
 #: Exit status when a check has failed.
 FAILED = 70
@@ -42,8 +45,13 @@ SLOW_FSYNC = 0.025
 LITTLE_ROOM, NO_ROOM = 1 << 30, 100 << 20
 #: Seconds between the clocks of this machine and the terminal's.
 CLOCK_OFF, CLOCK_WRONG = 1.0, 30.0
+#: The same for the registry's clock, of which HTTP tells whole seconds, and not the latest ones. A terminal's
+#: proof is refused when it is CLOCK_WRONG.
+REGISTRY_CLOCK_OFF = 5.0
 #: Seconds before a token's end.
 EXPIRES_SOON = 3 * 86400.0
+#: Seconds before the end of a certificate, which lives for thirty days and is renewed after twenty.
+CERTIFICATE_ENDS_SOON = 5 * 86400.0
 PINGS = 20
 CONNECT_WITHIN = 5.0
 
@@ -70,7 +78,8 @@ def doctor(
     context: ContextName = None,
     json: Json = False,
 ) -> None:
-    """Check versions, configuration, connection, clock, ports and store. Status 70 if something has failed.
+    """Check versions, configuration, connection, registry, links, clock, ports and store. Status 70 if
+    something has failed.
 
     \b
     Examples:
@@ -85,6 +94,7 @@ def doctor(
         from landbridge.cli.loop import run
 
         checks += run(_terminal(where))
+    checks += _registry(context)
     checks += [*_ports(where, port, http_port), *_folder(folder), *_store(folder, deep=deep)]
     ok = all(check.state != "fail" for check in checks)
     output.emit({"ok": ok, "checks": [check._asdict() for check in checks]}, lambda _: _show(checks))
@@ -218,6 +228,7 @@ async def _terminal(where: Context) -> list[Check]:
             before = time.time()
             info = await bus.call("terminal.info")
             middle = (before + time.time()) / 2
+            network = await _network(bus)
     except TimeoutError:
         return [Check("terminal", "fail", f"no answer from {where.url} within {CONNECT_WITHIN:.0f} s")]
     except BusError as error:
@@ -233,19 +244,89 @@ async def _terminal(where: Context) -> list[Check]:
         ),
         Check("latency", "ok", f"median {units.span(_median(pings))}, worst {units.span(max(pings))}"),
         _clock(info["time"] / 1e6 - middle),
+        *network,
     ]
+
+
+async def _network(bus: Bus) -> list[Check]:
+    """How the terminal gets on with its registry and with the other terminals."""
+    try:
+        found = await bus.call("network.show")
+    except Forbidden:
+        return [Check("links", "warn", "not looked at", "the context's token is not an admin's")]
+    except BadRequest as error:
+        return [Check("links", "ok", str(error))]  # it stands alone
+    checks = []
+    if found["refusal"]:
+        hint = "was the terminal revoked, or its key rotated? is its clock right?"
+        checks.append(Check("registry", "fail", f"it refuses this terminal: {found['refusal']}", hint))
+    elif found["registry_up"]:
+        checks.append(Check("registry", "ok", "answers the terminal"))
+    else:
+        hint = "links and routes go on; what needs a ticket waits where it is"
+        checks.append(Check("registry", "fail", "doesn't answer the terminal", hint))
+    up = f"up: {', '.join(found['links'])}" if found["links"] else "none is up"
+    down = "; ".join(found["failures"].values())
+    checks.append(Check("links", "warn" if down else "ok", up, down))
+    if found["certificate_ends_at"]:
+        checks.append(_certificate(found["certificate_ends_at"] / 1e6 - time.time()))
+    return checks
+
+
+def _certificate(left: float) -> Check:
+    """A terminal renews it by itself when a third of its life is left."""
+    if left > CERTIFICATE_ENDS_SOON:
+        return Check("certificate", "ok", f"good for {units.span(left)}")
+    if left > 0:
+        hint = "it should have been renewed by now: does the registry answer?"
+        return Check("certificate", "warn", f"good for {units.span(left)}", hint)
+    return Check("certificate", "fail", f"ended {units.span(-left)} ago", "does the registry answer?")
+
+
+def _registry(name: str | None) -> Iterator[Check]:
+    """The registry that the context knows, as this machine sees it: its HTTP says what time it is there."""
+    name = name or contexts.current()
+    try:
+        where = contexts.load(name) if name else None
+    except BusError:
+        return  # told already
+    if where is None or where.registry is None:
+        return
+    import ssl
+    from email.utils import parsedate_to_datetime
+
+    import httpx
+
+    try:
+        trust = ssl.create_default_context(cafile=where.ca)
+        before = time.time()
+        answer = httpx.get(f"{where.registry}/v1/registry", verify=trust, timeout=CONNECT_WITHIN)
+        middle = (before + time.time()) / 2
+        answer.raise_for_status()
+        off = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5 - middle
+    except (httpx.HTTPError, OSError) as error:
+        yield Check("registry from here", "fail", f"{where.registry}: {error}", "does it run there?")
+        return
+    except (KeyError, ValueError):
+        yield Check("registry from here", "ok", where.registry)
+        return
+    yield Check("registry from here", "ok", where.registry)
+    yield _clock(off, "registry clock", "the registry's", about=REGISTRY_CLOCK_OFF)
 
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _clock(difference: float) -> Check:
-    detail = f"the terminal's is {units.span(abs(difference))} {'ahead' if difference > 0 else 'behind'}"
-    if abs(difference) < CLOCK_OFF:
-        return Check("clock", "ok", detail)
+def _clock(
+    difference: float, check: str = "clock", whose: str = "the terminal's", about: float = CLOCK_OFF
+) -> Check:
+    """``about``: seconds that may be the measure's own fault, or don't matter."""
+    detail = f"{whose} is {units.span(abs(difference))} {'ahead' if difference > 0 else 'behind'}"
+    if abs(difference) < about:
+        return Check(check, "ok", detail)
     state: Literal["warn", "fail"] = "warn" if abs(difference) < CLOCK_WRONG else "fail"
-    return Check("clock", state, detail, "set the clocks by NTP: delays, expiry and tokens depend on them")
+    return Check(check, state, detail, "set the clocks by NTP: delays, expiry and tokens depend on them")
 
 
 def _ports(where: Context | None, port: int, http_port: int) -> Iterator[Check]:

@@ -37,7 +37,7 @@ log = structlog.get_logger("landbridge.registry")
 DATABASE = "registry.db"
 #: The terminal's identity.
 FILE = "terminal.yml"
-#: What the first customer and its first terminal are called.
+#: What the first customer is called.
 LOCAL = "local"
 #: As the audit names what ``up`` does by itself.
 WHO = "up"
@@ -80,10 +80,12 @@ class NearRegistry:
 
 
 class Embedded(Membership):
-    """``data``: None for a registry that is forgotten with its terminal."""
+    """``data``: None for a registry that is forgotten with its terminal. ``name``: what the terminal calls
+    itself, and is called in the registry unless that has another one of the name."""
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, name: str) -> None:
         self._data = data
+        self._name = name
         self._registry: Registry | None = None
         #: The operator's and the customer's credential, where they were made by this start.
         self._operator_token: str | None = None
@@ -153,7 +155,9 @@ class Embedded(Membership):
             return known.id, SecureKey.parse(said["secure_key"])
         taken = {terminal.name for terminal in account.terminals.values()}
         name = next(
-            name for number in range(1, len(taken) + 3) if (name := _numbered(LOCAL, number)) not in taken
+            name
+            for number in range(1, len(taken) + 3)
+            if (name := _numbered(self._name, number)) not in taken
         )
         made = await self.registry.terminals.create(caller, api.CreateTerminal(name=name, address=address))
         assert made.secure_key is not None

@@ -150,7 +150,7 @@ async def _serve(plan: EventsPlan, options: EventOptions, context: str | None) -
             running = await stack.enter_async_context(gateway(plan, bus, options))
             _announce(plan, running, bus)
             await stop.wait()
-        log.info("events", **msgspec.to_builtins(running.totals))
+        log.info("events", **msgspec.to_builtins(running.totals), held=running.dispatch.held)
 
 
 @asynccontextmanager

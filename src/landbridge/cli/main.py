@@ -29,7 +29,7 @@ from landbridge.errors import BusError
 Refusal: type[Exception] = typer.BadParameter.__mro__[2]
 
 MESSAGES, SETUP, TERMINAL = "Messages", "Topics, groups, access", "The terminal"
-CROSSING = "Across LANs"
+CROSSING, SPARK = "Across LANs", "Topics as tables"
 
 #: name → (module, what in it, panel of the help). In the order of the help. Only what a command line names is
 #: imported and built: that is half of the time that a short command takes.
@@ -50,6 +50,9 @@ COMMANDS = {
     "network": ("topology", "network", CROSSING),
     "where": ("message", "where", CROSSING),
     "why": ("message", "why", CROSSING),
+    "pipeline": ("pipeline", "app", SPARK),
+    "sql": ("sql", "sql", SPARK),
+    "shell": ("shell", "shell", SPARK),
     "up": ("up", "up", TERMINAL),
     "events": ("events", "events", TERMINAL),
     "demo": ("main", "demo", TERMINAL),

@@ -24,7 +24,7 @@ from landbridge.client.context import is_loopback
 from landbridge.client.registry import RegistryClient
 from landbridge.core.identity import Identity, SecureKey
 from landbridge.core.names import check_name
-from landbridge.errors import BadRequest, Unavailable
+from landbridge.errors import BadRequest, Unauthenticated, Unavailable
 from landbridge.terminal.certificates import Certificates
 from landbridge.terminal.network import Network, Settings
 from landbridge.terminal.server import Terminal
@@ -35,6 +35,8 @@ log = structlog.get_logger("landbridge.member")
 REGISTRY_KEY = "registry.key"
 #: Seconds between two looks whether the directory has come.
 LOOK = 0.5
+#: Seconds that the registry is given to say whether it knows the terminal.
+WELCOME_WITHIN = 5.0
 
 
 def enrol(file: Path, token: str, said: Mapping[str, Any]) -> None:
@@ -145,6 +147,7 @@ class Member(Membership):
         return self._certificates.listener if self._is_certified else None
 
     async def open(self, terminal: Terminal) -> None:
+        await self._check_welcome()
         if self._certificates is not None:
             try:
                 await self._certificates.open()
@@ -153,6 +156,20 @@ class Member(Membership):
                     raise
                 # Links that are dialled do without one, until the registry is back.
                 log.warning("no certificate yet", detail=str(error))
+
+    async def _check_welcome(self) -> None:
+        """Whoever starts a terminal that was revoked should hear of it, and not from a log. Where the
+        registry is away, the terminal starts with what it knows."""
+        try:
+            async with asyncio.timeout(WELCOME_WITHIN):
+                await self._client.directory()
+        except Unauthenticated as error:
+            raise Unauthenticated(
+                f"the registry refuses this terminal: {error}",
+                hint="was it revoked or removed, or its key rotated? is the clock of this machine right?",
+            ) from None
+        except (Unavailable, TimeoutError) as error:
+            log.warning("the registry is away", registry=self.registry_url, detail=str(error))
 
     def endpoint(self, given: Endpoint) -> Endpoint:
         if not self._is_certified:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from landbridge.cli import output
+from landbridge.core.wording import nearest
 from landbridge.errors import BusError
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 #: Seconds for what is only good to know.
 WITHIN = 2.0
-#: How alike two names are, 0 to 1: one letter of six may be wrong, or two be swapped.
-ALIKE = 0.8
 
 
 class Watch:
@@ -56,7 +54,7 @@ class Watch:
             return
         if crossing is None or group in crossing:
             return
-        near = next(iter(get_close_matches(group or "", crossing, n=1, cutoff=ALIKE)), None)
+        near = nearest(group or "", crossing)
         who = f"the group {group}" if group else "a subscriber without a group"
         output.notice(
             f"{who} gets what is published at this terminal alone; {self._topic} crosses for "
@@ -66,8 +64,7 @@ class Watch:
     async def _near(self) -> str | None:
         """Another topic with a name like this one. Looks at the first thousand."""
         rows = (await self._bus.call("topic.list"))["topics"]
-        names = [row["name"] for row in rows if row["name"] != self._topic]
-        return next(iter(get_close_matches(self._topic, names, n=1, cutoff=ALIKE)), None)
+        return nearest(self._topic, [row["name"] for row in rows])
 
     async def suggest(self, error: BusError) -> None:
         """There is no such topic, and it may not be made: the hint names the one that may be meant."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from landbridge.client import context as contexts
+from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadContext, BusError, StillHolds, UnknownTerminal
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ async def find_terminals(client: RegistryClient, names: Sequence[str]) -> list[s
     missing = [name for name in names if name not in ids and name not in by_name]
     if missing:
         raise UnknownTerminal(
-            f"there is no terminal {', '.join(missing)[:200]}", hint="see 'landbridge terminal list'"
+            f"there is no terminal {', '.join(missing)[:200]}",
+            hint=did_you_mean(missing[0], by_name, "see 'landbridge terminal list'"),
         )
     return [name if name in ids else by_name[name] for name in names]
 

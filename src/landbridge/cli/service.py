@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
 import signal
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from landbridge.cli import output
+from landbridge.cli.imports import imported
 from landbridge.cli.options import ContextName, Json
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
@@ -56,7 +53,7 @@ def find(spec: str) -> Service:
     name, colon, attribute = spec.partition(":")
     if not name or (colon and not attribute):
         raise BadRequest(f"{spec!r} names no service", hint=HINT)
-    module = _import(name)
+    module = imported(name, HINT)
     if not colon:
         found = [value for value in vars(module).values() if isinstance(value, Service)]
         if len(found) != 1:
@@ -69,18 +66,6 @@ def find(spec: str) -> Service:
         what = "nothing" if value is None else f"no Service but a value of type {type(value).__name__}"
         raise BadRequest(f"there is {what} at {spec}", hint=HINT)
     return value
-
-
-def _import(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only if it is the module itself that is missing. What it imports is its author's affair.
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise
-        raise BadRequest(f"there is no module {name}", hint=HINT) from None
 
 
 async def _run(service: Service, context: str | None) -> None:

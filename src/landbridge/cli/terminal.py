@@ -260,6 +260,7 @@ def remove(
 
     removed = registry_access.ask(registry_access.admin(context), work)
     output.emit({"removed": removed}, lambda _: output.done(f"the terminal {terminal} is removed"))
+    _tell_of_context(terminal)
 
 
 @app.command()
@@ -277,6 +278,16 @@ def revoke(terminal: Named, context: ContextName = None, json: Json = False) -> 
 
     found = registry_access.plain(registry_access.ask(registry_access.admin(context), work))
     output.emit(found, lambda _: output.done(f"the terminal {terminal} is cut off"))
+    _tell_of_context(found["name"])
+
+
+def _tell_of_context(terminal: str) -> None:
+    """A terminal that was started on this machine has left a context, which may also be somebody else's by
+    now: so it is told of, not removed."""
+    from landbridge.client import context as contexts
+
+    if terminal in contexts.names():
+        output.note(f"there is a context of its name: 'landbridge context remove {terminal}' ends that too")
 
 
 @app.command()
@@ -404,6 +415,10 @@ def start(
     own_certificates: Annotated[
         str | None,
         typer.Option(metavar="true|false", help="Links use certificates that were given."),
+    ] = None,
+    log_links: Annotated[
+        str | None,
+        typer.Option(metavar="true|false", help="Write link states to $links, for 'pipeline run routes'."),
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="How much is logged, to stderr.")

@@ -112,6 +112,7 @@ KEYS: dict[str, Callable[[Any], Any]] = {
     "max_sealed": _size,
     "catch_up_rate": _size,
     "own_certificates": _flag,
+    "log_links": _flag,
 }
 #: Those whose values are files: relative ones in a file are meant from where that file is.
 PATHS = ("registry_ca", "data", "tls_cert", "tls_key", "tls_ca")

@@ -11,7 +11,7 @@ import typer
 from landbridge.cli import output, units
 from landbridge.cli.options import ContextName, Json
 from landbridge.cli.output import Column
-from landbridge.cli.route import exact, milliseconds
+from landbridge.cli.route import COST, exact, milliseconds
 from landbridge.errors import BadRequest
 
 TERMINALS = [
@@ -131,6 +131,8 @@ def _show(found: dict[str, Any]) -> None:
     print()
     links = [{**link, "state": "up" if link["up"] else "one end only"} for link in found["links"]]
     output.table(LINKS, links, empty="no links")
+    if links:
+        output.note(COST)
     for name, why in found["failures"].items():
         output.notice(f"no link to {name}: {why}")
     for name, cut in found["single_points"].items():

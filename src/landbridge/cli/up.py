@@ -37,7 +37,7 @@ def up(
             help="Have a registry on the HTTP port, so that other terminals can be added.",
         ),
     ] = True,
-    name: Annotated[str, typer.Option(help="What the terminal calls itself.")] = "terminal",
+    name: Annotated[str, typer.Option(help="What the terminal calls itself.")] = "local",
     context: Annotated[
         str,
         typer.Option(metavar="NAME", help="The context to make for it. A second terminal wants another one."),
@@ -116,7 +116,7 @@ async def _serve(plan: Plan, *, with_registry: bool) -> None:
     if with_registry:
         from landbridge.cli.embedded import Embedded
 
-        membership = Embedded(plan.data)
+        membership = Embedded(plan.data, plan.name)
     await assembly.serve(plan, announce, membership)
 
 

@@ -73,11 +73,18 @@ def load(name: str) -> Context:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Context)
     except FileNotFoundError:
-        raise BadContext(f"there is no context {name!r}") from None
+        raise _unknown(name) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise BadContext(
             f"the context {name!r} can't be read: {error}", hint=f"mend or remove {path}"
         ) from None
+
+
+def _unknown(name: str) -> BadContext:
+    from landbridge.core.wording import did_you_mean
+
+    hint = did_you_mean(name, names(), BadContext.default_hint)
+    return BadContext(f"there is no context {name!r}", hint=hint)
 
 
 def save(name: str, context: Context) -> Path:
@@ -99,7 +106,7 @@ def remove(name: str) -> None:
     try:
         (home() / "contexts" / f"{name}.json").unlink()
     except FileNotFoundError:
-        raise BadContext(f"there is no context {name!r}") from None
+        raise _unknown(name) from None
     chosen = home() / "current"
     if chosen.exists() and chosen.read_text().strip() == name:
         chosen.unlink()

@@ -25,6 +25,7 @@ from landbridge.client.context import is_loopback
 from landbridge.core.directory import PublicKeys
 from landbridge.core.identity import Identity
 from landbridge.core.linkstate import SignedLinkState
+from landbridge.core.plan import Plan
 from landbridge.core.tickets import Issue, Release, Renewal
 from landbridge.errors import BadContext, BusError, RegistryUnreachable, from_wire
 
@@ -331,6 +332,23 @@ class RegistryClient:
 
     async def topology(self) -> api.Topology:
         return await self._call("GET", "/v1/topology", api.Topology)
+
+    async def put_plan(self, plan: Plan) -> api.StoredPlan:
+        """The long-term plan, in the place of the one before. By a customer's admin."""
+        return await self._call("PUT", "/v1/plan", api.StoredPlan, api.PutPlan(plan=plan))
+
+    async def put_customer_plan(self, customer_id: str, plan: Plan) -> api.StoredPlan:
+        """The same for any customer. By the operator."""
+        path = f"/v1/customers/{_part(customer_id)}/plan"
+        return await self._call("PUT", path, api.StoredPlan, api.PutPlan(plan=plan))
+
+    async def read_plan(self) -> api.StoredPlan:
+        """UnknownPlan where nobody has made one."""
+        return await self._call("GET", "/v1/plan", api.StoredPlan)
+
+    async def planned_paths(self, terminal_id: str) -> api.PlannedPaths:
+        """From a terminal to every other one, by the long-term plan."""
+        return await self._call("GET", f"/v1/plan/paths/{_part(terminal_id)}", api.PlannedPaths)
 
     async def audit(self, *, since: int = 0, limit: int = 100) -> api.AuditPage:
         query = {"since": str(since), "limit": str(limit)}

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from landbridge.core.directory import PublicKeys, SignedDirectory
+from landbridge.core.plan import Plan
 
 Mode: TypeAlias = Literal["server", "client"]
 LateOpen: TypeAlias = Literal["renew", "sender_only", "never"]
@@ -321,6 +322,29 @@ class ReportedLinks(Answer, frozen=True):
 
 class Topology(Answer, frozen=True):
     items: list[ReportedLinks]
+
+
+class PutPlan(Request, frozen=True):
+    """A long-term plan, by ids."""
+
+    plan: Plan
+
+
+class StoredPlan(Answer, frozen=True):
+    made_at: int
+    #: Without terminals that were removed or revoked since it was made.
+    plan: Plan
+
+
+class PlannedPath(Answer, frozen=True):
+    terminal_id: str  #: the destination
+    #: The terminals after the source, the destination last: the first one is the next hop.
+    hops: list[str]
+    cost: float  #: ms
+
+
+class PlannedPaths(Answer, frozen=True):
+    items: list[PlannedPath]
 
 
 class CertificateRequest(Request, frozen=True):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Transaction:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._rows: dict[str, Rows] = {}
+        #: Topic and messages of each batch, in order; and of each topic the one that may still grow.
+        self._batches: list[tuple[str, Rows]] = []
+        self._growing: dict[str, Rows] = {}
         self._acks: list[tuple[int, int, list[tuple[int, int]]]] = []
         #: What those acks settle, for the batches to know.
         self._settles: list[tuple[DeliveredBatch, range]] = []
@@ -44,8 +46,23 @@ class Transaction:
         expires_at: Any = None,
     ) -> None:
         self._check()
-        rows = self._rows.setdefault(topic, Rows())
-        rows.add(self._bus.checked(encode(payload)), key, priority, headers, id, deliver_at, expires_at)
+        data = self._bus.checked(encode(payload))
+        rows = self._growing.get(topic)
+        if rows is None:
+            rows = Rows()
+        rows.add(data, key, priority, headers, id, deliver_at, expires_at)
+        if topic not in self._growing:  # what could not be added leaves nothing behind
+            self._growing[topic] = rows
+            self._batches.append((topic, rows))
+
+    async def publish_rows(self, topic: str, rows: Rows) -> None:
+        """As a batch of their own. Groups that take one key alone pass over batches of other keys at no cost
+        per message."""
+        self._check()
+        for payload in rows.payloads:
+            self._bus.checked(payload)
+        self._growing.pop(topic, None)
+        self._batches.append((topic, rows))
 
     async def ack(self, message: Message | DeliveredBatch) -> None:
         self._check()
@@ -65,9 +82,9 @@ class Transaction:
     async def commit(self) -> None:
         self._check()
         self._ended = True
-        if not self._rows and not self._acks:
+        if not self._batches and not self._acks:
             return
-        batches = [(topic, rows.build(self._bus.new_id())) for topic, rows in self._rows.items()]
+        batches = [(topic, rows.build(self._bus.new_id())) for topic, rows in self._batches]
         publishes = [(topic, len(data)) for topic, data in batches]
         tails = [data for _, data in batches]
 

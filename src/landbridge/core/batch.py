@@ -291,6 +291,20 @@ class Batch:
     def key(self, index: int) -> bytes:
         return self._cell(Column.KEY, index)
 
+    def sole_key(self) -> bytes | None:
+        """The key that all messages have, b"" where none has any; None when they differ."""
+        if Column.KEY not in self._columns:
+            return b""
+        key, count = self.key(0), len(self)
+        if count == 1 or key != self.key(count - 1):
+            return key if count == 1 else None
+        run = self.span(Column.KEY)[1]
+        if len(run) != len(key) * count or bytes(run) != key * count:
+            return None
+        # The same bytes may be cut in other places: "a", "aa", "", "a" are no four of "a".
+        ends = self._ends(Column.KEY)
+        return key if not key or ends == tuple(range(ends[0], ends[-1] + 1, len(key))) else None
+
     def headers(self, index: int) -> dict[str, HeaderValue]:
         raw = self._cell(Column.HEADERS, index)
         return _decode_headers(raw) if raw else {}

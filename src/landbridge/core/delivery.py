@@ -35,8 +35,8 @@ from landbridge.core.cursor import Cursor
 from landbridge.core.discipline import BatchAt, Discipline, discipline
 from landbridge.core.ranges import Range, count, intersect, normalise, subtract
 
-#: For a batch, whether each message is for the group. None = every one.
-Filter: TypeAlias = Callable[[Batch], Sequence[bool]]
+#: For a batch, whether each message is for the group; None where every one is.
+Filter: TypeAlias = Callable[[Batch], Sequence[bool] | None]
 
 SECOND = 1_000_000
 #: How many messages ``take`` looks at one by one (filters, delays) before it lets others have a turn.
@@ -60,10 +60,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease:
-    __slots__ = ("bytes", "handed", "holder", "newest_first", "number", "remaining", "size", "touched")
+    __slots__ = (
+        "bytes",
+        "handed",
+        "holder",
+        "newest_first",
+        "number",
+        "published",
+        "remaining",
+        "size",
+        "touched",
+    )
 
     def __init__(
-        self, number: int, holder: Holder, handed: list[Range], newest_first: bool, now: int, bytes: int
+        self,
+        number: int,
+        holder: Holder,
+        handed: list[Range],
+        newest_first: bool,
+        now: int,
+        bytes: int,
+        published: int,
     ) -> None:
         self.number = number
         self.holder = holder
@@ -77,6 +94,8 @@ class Lease:
         self.touched = now
         #: Share of its batch's size that is not settled yet.
         self.bytes = bytes
+        #: Its batch's time.
+        self.published = published
 
     def head(self) -> int:
         """The first unsettled offset in delivery order."""
@@ -169,11 +188,21 @@ class Delivery:
 
     # -- the log -----------------------------------------------------------------------------------
 
-    def grow(self, end: int) -> None:
-        """The log has new messages up to ``end``."""
+    def grow(self, end: int, runs: Sequence[Range] | None = None) -> None:
+        """The log has new messages up to ``end``. ``runs``: where all those stand that the filter may let
+        through, sorted; the others are settled without being looked at."""
         # A seek or a trim may have gone past the end that was known here.
-        self._pending.add(max(self.end, self.cursor.floor), end)
+        low = max(self.end, self.cursor.floor)
         self.end = end
+        if runs is None:
+            self._pending.add(low, end)
+            return
+        new = [(low, end)] if low < end else []
+        for first, last in intersect(new, runs):
+            self._pending.add(first, last)
+        left_out = subtract(new, runs)
+        if left_out:
+            self.cursor.settle(left_out)
 
     def trimmed(self, first: int) -> None:
         """Retention removed everything below ``first``."""
@@ -269,6 +298,11 @@ class Delivery:
         part = batch.slice(first - batch_first, end - batch_first)
         deliver_at, expires_at = part.deliver_at(), part.expires_at()
         matches = filter(part) if filter is not None else None
+        if matches is None and deliver_at is None and expires_at is None:
+            return [(first, end)]
+        if matches is not None and not any(matches):
+            self.cursor.settle([(first, end)])
+            return []
         chosen: list[Range] = []
         dropped: list[Range] = []
         for index in range(len(part)):
@@ -309,7 +343,8 @@ class Delivery:
             number = self._next_lease
             self._next_lease += 1
             holder = self._holders.setdefault(consumer, Holder(consumer))
-            lease = Lease(number, holder, runs[::-1] if newest_first else runs, newest_first, now, size)
+            handed = runs[::-1] if newest_first else runs
+            lease = Lease(number, holder, handed, newest_first, now, size, batch.time)
             self.leases[number] = holder.leases[number] = lease
             holder.messages += lease.size
             holder.bytes += size
@@ -376,6 +411,11 @@ class Delivery:
         self._shrink(found, held)
         self.cursor.settle(held)
         return held
+
+    def published(self, lease: int) -> int:
+        """When what was handed out with a lease was published; 0 where there is no such lease."""
+        found = self.leases.get(lease)
+        return 0 if found is None else found.published
 
     def holds(self, lease: int, consumer: int, ranges: Iterable[Range]) -> bool:
         """Are all of these still this consumer's to settle?"""

@@ -70,6 +70,8 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
     revoked: list[str] = []
     #: The certificate authority of this customer's links, PEM; empty where there is none.
     ca: str = ""
+    #: Links by the long-term plan: the places of two terminals in ``terminals``, and the cost in ms.
+    planned: list[tuple[int, int, float]] = []
 
 
 class SignedDirectory(msgspec.Struct, frozen=True):

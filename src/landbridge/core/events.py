@@ -59,6 +59,11 @@ def number_of(line: bytes) -> int:
     return int(line.partition(b"|")[0])
 
 
+def number_alone(line: bytes) -> bytes:
+    """What is left of a line that must not reach anybody: its place in the sequence."""
+    return line.partition(b"|")[0]
+
+
 def valid_id(client: bytes) -> bool:
     """Printable ASCII without the separator, of a sensible length."""
     return (

@@ -4,6 +4,7 @@ key and headers; content filters on payloads plug into the same hook.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -23,6 +24,19 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.key is not None or bool(self.headers)
 
 
+#: A pattern for one text alone: a wildcard stands in brackets of its own, as ``glob.escape`` puts it, if at
+#: all. Not U+FFFD, which stands for any bytes that are no text, and no half of a pair, which no bytes give.
+_LITERAL = re.compile(r"(?:[^*?\[\ufffd\ud800-\udfff]|\[[*?\[]\])*")
+_BRACKETS = re.compile(r"\[(.)\]")
+
+
+def sole_key(match: Match | None) -> bytes | None:
+    """The only key that a message may have to match; None where there may be several."""
+    if match is None or match.key is None or not _LITERAL.fullmatch(match.key):
+        return None
+    return _BRACKETS.sub(r"\1", match.key).encode()
+
+
 def _text(value: HeaderValue) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
@@ -31,7 +45,11 @@ def filter_of(match: Match | None) -> Filter | None:
     if not match:
         return None
 
-    def choose(batch: Batch) -> Sequence[bool]:
+    key = None if match.headers else sole_key(match)
+
+    def choose(batch: Batch) -> Sequence[bool] | None:
+        if key is not None and (found := batch.sole_key()) is not None:
+            return None if found == key else [False] * len(batch)
         chosen = [True] * len(batch)
         if match.key is not None:
             pattern = match.key

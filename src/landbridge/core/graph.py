@@ -116,6 +116,11 @@ class Graph:
         }
         #: Terminals that get nothing new, by the directory or by their own word.
         self.draining: set[str] = set()
+        #: (terminal, neighbour) → what the link costs by the long-term plan, in ms. In both directions.
+        self._planned: dict[tuple[str, str], float] = {}
+        for here, there, cost in directory.planned:
+            ends = directory.terminals[here].id, directory.terminals[there].id
+            self._planned[ends] = self._planned[ends[::-1]] = cost
         #: Terminal → neighbour → cost of the link between them, in ms. In both directions.
         self.links: dict[str, dict[str, float]] = {id: {} for id in self._entries}
         #: Index → terminal, and back.
@@ -137,6 +142,10 @@ class Graph:
         """May it have a part in what is neither from nor for it?"""
         entry = self._entries[terminal]
         return entry.mode == "server" and entry.transit
+
+    def planned(self, here: str, there: str) -> float | None:
+        """What a link costs by the long-term plan, in ms; None: the plan has no such link."""
+        return self._planned.get((here, there))
 
     def update(self, states: Mapping[str, LinkState], changed: Iterable[str]) -> bool:
         """Takes over what these terminals say. Whether that makes a difference."""
@@ -217,6 +226,8 @@ class Graph:
         if self._entries[here].mode == self._entries[there].mode == "client":
             return False
         cost = link_cost(states.get(here), states.get(there))
+        if math.isinf(cost):
+            cost = self._vouched(here, there, states)
         if cost == self.links[here].get(there, math.inf):
             return False
         for tail, head in ((here, there), (there, here)):
@@ -226,6 +237,15 @@ class Graph:
                 self.links[tail][head] = cost
             self._put_arc(tail, head, cost)
         return True
+
+    def _vouched(self, here: str, there: str, states: Mapping[str, LinkState]) -> float:
+        """What a link costs of which one end tells, while nothing at all is known of the other: the plan
+        stands in for that end, never for both, and never for one that tells of other links."""
+        planned = self._planned.get((here, there))
+        if planned is None or (here in states) == (there in states):
+            return math.inf
+        end, beyond = (here, there) if here in states else (there, here)
+        return max(states[end].links.get(beyond, math.inf), planned)
 
     def _put_arc(self, tail: str, head: str, cost: float) -> None:
         if not self.carries(tail):

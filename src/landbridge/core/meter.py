@@ -33,6 +33,9 @@ LOSS_MOST = 0.5
 QUEUE_LEAST, QUEUE_MOST, QUEUE_AFTER = 250.0, 2000.0, 5 * SECOND
 #: Probes without an answer in a row after which a link is down.
 MISSED_MOST = 3
+#: Echoes after which a link is judged by what was measured alone. A link that comes back forgets its losses;
+#: until they would show again, the long-term plan remembers them.
+PRIOR = 16
 #: Probes that are remembered for an echo that may still come.
 _REMEMBERED = 16
 
@@ -45,6 +48,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     loss: float  #: share of late or lost probes, 0 to 0.5
     queue: float  #: what waits to be sent, if it counts; else 0
     admin: float  #: set by the operator
+    #: What the long-term plan adds or takes away: less with each echo, nothing after PRIOR of them.
+    planned: float = 0.0
     total: float  #: the sum, before it is put into steps
 
 
@@ -64,6 +69,8 @@ class Meter:
     ) -> None:
         """``busy_every``, ``idle_every``: seconds between probes while messages flow, and while none do."""
         self.admin = admin
+        #: What the long-term plan says that the link costs, in ms; None: nothing.
+        self.prior: float | None = None
         #: Probes in a row that nobody answered in time. Anything that the peer says ends the row.
         self.missed = 0
         self.loss = 0.0
@@ -76,6 +83,7 @@ class Meter:
         self._was_late = False
         #: Whether there has been an echo: without, there is nothing to tell.
         self._measured = False
+        self._echoes = 0
         #: Number → when it was sent, of the probes that wait for their echo, oldest first.
         self._waiting: dict[int, int] = {}
         #: The same, of those that were given up. An echo that comes after all is still a measure.
@@ -112,6 +120,7 @@ class Meter:
             return None
         rtt = max(now - sent, 0) / 1000
         self.missed = 0
+        self._echoes += 1
         late_from = self._late_from()
         is_late = rtt > late_from
         if not given_up:
@@ -169,9 +178,23 @@ class Meter:
         queue = min(self._queue, QUEUE_MOST) if self._queue_counts else 0.0
         loss = min(self.loss, LOSS_MOST)
         total = (self.srtt + 2 * self.rttvar) / (1 - loss) ** 2 + queue / 4 + self.admin
+        planned = 0.0
+        if self.prior is not None and self._echoes < PRIOR:
+            planned = (self.prior - total) * (1 - self._echoes / PRIOR)
         return Parts(
-            srtt=self.srtt, rttvar=self.rttvar, loss=loss, queue=queue, admin=self.admin, total=total
+            srtt=self.srtt,
+            rttvar=self.rttvar,
+            loss=loss,
+            queue=queue,
+            admin=self.admin,
+            planned=planned,
+            total=total + planned,
         )
+
+    @property
+    def quality(self) -> tuple[int, int]:
+        """What a link state tells beside the cost: round trip in tenths of a ms, loss in thousandths."""
+        return round(self.srtt * 10), round(min(self.loss, LOSS_MOST) * 1000)
 
     @property
     def cost(self) -> float | None:

@@ -2,15 +2,18 @@
 
 Errors and comings and goings are events of their own. Publishes, deliveries and acks are counted per
 (event, who, topic, group) and written once a second at level ``batches``, so that the log costs the same
-whatever the traffic; at level ``messages`` every batch is an event that names its offsets.
+whatever the traffic; at level ``messages`` every batch is an event that names its offsets. Deliveries, acks
+and arrivals also have how long ago their messages were published, as a histogram.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+
+from landbridge.core.latency import Histogram, bucket
 
 TOPIC = "$status"
 LEVELS = ("off", "errors", "batches", "messages")
@@ -52,6 +55,7 @@ class Event(msgspec.Struct, omit_defaults=True):
     detail: str = ""
     since: int = 0  #: time of the first occurrence of a counted event
     offsets: list[tuple[int, int]] = []
+    latency: Histogram = {}  #: since the producer's time, see landbridge.core.latency
 
 
 _encode = msgspec.json.Encoder().encode
@@ -94,8 +98,10 @@ class StatusLog:
         messages: int,
         size: int = 0,
         offsets: tuple[tuple[int, int], ...] | list[tuple[int, int]] = (),
+        published: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Something that happens all the time: counted, or at level ``messages`` told one by one."""
+        """Something that happens all the time: counted, or at level ``messages`` told one by one.
+        ``published``: when the messages were, and how many of them then."""
         if topic == TOPIC:
             return
         level = self.levels.of(event, who, topic)
@@ -113,6 +119,7 @@ class StatusLog:
                 batches=1,
                 bytes=size,
                 offsets=list(offsets),
+                latency=_latency(now, published, {}),
             )
             return
         key = (event, who, topic, group, cause)
@@ -132,12 +139,14 @@ class StatusLog:
                 batches=1,
                 bytes=size,
                 since=now,
+                latency=_latency(now, published, {}),
             )
         else:
             seen.time = now
             seen.messages += messages
             seen.batches += 1
             seen.bytes += size
+            _latency(now, published, seen.latency)
 
     def drain(self, now: int) -> list[bytes]:
         """The events since the last drain, as JSON payloads."""
@@ -147,6 +156,13 @@ class StatusLog:
         self._events, self._counted, self.dropped = [], {}, 0
         events.sort(key=_time_of)
         return [_encode(event) for event in events]
+
+
+def _latency(now: int, published: Iterable[tuple[int, int]], into: Histogram) -> Histogram:
+    for moment, messages in published:
+        number = bucket(now - moment)
+        into[number] = into.get(number, 0) + messages
+    return into
 
 
 def _time_of(event: Event) -> int:

@@ -6,11 +6,11 @@
                             ▼ │ after a restart
                        TOPIC.journal
 
-The dispatcher takes lines from TOPIC, and in one transaction publishes the notifications (keyed by client),
-writes a journal entry and acks the lines. So what has been dispatched, how far the sequence is, who follows
-whom and which lines are on hold can't disagree, whoever is killed when. The journal is a queue, and a queue
-has one producer: a second dispatcher is refused, and one that was cut off can't write any more once another
-has taken over.
+The dispatcher takes lines from TOPIC, and in one transaction publishes the notifications (keyed by client, a
+batch for each, which the groups of the others pass over), writes a journal entry and acks the lines. So what
+has been dispatched, how far the sequence is, who follows whom and which lines are on hold can't disagree,
+whoever is killed when. The journal is a queue, and a queue has one producer: a second dispatcher is refused,
+and one that was cut off can't write any more once another has taken over.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from landbridge.client.message import DeliveredBatch
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
-from landbridge.core.events import Parsed, number_of, parse
+from landbridge.core.events import LONGEST_ID, LONGEST_LINE, Parsed, number_alone, number_of, parse
 from landbridge.core.exchange import Exchange
 from landbridge.core.sequencer import SECOND, Sequencer
 from landbridge.errors import (
     BadRequest,
     BusError,
     LeaseLost,
+    QueueTaken,
     SequenceGap,
     TimedOut,
     UnknownTopic,
@@ -49,8 +50,11 @@ GROUP = "dispatch"
 SOURCE_KEY = b"source"
 #: Lines taken from the topic and not yet dispatched.
 PREFETCH = 8192
-#: Notifications that go into one transaction, at most; each is at most LONGEST_LINE and LONGEST_ID bytes.
-AT_ONCE = 16_384
+#: Bytes of notifications in one transaction: a client that gets many at once is served with little work, and
+#: everybody else on the loop waits some ten milliseconds for it. Parts in which they are found, at least.
+AT_ONCE, STEPS = 1 << 20, 8
+#: Bytes of a notification: the most, and what comes to line and key (two ends).
+LARGEST, EXTRA = LONGEST_LINE + LONGEST_ID + 8, 8
 #: Lines, or pairs of who follows whom, in one entry of the journal.
 PER_ENTRY = 4096
 #: Bytes of journal entries after which it is written anew. Far below the prefetch_bytes of a terminal: it is
@@ -126,6 +130,10 @@ class TopicDispatch:
         #: The task that serves a client, by id.
         self._serving: dict[bytes, asyncio.Task[None]] = {}
 
+    @property
+    def held(self) -> int:
+        return len(self.sequencer.held)
+
     def _new_sequencer(self) -> Sequencer:
         options = self._gateway.options
         return Sequencer(options.first, hold=options.hold, gap_within=options.gap_within)
@@ -137,7 +145,14 @@ class TopicDispatch:
         await self._make_topic(self.notifications)
         await self._make_topic(self.journal, kind="queue")
         await self._make_group(self.topic, GROUP, start="earliest")
-        await self._recover()
+        try:
+            await self._recover()
+        except QueueTaken as taken:
+            # The journal is our own affair: whoever starts a second gateway has never heard of a queue.
+            raise QueueTaken(
+                f"the topic {self.topic} has an event gateway already: {taken}",
+                hint="stop that one, or give this one another topic; its clients may as well connect there",
+            ) from None
         self._tasks = [asyncio.ensure_future(self._publish()), asyncio.ensure_future(self._dispatch())]
         for task in self._tasks:
             task.add_done_callback(_tell)
@@ -226,7 +241,8 @@ class TopicDispatch:
                     continue
                 if batch is None:
                     return
-                parsed = parse(batch.payloads)  # anybody may have published to the topic
+                # Anybody may have published: what isn't one line keeps its place and is nobody's.
+                parsed = parse([each if b"\n" not in each else number_alone(each) for each in batch.payloads])
                 if parsed.malformed:
                     self._gateway.malformed(parsed.malformed)
                 released = self._offer(parsed)
@@ -260,26 +276,50 @@ class TopicDispatch:
         """Dispatch lines, in as many transactions as it takes. The last one acks the batch that they came
         with: if we die before it, the batch comes again, and what was dispatched of it is late."""
         await self._look_for_clients()
-        step = max(1, AT_ONCE // max(1, len(self.exchange.present)))
-        while len(released) > step:
-            part, released = released[:step], released[step:]
+        done = 0
+        while True:
             async with self._bus.transaction() as transaction:
-                await self._notify(transaction, part, number_of(part[-1]) + 1, [])
-        async with self._bus.transaction() as transaction:
-            await self._notify(transaction, released, self.sequencer.next, waiting)
-            if batch is not None:
-                await transaction.ack(batch)
+                begin, done = done, await self._notify(transaction, released, done)
+                if done < len(released):
+                    await self._note(transaction, released[begin:done], number_of(released[done - 1]) + 1, [])
+                    continue
+                await self._note(transaction, released[begin:], self.sequencer.next, waiting)
+                if batch is not None:
+                    await transaction.ack(batch)
+                return
 
-    async def _notify(
+    async def _notify(self, transaction: Transaction, lines: list[bytes], at: int) -> int:
+        """Tell the clients of lines, from ``at`` on, as many as fit. Returns where the next ones begin."""
+        exchange = self.exchange
+        # What a line comes to is known when it is dispatched, and then there is no way back: so in steps that
+        # fit in any case.
+        largest = max(1, len(exchange.present)) * LARGEST
+        step = max(1, AT_ONCE // STEPS // largest)
+        size = 0
+        texts: dict[bytes, list[bytes]] = {}
+        while at < len(lines) and (size == 0 or size + step * largest <= AT_ONCE):
+            part = lines[at : at + step]
+            at += len(part)
+            notifications = exchange.dispatch(part)
+            self._gateway.totals.dispatched += len(part)
+            if notifications.malformed:
+                self._gateway.malformed(notifications.malformed)
+            for client in exchange.present if notifications.everyone else notifications.apart:
+                text = notifications.of(client)
+                size += len(text) + text.count(b"\n") * (len(client) + EXTRA)
+                texts.setdefault(client, []).append(text)
+        for client, parts in texts.items():
+            rows = Rows()
+            rows.payloads = b"".join(parts).split(b"\n")[:-1]
+            rows.keys = [client] * len(rows.payloads)
+            await transaction.publish_rows(self.notifications, rows)
+        return at
+
+    async def _note(
         self, transaction: Transaction, lines: list[bytes], following: int, waiting: list[bytes]
     ) -> None:
-        notifications = self.exchange.dispatch(lines)
-        self._gateway.totals.dispatched += len(lines)
-        if notifications.malformed:
-            self._gateway.malformed(notifications.malformed)
-        for client, line in notifications.rows(self.exchange.present):
-            await transaction.publish(self.notifications, line, key=client)
-        follows = [line for line in lines if line.split(b"|", 2)[1][:1] in (b"F", b"U")]
+        """Put into the journal what dispatching these lines has changed."""
+        follows = [line for line in lines if line.partition(b"|")[2][:2] in (b"F|", b"U|")]
         for entry in _entries(following, follows, waiting, {}):
             self._journaled += len(entry)
             await transaction.publish(self.journal, entry)

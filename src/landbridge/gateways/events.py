@@ -80,6 +80,10 @@ class Totals(msgspec.Struct):
 class Dispatch(Protocol):
     """What happens to lines on their way from the source to the clients."""
 
+    @property
+    def held(self) -> int:
+        """How many lines wait for a number that is missing."""
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
     def received(self, source: Source, parsed: Parsed) -> None: ...
@@ -150,7 +154,8 @@ class EventGateway:
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TerminalUnreachable(
-                f"can't listen on {host}:{port}: {reason}", hint="give another port, or 0 for a free one"
+                f"can't listen on {host}:{port}: {reason}",
+                hint="if another gateway has it, stop that one; or give another port, or 0 for a free one",
             ) from None
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
@@ -488,6 +493,10 @@ class MemoryDispatch:
         self._overloaded = False
         self._patience: asyncio.TimerHandle | None = None
         self._gap_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def held(self) -> int:
+        return len(self.sequencer.held)
 
     def _new_sequencer(self) -> Sequencer:
         options = self._options

@@ -156,10 +156,12 @@ def fetch(bus: Bus, span: Span, *, fail_on_data_loss: bool) -> Iterator[FetchedB
 
 
 def data_lost(topic: str, what: str) -> OffsetGone:
-    return OffsetGone(
+    error = OffsetGone(
         f"the topic {topic}: {what}",
         hint="retention removed it, or the topic was made anew; failOnDataLoss=false goes on with the rest",
     )
+    error.add_note(f"hint: {error.hint}")  # Spark passes errors on as text
+    return error
 
 
 class BatchReader(Reading, DataSourceReader):

@@ -11,10 +11,11 @@ from landbridge.pipeline.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Where nobody comes from other machines: a session here, or a cluster here.
+LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 #: For sessions on this machine; a cluster has its own ideas of these.
 LOCAL = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    **LOOPBACK,
     "spark.ui.enabled": "false",
     # Workers on the same machine need no TCP: 98 → 59 ms per micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -39,6 +40,8 @@ def settings(master: str, conf: dict[str, Any]) -> dict[str, str]:
     chosen = dict(EVERYWHERE)
     if master.startswith("local"):
         chosen.update(LOCAL)
+    elif master.startswith(("spark://127.0.0.1:", "spark://localhost:")) and "," not in master:
+        chosen.update(LOOPBACK)
     for name, value in conf.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         chosen[name if "." in name else name.replace("_", ".")] = text

@@ -9,9 +9,19 @@ from typing import TypeVar, cast
 
 from landbridge.core.linkstate import LinkState, SignedLinkState
 from landbridge.core.store import DeleteDocument, PutDocument, Write
+from landbridge.core.wording import did_you_mean
 from landbridge.errors import UnknownGroup, UnknownTerminal, UnknownTopic
 from landbridge.registry import codec
-from landbridge.registry.entities import Customer, Enrolment, Entity, Group, Held, Terminal, Topic
+from landbridge.registry.entities import (
+    Customer,
+    Enrolment,
+    Entity,
+    Group,
+    Held,
+    LongTermPlan,
+    Terminal,
+    Topic,
+)
 
 T = TypeVar("T", bound=Entity)
 
@@ -33,6 +43,8 @@ class Account:
         self.topics: dict[str, Topic] = {}
         self.enrolments: dict[str, Enrolment] = {}  #: by terminal
         self.held: dict[str, Held] = {}
+        #: The one there is, by its key, or none.
+        self.plans: dict[str, LongTermPlan] = {}
         #: By terminal. Not stored: after a restart they are back within a minute.
         self.reports: dict[str, Report] = {}
         #: Set, and replaced by a new one, when the directory has a new version.
@@ -51,17 +63,15 @@ class Account:
     def group(self, name: str) -> Group:
         found = self.groups.get(name)
         if found is None:
-            raise UnknownGroup(
-                f"there is no group {name[:200]!r}", hint="see 'landbridge group list --registry'"
-            )
+            hint = did_you_mean(name[:200], self.groups, "see 'landbridge group list --registry'")
+            raise UnknownGroup(f"there is no group {name[:200]!r}", hint=hint)
         return found
 
     def topic(self, name: str) -> Topic:
         found = self.topics.get(name)
         if found is None:
-            raise UnknownTopic(
-                f"there is no topic {name[:200]!r}", hint="see 'landbridge topic list --registry'"
-            )
+            hint = did_you_mean(name[:200], self.topics, "see 'landbridge topic list --registry'")
+            raise UnknownTopic(f"there is no topic {name[:200]!r}", hint=hint)
         return found
 
     def receives(self, terminal: str, topic: Topic) -> bool:
@@ -99,6 +109,7 @@ _TABLES: dict[type[Entity], str] = {
     Topic: "topics",
     Enrolment: "enrolments",
     Held: "held",
+    LongTermPlan: "plans",
 }
 #: What the documents of an account are, beside the customer itself.
 KINDS: tuple[type[Entity], ...] = tuple(_TABLES)

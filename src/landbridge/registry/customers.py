@@ -65,7 +65,7 @@ class Customers:
         """With all that it has."""
 
         def work(change: Change) -> None:
-            account = self._account(id)
+            account = self.account(id)
             held = sum(sum(held.topics.values()) for held in account.held.values())
             if held and not force:
                 raise StillHolds(f"the terminals of {id} hold {held} messages")
@@ -80,7 +80,7 @@ class Customers:
         """For a customer that has lost its own, or had it stolen: the old ones end."""
 
         def work(change: Change) -> api.CreatedCredential:
-            account = self._account(id)
+            account = self.account(id)
             token, made = new_credential(change.now)
             customer = codec.replace(account.customer, credentials=[made])
             put = PutDocument(Customer.kind, id, codec.encode(customer))
@@ -97,6 +97,12 @@ class Customers:
             return api.CreatedCredential(credential_id=made.id, token=token)
 
         return await self._registry.change(caller, "rotateOperatorCredential", "", work)
+
+    def account(self, id: str) -> Account:
+        account = self._registry.index.accounts.get(id)
+        if account is None:
+            raise UnknownCustomer(f"there is no customer {id[:40]!r}", hint="see 'landbridge customer list'")
+        return account
 
     # -- by its own admin --------------------------------------------------------------------------
 
@@ -137,12 +143,6 @@ class Customers:
         return show(caller.account)
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _account(self, id: str) -> Account:
-        account = self._registry.index.accounts.get(id)
-        if account is None:
-            raise UnknownCustomer(f"there is no customer {id[:40]!r}", hint="see 'landbridge customer list'")
-        return account
 
     def _check_new_name(self, name: str) -> None:
         check_name(name, "customer")

@@ -118,13 +118,25 @@ def topics_of(account: Account, terminal: str, used: Iterable[str]) -> Directory
     )
 
 
+def planned(account: Account, ids: list[str]) -> list[tuple[int, int, float]]:
+    """The links of the long-term plan, by the places of these terminals."""
+    places = {id: place for place, id in enumerate(ids)}
+    return [
+        (places[link.here], places[link.there], link.cost)
+        for kept in account.plans.values()
+        for link in kept.plan.links
+        if link.here in places and link.there in places
+    ]
+
+
 def build(account: Account) -> Directory:
     """What every terminal of the customer may know."""
     terminals = sorted(account.terminals.values(), key=lambda terminal: terminal.id)
+    # One that has not enrolled yet has no keys to talk to it with.
+    members = [terminal for terminal in terminals if terminal.keys and not terminal.revoked_at]
     return Directory(
         customer=account.id,
         version=account.customer.version,
-        # One that has not enrolled yet has no keys to talk to it with.
         terminals=[
             TerminalEntry(
                 id=terminal.id,
@@ -137,8 +149,7 @@ def build(account: Account) -> Directory:
                 transit=terminal.transit,
                 admin_cost=terminal.admin_cost,
             )
-            for terminal in terminals
-            if terminal.keys and not terminal.revoked_at
+            for terminal in members
         ],
         groups=[
             GroupEntry(
@@ -149,4 +160,5 @@ def build(account: Account) -> Directory:
         ],
         revoked=[terminal.id for terminal in terminals if terminal.revoked_at],
         ca=account.customer.authority.certificate,
+        planned=planned(account, [terminal.id for terminal in members]),
     )

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from landbridge.core.directory import PublicKeys
+from landbridge.core.plan import Plan
 from landbridge.core.tickets import CustomerKey, TopicKey
 
 
@@ -132,3 +133,16 @@ class Held(Entity, frozen=True):
     @property
     def key(self) -> str:
         return self.terminal
+
+
+class LongTermPlan(Entity, frozen=True):
+    """What the links of a customer are worth over days; a new one takes the place of the one before."""
+
+    kind = "registry/plan"
+
+    made_at: int  #: when it came, microseconds
+    plan: Plan
+
+    @property
+    def key(self) -> str:
+        return "plan"

@@ -40,6 +40,7 @@ _STATUS: tuple[tuple[type[BusError], int], ...] = (
     (errors.UnknownTerminal, 404),
     (errors.UnknownGroup, 404),
     (errors.UnknownTopic, 404),
+    (errors.UnknownPlan, 404),
     (errors.NameTaken, 409),
     (errors.GroupExists, 409),
     (errors.TopicExists, 409),

@@ -29,6 +29,7 @@ from landbridge.registry.journal import Journal
 from landbridge.registry.keyring import Kept, Keyring
 from landbridge.registry.limits import Limits
 from landbridge.registry.page import page_size
+from landbridge.registry.plans import Plans
 from landbridge.registry.terminals import Terminals
 from landbridge.registry.tickets import Tickets
 from landbridge.registry.topics import Topics
@@ -62,6 +63,7 @@ class Registry:
         self.tickets = Tickets(self)
         self.directories = Directories(self)
         self.topologies = Topologies(self)
+        self.plans = Plans(self)
         self._store = store
         self._vault = Vault(master_key)
         self._keyring: Keyring | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Response, delete, get, patch, post
+from litestar import Response, delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody
@@ -19,6 +19,8 @@ from landbridge.registry.problem import MEDIA_TYPE, Problem
 
 #: Of a link state: a server has thousands of links.
 _LONGEST_LINK_STATE = 4 << 20
+#: Of a long-term plan: tens of thousands of links.
+_LONGEST_PLAN = 16 << 20
 _PROBLEM = ResponseSpec(Problem, description="Refused.", generate_examples=False, media_type=MEDIA_TYPE)
 
 
@@ -411,6 +413,45 @@ async def rotate_own_key(request: Call, data: JSONBody[api.RotateOwnKey]) -> api
 @get("/v1/topology", operation_id="readTopology", summary="The newest link states", **_ADMIN)
 async def read_topology(request: Call) -> api.Topology:
     return request.registry.topologies.show(request.account)
+
+
+@put(
+    "/v1/plan",
+    operation_id="putPlan",
+    summary="The long-term plan of the links, in the place of the one before",
+    request_max_body_size=_LONGEST_PLAN,
+    **_ADMIN,
+)
+async def put_plan(request: Call, data: JSONBody[api.PutPlan]) -> api.StoredPlan:
+    return await request.registry.plans.put(request.caller, request.account, data.plan)
+
+
+@put(
+    "/v1/customers/{customer:str}/plan",
+    operation_id="putCustomerPlan",
+    summary="The same, for any customer",
+    request_max_body_size=_LONGEST_PLAN,
+    **_OPERATOR,
+)
+async def put_customer_plan(
+    request: Call, customer: FromPath[str], data: JSONBody[api.PutPlan]
+) -> api.StoredPlan:
+    return await request.registry.plans.put_for(request.caller, customer, data.plan)
+
+
+@get("/v1/plan", operation_id="readPlan", summary="The long-term plan", **_ADMIN)
+async def read_plan(request: Call) -> api.StoredPlan:
+    return request.registry.plans.show(request.account)
+
+
+@get(
+    "/v1/plan/paths/{terminal:str}",
+    operation_id="plannedPaths",
+    summary="The best paths and next hops of a terminal, by the long-term plan",
+    **_ADMIN,
+)
+async def planned_paths(request: Call, terminal: FromPath[str]) -> api.PlannedPaths:
+    return await request.registry.plans.paths(request.account, terminal)
 
 
 @get("/v1/audit", operation_id="readAudit", summary="Who did what, and what was refused", **_BOTH)

@@ -111,6 +111,9 @@ class Arrivals:
         self.opener = Opener(network.identity)
         self.totals = Totals()
         self._inbounds: dict[Source, Inbound] = {}
+        #: Source → (epoch, sequence) of what is being stored → who has brought it meanwhile. The inbound
+        #: counts it in already, so a twin looks like one that is here: it isn't before the commit is made.
+        self._storing: dict[Source, dict[tuple[int, int], list[Fate]]] = {}
         #: Counts the failed commits of a source: whatever was to follow one of them has failed too.
         self._generations: dict[Source, int] = {}
         #: Source → (epoch, sequence) → what is on the shelf.
@@ -166,6 +169,11 @@ class Arrivals:
             decide(None)
             return
         source, header = here.source, here.header
+        storing = self._storing.get(source, {}).get(here.key)
+        if storing is not None:
+            self.totals.repeated += 1
+            storing.append(decide)
+            return
         verdict = self.inbound(source).judge(*here.key, here.manifest.oldest)
         waiting = self.waiting.get(source, {}).get(here.key)
         if verdict is Verdict.NEXT and self.opener.has(parcel.source, header.seal_id, self._now()):
@@ -238,7 +246,7 @@ class Arrivals:
         for key in _candidates(waiting, inbound):
             found = waiting[key]
             verdict = inbound.judge(*key, found.manifest.oldest)
-            if verdict is Verdict.EARLY:
+            if verdict is Verdict.EARLY or key in self._storing.get(source, {}):
                 continue
             if verdict is not Verdict.NEXT:
                 del waiting[key]
@@ -261,6 +269,10 @@ class Arrivals:
         held = self._held[source]
         for key in _candidates(held, inbound):
             found = held[key]
+            if (storing := self._storing.get(source, {}).get(key)) is not None:
+                self._let_go(source, key)
+                storing.append(found.decide)
+                return True
             verdict = inbound.judge(*key, found.manifest.oldest)
             if verdict is Verdict.EARLY:
                 continue
@@ -286,7 +298,8 @@ class Arrivals:
             self._shelf.remove(found.place)
             return
         here = Here(found.parcel, found.header, found.manifest, data, _nobody, self._now())
-        if self.inbound(source).judge(*here.key, here.manifest.oldest) is Verdict.NEXT:
+        verdict = self.inbound(source).judge(*here.key, here.manifest.oldest)
+        if verdict is Verdict.NEXT and here.key not in self._storing.get(source, {}):
             self._apply(here, found)
         else:
             # A repeat of it has overtaken it while it was read: applied now, it would turn the order back.
@@ -323,6 +336,7 @@ class Arrivals:
         batches = self._fresh(here, pieces, inbound)
         runs = [run for piece in manifest.pieces for run in piece.runs]
         inbound.apply(*here.key, manifest.groups, runs)
+        self._storing.setdefault(source, {})[here.key] = []
         state = inbound.encode()
         generation = self._generations.get(source, 0)
 
@@ -343,8 +357,9 @@ class Arrivals:
             self._inbounds.pop(source, None)
             if shelved is not None:
                 self.waiting.setdefault(source, {})[here.key] = shelved
+            if source in self.waiting:
                 asyncio.get_running_loop().call_later(KEY_AGAIN, self._next, source)
-            here.decide(error.code)
+            self._decide_all(here, error.code)
 
         self._broker.committer.put(work, refuse)
 
@@ -388,9 +403,21 @@ class Arrivals:
             topic.name,
             messages=messages,
             size=sum(batch.size for batch in batches),
+            published=[(batch.time, len(batch)) for batch in batches],
         )
-        here.decide(None)
+        self._decide_all(here, None)
         self._arrived(here.source, here.header)
+        if here.source in self.waiting:
+            self._next(here.source)  # a twin of it may be on the shelf
+
+    def _decide_all(self, here: Here, code: str | None) -> None:
+        """It is stored, or isn't: tell everybody who has brought it."""
+        storing = self._storing[here.source]
+        others = storing.pop(here.key)
+        if not storing:
+            del self._storing[here.source]
+        for decide in (here.decide, *others):
+            decide(code)
 
     def _arrived(self, source: Source, header: Header) -> None:
         key = (source.terminal, Stream(source.topic, source.incarnation, header.epoch))

@@ -32,6 +32,7 @@ from landbridge.core.store import (
     Write,
 )
 from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
+from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
     BadFrame,
     BadRequest,
@@ -64,6 +65,8 @@ EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
 #: Seconds that a moved cursor may wait for a commit to go along with.
 CHANGED_WITHIN = 0.005
+#: Microseconds between two looks at how far behind the groups are.
+LAGS_EVERY = 60 * SECOND
 #: Producers whose transactions are kept in memory.
 PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
@@ -101,11 +104,15 @@ class Broker:
         self._next_log = 1
         self._next_consumer = 1
         self._changed: dict[Group, None] = {}
+        #: Topics with groups that have not looked at what came of other keys than theirs.
+        self._sorted: dict[Topic, None] = {}
         self._changed_timer: asyncio.TimerHandle | None = None
         self.trimmer = Trimmer(self)
         #: The other terminals of this customer; None where this one stands alone.
         self.network: Network | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        #: When the lags were last looked at for the status log.
+        self._lags_at = self.clock()
         #: What is known of producers' transactions; the rest is read when they come.
         self._transactions: OrderedDict[bytes, Transactions] = OrderedDict()
 
@@ -236,10 +243,11 @@ class Broker:
         return topic
 
     def group(self, topic: str, name: str) -> Group:
-        try:
-            return self.topic(topic).groups[name]
-        except KeyError:
-            raise UnknownGroup(f"the topic {topic} has no group {name[:200]!r}") from None
+        groups = self.topic(topic).groups
+        if name not in groups:
+            hint = did_you_mean(name[:200], groups)
+            raise UnknownGroup(f"the topic {topic} has no group {name[:200]!r}", hint=hint)
+        return groups[name]
 
     def create_group(
         self, topic: Topic, spec: GroupSpec, start: int | str | None, *, durable: bool = True
@@ -454,8 +462,9 @@ class Broker:
             held_by.append((consumer, lease, runs))
         for consumer, lease, runs in held_by:
             group = consumer.group
+            published = group.delivery.published(lease)
             held = group.delivery.ack(commit.now, lease, consumer.number, runs)
-            self.settled(commit.now, group, consumer, "ack", "", count(held), held)
+            self.settled(commit.now, group, consumer, "ack", "", count(held), held, published)
             commit.undo.append(partial(unsettle, group, held))
             group.save(commit)
             commit.after.append(group.pump)
@@ -526,6 +535,7 @@ class Broker:
             messages=messages,
             size=size,
             offsets=[run for handout in handouts for run in handout.ranges],
+            published=[(handout.batch.time, len(handout.batch)) for handout in handouts],
         )
 
     def settled(
@@ -537,6 +547,7 @@ class Broker:
         cause: str,
         messages: int,
         runs: list[Range],
+        published: int,
     ) -> None:
         if verb == "ack":
             self.totals.acked += messages
@@ -554,6 +565,7 @@ class Broker:
             cause,
             messages=messages,
             offsets=runs,
+            published=((published, messages),) if verb == "ack" else (),
         )
         if group.topic.spec.retention.settled:
             self.trimmer.plan(group.topic, soon=True)
@@ -601,8 +613,10 @@ class Broker:
             for first, batch in batches:
                 topic.log.extend(first, batch, batch.size, commit.now)
             self.trimmer.plan(topic)
-            for group in list(topic.listening):
+            for group in topic.grown(batches):
                 group.pump()
+            if topic.key_runs.size:
+                self._sorted[topic] = None
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -614,6 +628,11 @@ class Broker:
             for topic in self.topics.values():
                 for group in topic.groups.values():
                     group.shift(jump)
+        sorted_by_key, self._sorted = self._sorted, {}
+        for topic in sorted_by_key:
+            topic.catch_up()
+        if self.clock() - self._lags_at >= LAGS_EVERY:
+            self.note_lags()
         self.write_status()
         self.trimmer.tick()
 
@@ -624,6 +643,16 @@ class Broker:
                 group.shift(0)
         self.write_status()
         self.trimmer.tick()
+
+    def note_lags(self) -> None:
+        """Tell the status log how far behind the groups are, those where that has changed since."""
+        now = self._lags_at = self.clock()
+        for topic in self.topics.values():
+            for group in topic.groups.values():
+                lag = group.delivery.cursor.lag(topic.log.end)
+                if group.durable and lag != group.lag_told:
+                    group.lag_told = lag
+                    self.status.note(now, "lag", topic=topic.name, group=group.name, messages=lag)
 
     def write_status(self) -> None:
         """Put what has gathered into the topic ``$status``."""

@@ -65,8 +65,8 @@ class Certificates:
         self.dialler.verify_mode = ssl.CERT_REQUIRED
         #: SHA-256 of the certificate (DER): binds the proofs of a link to it. Empty before open().
         self.digest = b""
-        #: When the next one is due, microseconds.
-        self.renew_at = 0
+        #: When the next one is due, and when this one ends, microseconds.
+        self.renew_at = self.ends_at = 0
         self._folder = folder
         self._uri = f"landbridge://{customer}/{terminal}"
         self._authority = authority
@@ -96,7 +96,7 @@ class Certificates:
         """For this terminal's links, from now on, and keep it good."""
         self._network = network
         network.client_tls = self.dialler
-        network.certificate_digest = self.digest
+        self._tell(network)
         self._task = asyncio.ensure_future(self._renew_in_time())
 
     async def close(self) -> None:
@@ -136,8 +136,12 @@ class Certificates:
         self.digest = hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
         began, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         self.renew_at = int((began + (ends - began) * RENEW_AFTER).timestamp() * SECOND)
+        self.ends_at = int(ends.timestamp() * SECOND)
         if self._network is not None:
-            self._network.certificate_digest = self.digest
+            self._tell(self._network)
+
+    def _tell(self, network: Network) -> None:
+        network.certificate_digest, network.certificate_ends_at = self.digest, self.ends_at
 
     # -- the files ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import msgspec
 from landbridge.core.batch import Batch, build, encode_headers
 from landbridge.core.cursor import Cursor
 from landbridge.core.delivery import SECOND, Condemned, Delivery, Handout
-from landbridge.core.filters import filter_of
+from landbridge.core.filters import filter_of, sole_key
 from landbridge.core.ranges import Range, count, intersect, normalise
 from landbridge.core.store import PutDocument
 from landbridge.core.topic import LONGEST, GroupSpec
@@ -36,6 +36,9 @@ AGAIN_AFTER = 1.0
 REFILL = 4
 #: Seconds that free places wait for that at most.
 GATHER = 0.002
+#: Ranges settled out of order up to which a group that takes one key passes over the others ahead of its
+#: turn. Of one that is away, or slow, they would become ever more.
+PASSED_OVER = 256
 VERBS = ("ack", "requeue", "bury", "extend")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -98,6 +101,8 @@ class Group:
         #: Its messages go to another terminal, whose consumers settle them.
         self.forwarded = False
         self.at_most_once = not durable or topic.spec.delivery == "at-most-once"
+        #: The only key that its filter lets through; None: there is no filter, or one that may let several.
+        self.sole_key = sole_key(spec.match)
         self.delivery = Delivery(
             cursor,
             topic.log.end,
@@ -112,17 +117,21 @@ class Group:
         self._timer_at = 0
         self._burying = False
         self._pump_soon = False
+        #: The lag that the status log knows.
+        self.lag_told = 0
         #: Runs while free places wait for more of them; and when it has run out, whatever is free is used.
         self._gathering: asyncio.TimerHandle | None = None
         self._crumbs = False
+        topic.enter(self)
 
     # -- storing -----------------------------------------------------------------------------------
 
     def settled(self, offset: int) -> bool:
-        cursor = self.delivery.cursor
+        cursor = self.catch_up().cursor
         return not any(first <= offset < end for first, end in cursor.unsettled(offset + 1))
 
     def tell_watchers(self) -> None:
+        self.catch_up()  # which may itself tell some of them
         for watcher in list(self.watchers):
             offset, done = watcher
             if self.settled(offset) or self.deleted:
@@ -180,7 +189,7 @@ class Group:
 
     def join(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
-        self.topic.listening[self] = None
+        self.topic.listen(self)
         if consumer.patient:
             self.delivery.patient.add(consumer.number)
         self.broker.consumers_changed(self)
@@ -191,7 +200,7 @@ class Group:
         self.delivery.patient.discard(consumer.number)
         self.broker.consumers_changed(self)
         if not self.consumers:
-            self.topic.listening.pop(self, None)
+            self.topic.ignore(self)
         now = self.broker.clock()
         returned = self.delivery.release(now, consumer.number, counted=counted)
         if returned:
@@ -211,9 +220,22 @@ class Group:
 
     def catch_up(self) -> Delivery:
         """The delivery, with all of the log known to it."""
-        if self.delivery.end < self.topic.log.end:
-            self.delivery.grow(self.topic.log.end)
-        return self.delivery
+        delivery, end = self.delivery, self.topic.log.end
+        if delivery.end >= end:
+            return delivery
+        known = self.topic.key_runs
+        if (
+            self.sole_key is None
+            or delivery.end < known.first
+            or known.end < end
+            or len(delivery.cursor.above) > PASSED_OVER
+        ):
+            delivery.grow(end)
+            return delivery
+        delivery.grow(end, known.of(self.sole_key, delivery.end))
+        if delivery.cursor.dirty:
+            self.changed()
+        return delivery
 
     def pump(self) -> None:
         """Hand out what can be handed out now."""
@@ -388,6 +410,7 @@ class Group:
         acked: list[Range] = []
         for s in settlements:
             runs: list[Range] = s.runs
+            published = delivery.published(s.lease)  # asked first: its last settle ends the lease
             if s.verb == "ack":
                 held = delivery.ack(now, s.lease, consumer.number, runs)
                 acked += held
@@ -403,7 +426,7 @@ class Group:
             asked += count(normalise(runs))
             accepted += took
             if took:
-                self.broker.settled(now, self, consumer, s.verb, s.cause, took, held)
+                self.broker.settled(now, self, consumer, s.verb, s.cause, took, held, published)
         if accepted < asked and not self.at_most_once:
             lost = LeaseLost(
                 f"{asked - accepted} of {asked} messages are no longer this consumer's to settle"
@@ -461,9 +484,13 @@ class Group:
 
     def change(self, spec: GroupSpec) -> None:
         """Other options, from now on."""
+        delivery = self.catch_up()
+        self.topic.quit(self)
         self.spec = spec
+        self.sole_key = sole_key(spec.match)
+        self.topic.enter(self)
         self.stored = False
-        self.catch_up().change(spec.policy(at_most_once=self.at_most_once), filter_of(spec.match))
+        delivery.change(spec.policy(at_most_once=self.at_most_once), filter_of(spec.match))
         self.changed()
         self._after_change()
         self.pump()
@@ -510,6 +537,7 @@ class Group:
 
     def close(self) -> None:
         self.deleted = True
+        self.topic.quit(self)
         self.tell_watchers()
         for timer in (self._timer, self._gathering):
             if timer is not None:

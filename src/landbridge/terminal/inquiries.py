@@ -11,6 +11,7 @@ import msgspec
 
 from landbridge.core.parcel import Ask
 from landbridge.core.ranges import intersect
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
 
 if TYPE_CHECKING:
@@ -235,8 +236,15 @@ class Inquiries:
             if place is not None:
                 found.append(place)
         if not found:
-            raise UnknownMessage(f"no message {id[:100]!r} here")
+            raise UnknownMessage(f"no message {id[:100]!r} here", hint=self._ask_elsewhere())
         return found
+
+    def _ask_elsewhere(self) -> str:
+        """Whom to ask. A terminal in transit says what it can: it has parcels, none that it could open."""
+        network = self._terminal.network
+        kept = len(network.carrier.transits) if network is not None else 0
+        sealed = f"; {counted(kept, 'parcel')} on the way through here, sealed" if kept else ""
+        return UnknownMessage.default_hint + sealed
 
     async def _search(
         self, topic: Topic, id: str, batch_id: bytes | None, moment: int
@@ -291,6 +299,7 @@ class Inquiries:
                     "cost": link.cost,
                     "here_says": link.here_says,
                     "there_says": link.there_says,
+                    "planned": network.routes.graph.planned(link.here, link.there),
                     "parts": None if link.parts is None else msgspec.to_builtins(link.parts),
                 }
                 for link in explained.links
@@ -355,6 +364,9 @@ class Inquiries:
             "mode": network.mode,
             "registry_up": network.registry_up,
             "refusal": str(network.refusal) if network.refusal is not None else "",
+            "certificate_ends_at": network.certificate_ends_at,
+            "links": sorted(map(network.name_of, network.peers)),
+            "failures": {network.name_of(t): why for t, why in network.links.failures.items()},
             "forwarder": msgspec.to_builtins(network.forwarder.totals),
             "arrivals": msgspec.to_builtins(network.arrivals.totals),
             "carrier": msgspec.to_builtins(network.carrier.totals),

@@ -5,6 +5,7 @@ and hears link states, and puts together the parts that move messages between te
     carrier    parcels out and through, custody      shelf      parcels that must not be lost
     forwarder  groups whose consumers are elsewhere  lane       one topic's way to one terminal
     arrivals   parcels for this terminal             questions  what became of them
+    measurements  link states as messages, for the long-term plan
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from landbridge.core.routes import Routes
 from landbridge.core.seal import control, open_control
 from landbridge.core.store import PutDocument
 from landbridge.core.tickets import Issue, Release, Renewal
-from landbridge.core.wording import counted
+from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import (
     BusError,
     Disconnected,
@@ -50,6 +51,7 @@ from landbridge.terminal.arrivals import Arrivals
 from landbridge.terminal.carrier import MOST_ON_LINKS, Carrier
 from landbridge.terminal.forwarder import Forwarder
 from landbridge.terminal.links import Links
+from landbridge.terminal.measurements import Measurements
 from landbridge.terminal.peer import Fate, Peer
 from landbridge.terminal.questions import Questions
 from landbridge.terminal.shelf import Shelf
@@ -94,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     catch_up_rate: int = 32 << 20
     #: Links use certificates that were given rather than those of the registry's authority.
     own_certificates: bool = False
+    #: Write every link state that is heard to the topic ``$links``.
+    log_links: bool = False
 
 
 class DirectoryUpdate(Protocol):
@@ -132,6 +136,8 @@ class Network:
         self.max_frame = broker.limits.max_frame
         self.max_handshake = broker.limits.hello_within
         self.certificate_digest = b""
+        #: When the certificate for links ends, microseconds; 0 where the registry has given none.
+        self.certificate_ends_at = 0
         self.client_tls: ssl.SSLContext | None = None
         self.mode: Literal["server", "client"] = "client"
         self.directory = Directory(customer=customer, version=0)
@@ -144,6 +150,7 @@ class Network:
         self.forwarder = Forwarder(self)
         self.arrivals = Arrivals(self, Shelf(broker, "$sealed", self.settings.max_sealed))
         self.questions = Questions(self)
+        self.measurements = Measurements(self) if self.settings.log_links else None
         self.states: LinkStates
         self.routes: Routes
         #: Whether the registry answered when it was last asked.
@@ -210,6 +217,8 @@ class Network:
         await self.arrivals.close()
         await self.questions.close()
         await self.carrier.close()
+        if self.measurements is not None:
+            self.measurements.write()
         peers = list(self.peers.values())
         for peer in peers:
             peer.close(Disconnected("the terminal is shutting down"))
@@ -258,7 +267,9 @@ class Network:
             return name
         found = [entry.id for entry in self._entries.values() if entry.name == name]
         if not found:
-            raise UnknownTerminal(f"there is no terminal {name[:100]!r}", hint="see 'landbridge topology'")
+            known = [entry.name for entry in self._entries.values()]
+            hint = did_you_mean(name[:100], known, "see 'landbridge topology'")
+            raise UnknownTerminal(f"there is no terminal {name[:100]!r}", hint=hint)
         return found[0]
 
     def address_of(self, entry: TerminalEntry) -> str:
@@ -286,6 +297,8 @@ class Network:
             self.mode = own.mode
         self.states.restrict(self._entries)
         self.routes.follow(directory)
+        for peer in self.peers.values():
+            self._weigh(peer)
 
     def _adopt(self, signed: SignedDirectory) -> bool:
         """Take a directory that the registry has signed, if it is newer."""
@@ -401,6 +414,11 @@ class Network:
 
     # -- links and their states --------------------------------------------------------------------
 
+    def _weigh(self, peer: Peer) -> None:
+        """What a link costs beside what is measured."""
+        ends = (self._entries.get(self.me), self._entries.get(peer.terminal))
+        peer.meter.admin = sum(entry.admin_cost for entry in ends if entry is not None)
+
     def link_up(self, peer: Peer) -> None:
         before = self.peers.get(peer.terminal)
         self.peers[peer.terminal] = peer
@@ -411,6 +429,8 @@ class Network:
                     hint="if that goes on: does another process use the same terminal file?",
                 )
             )
+        self._weigh(peer)
+        peer.meter.prior = self.routes.graph.planned(self.me, peer.terminal)
         log.info("link up", peer=self.name_of(peer.terminal), dialled=peer.dialled)
         self.note(
             "link_up", who=self.name_of(peer.terminal), detail="dialled" if peer.dialled else "accepted"
@@ -444,6 +464,8 @@ class Network:
             self._flood(news, peer)
             for body, _ in news:
                 state = linkstate.decode(body)
+                if self.measurements is not None:
+                    self.measurements.note(state)
                 neighbour = self.peers.get(state.origin)
                 if neighbour is not None and state.directory_version < self.directory.version:
                     self._send_directory(neighbour)
@@ -457,12 +479,15 @@ class Network:
 
     def _tell_own(self) -> None:
         """What is so here now."""
-        costs = {terminal: peer.meter.cost for terminal, peer in self.peers.items()}
+        links = {
+            terminal: cost for terminal, peer in self.peers.items() if (cost := peer.meter.cost) is not None
+        }
         own = self._entries.get(self.me)
         signed = self.states.own(
             self.now(),
             mode=self.mode,
-            links={terminal: cost for terminal, cost in costs.items() if cost is not None},
+            links=links,
+            quality=[self.peers[terminal].meter.quality for terminal in links],
             groups=self._consumers(),
             region=self.settings.region,
             load=min(1.0, len(self.carrier.transits) / MOST_ON_LINKS),
@@ -477,6 +502,8 @@ class Network:
             self._flood([(signed.body, signed.signature)])
             self._to_post = signed
             self._post.set()
+            if self.measurements is not None:
+                self.measurements.note(linkstate.decode(signed.body))
 
     async def _post_states(self) -> None:
         """The registry is one more neighbour."""
@@ -674,6 +701,8 @@ class Network:
         if self._ticks % SLOW_TICKS == 0:
             self._tell_own()
             self.place_soon()
+            if self.measurements is not None:
+                self.measurements.write()
             if self.held().keys() != self._held_topics:
                 self._post.set()
             self._tasks = [task for task in self._tasks if not task.done()]

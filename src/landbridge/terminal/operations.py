@@ -422,6 +422,12 @@ class Operations:
         most = self._broker.limits.max_token_life
         if not 0 < life <= most:
             raise BadRequest(f"a life of {life} s, allowed are up to {most} s")
+        if f"sub:{subject}" in self._terminal.authority.revoked:
+            # It would be dead from the start: whoever revokes a service means its future tokens as well.
+            raise BadRequest(
+                f"the service {subject[:100]!r} was revoked, with every token that it ever gets",
+                hint="give the token to a service of another name",
+            )
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
         expires_at = now + int(life * SECOND)
@@ -531,7 +537,7 @@ def _describe_topic(topic: Topic) -> dict[str, Any]:
 
 
 def _describe_group(group: Group) -> dict[str, Any]:
-    cursor, end = group.delivery.cursor, group.topic.log.end
+    cursor, end = group.catch_up().cursor, group.topic.log.end
     return {
         "topic": group.topic.name,
         "name": group.name,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from landbridge.core import ledger
+from landbridge.core.batch import Batch
+from landbridge.core.keyruns import KeyRuns
 from landbridge.core.ledger import Entry
 from landbridge.core.store import PutDocument, Store
 from landbridge.core.topic import TopicSpec
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 KIND = "topic"
 #: Ledger entries kept in memory per topic; the others are read when their producer comes back.
 PRODUCERS = 1024
+#: Key runs held before the groups are made to catch up with them.
+MOST_RUNS = 8192
 
 
 class TopicDocument(msgspec.Struct, frozen=True):
@@ -41,8 +45,14 @@ class Topic:
         self.log = log
         self.created_at = created_at
         self.groups: dict[str, Group] = {}
-        #: Those with consumers: the only ones that new messages have to be shown to at once.
+        #: Those with consumers: the only ones that new messages have to be shown to at once. Apart, by key,
+        #: those that take one key alone.
         self.listening: dict[Group, None] = {}
+        self._listening_to: dict[bytes, dict[Group, None]] = {}
+        #: Groups that take one key alone, with consumers or not, and where the keys stand that they may not
+        #: have caught up with; kept only while there are such groups.
+        self._keyed: dict[Group, None] = {}
+        self.key_runs = KeyRuns(log.end)
         #: Its document is on disk; False until the first commit that carries it is through.
         self.stored = stored
         self.deleted = False
@@ -67,6 +77,61 @@ class Topic:
 
     def _saved(self) -> None:
         self.stored = True
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def enter(self, group: Group) -> None:
+        """A group is there, or has a key now."""
+        if group.sole_key is not None:
+            if not self._keyed:
+                self.key_runs = KeyRuns(self.log.end)
+            self._keyed[group] = None
+        if group.consumers:
+            self.listen(group)
+
+    def quit(self, group: Group) -> None:
+        """It is gone, or about to change its key."""
+        self._keyed.pop(group, None)
+        self.ignore(group)
+
+    def listen(self, group: Group) -> None:
+        if group.sole_key is None:
+            self.listening[group] = None
+        else:
+            self._listening_to.setdefault(group.sole_key, {})[group] = None
+
+    def ignore(self, group: Group) -> None:
+        self.listening.pop(group, None)
+        if group.sole_key is not None and (listening := self._listening_to.get(group.sole_key)):
+            listening.pop(group, None)
+            if not listening:
+                del self._listening_to[group.sole_key]
+
+    def grown(self, batches: list[tuple[int, Batch]]) -> list[Group]:
+        """These were added to the log. Whom do they have to be shown to?"""
+        if not self._keyed:
+            return list(self.listening)
+        concerned = dict(self.listening)
+        mixed = False
+        for first, batch in batches:
+            key = batch.sole_key()
+            self.key_runs.add(first + len(batch), key)
+            if key is None:
+                mixed = True
+            else:
+                concerned.update(self._listening_to.get(key, {}))
+        if mixed:
+            for groups in self._listening_to.values():
+                concerned.update(groups)
+        if self.key_runs.size > MOST_RUNS:
+            self.catch_up()
+        return list(concerned)
+
+    def catch_up(self) -> None:
+        """Let the groups that take one key settle what came of other keys."""
+        for group in list(self._keyed):
+            group.catch_up()
+        self.key_runs.forget()
 
     # -- producers ---------------------------------------------------------------------------------
 
@@ -100,6 +165,7 @@ class Topic:
 
     def settled_to(self) -> int | None:
         """Below this every durable group has settled; None where there is no such group."""
+        self.catch_up()
         return min((g.delivery.cursor.floor for g in self.groups.values() if g.durable), default=None)
 
     def check_backlog(self) -> None:

@@ -204,7 +204,7 @@ class Fleet:
         await until(ready)
 
 
-async def until(ready: Callable[[], bool], within: float = 20.0) -> None:
+async def until(ready: Callable[[], bool], within: float = 60.0) -> None:
     """Wait for something that happens by itself. A bound for a test that hangs, not a measure."""
     async with asyncio.timeout(within):
         while not ready():  # noqa: ASYNC110

@@ -1,0 +1,125 @@
+"""``landbridge pipeline declarative``: Spark's own ``spark-pipelines``, with the Java, the Python and the
+settings that our other sessions have."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from landbridge.cli import output, units
+from landbridge.cli.options import ContextName, Json, pairs
+from landbridge.cli.pipeline_options import Conf
+from landbridge.errors import BadRequest, SparkMissing
+
+#: Spark looks for them by these names.
+SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
+
+
+def declarative(
+    spec: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The spec; else spark-pipeline.yml of this folder.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the graph, and move nothing.")] = False,
+    remote: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where Spark runs: local[4], or sc://host:15002, a Connect server."),
+    ] = "local[*]",
+    conf: Conf = None,
+    context: ContextName = None,
+    json: Json = False,
+) -> None:
+    """Run a Declarative Pipeline once: what is available now. What Spark says goes to standard error.
+
+    \b
+    Examples:
+      landbridge pipeline declarative --spec declarative/spark-pipeline.yml
+      landbridge pipeline declarative --dry-run
+    """
+    chosen = _found(spec)
+    begun = time.monotonic()
+    verb = "dry-run" if dry_run else "run"
+    line = [*_command(remote, pairs(conf or [], "setting")), verb, "--spec", str(chosen)]
+    if status := _run(line, _environment(remote, context)):
+        raise typer.Exit(status)
+    result = {"spec": str(chosen), "dry_run": dry_run, "seconds": time.monotonic() - begun}
+    output.emit(
+        result, lambda _: output.done(f"{chosen} {'is good' if dry_run else 'done'}: {_took(result)}")
+    )
+
+
+def _took(result: dict[str, Any]) -> str:
+    return units.span(result["seconds"])
+
+
+def _found(spec: Path | None) -> Path:
+    candidates = [Path(name) for name in SPECS] if spec is None else [spec]
+    for path in candidates:
+        if path.is_file():
+            return path.resolve()
+    raise BadRequest(
+        f"there is no file {' or '.join(map(str, candidates))}",
+        hint="name it with --spec; 'landbridge pipeline init' makes one",
+    )
+
+
+def spark_home() -> Path:
+    """Where PySpark is, found without importing it."""
+    for name in ("pyspark", "grpc"):  # the second for Spark Connect, in which Spark runs these
+        if importlib.util.find_spec(name) is None:
+            raise SparkMissing(f"the module {name} is not installed")
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _command(remote: str, conf: dict[str, str]) -> list[str]:
+    from landbridge.pipeline.spark import settings
+
+    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    chosen = {**quiet, **settings(remote, dict(conf))}
+    given = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
+    return [str(spark_home() / "bin" / "spark-pipelines"), "--remote", remote, *given]
+
+
+def _environment(remote: str, context: str | None) -> dict[str, str]:
+    from landbridge.pipeline.java import java_home
+
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if remote.startswith("local"):
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if context is not None:
+        for name in ("LANDBRIDGE_URL", "LANDBRIDGE_TOKEN"):  # they would go before it
+            environment.pop(name, None)
+        environment["LANDBRIDGE_CONTEXT"] = context
+    return environment
+
+
+def _run(line: list[str], environment: dict[str, str]) -> int:
+    """Its exit status. Spark is several processes: a signal is for all of them."""
+    process = subprocess.Popen(line, env=environment, stdout=2, start_new_session=True)
+
+    def told(number: int, _: Any) -> None:
+        os.killpg(process.pid, number)
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        status = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status

@@ -1,0 +1,190 @@
+"""Running a job: a streaming query with its checkpoint, what it says of its micro-batches, and its end."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from landbridge import errors
+from landbridge.errors import BusError
+from landbridge.pipeline.progress import lag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: Seconds between two looks at a query.
+LOOK_EVERY = 0.1
+#: Seconds that a micro-batch may take to its end when the job is to stop. Nothing is lost where it can't.
+STOP_WITHIN = 20.0
+
+
+class Trigger(NamedTuple):
+    """When micro-batches begin."""
+
+    #: What is available now, then end.
+    once: bool = False
+    #: Seconds from the beginning of one to that of the next; 0: as soon as there is something.
+    every: float = 0.0
+
+    def on(self, writer: DataStreamWriter) -> DataStreamWriter:
+        if self.once:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=f"{round(self.every * 1000)} milliseconds")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs."""
+
+    spark: SparkSession
+    #: Folder or URL of the query's checkpoint.
+    checkpoint: str
+    trigger: Trigger = field(default_factory=Trigger)
+    #: The options context, or url and token; none: the current context.
+    where: Mapping[str, str] = field(default_factory=dict)
+
+    def stream(self, **options: str) -> DataFrame:
+        return self.spark.readStream.format("landbridge").options(**self.where, **options).load()
+
+    def table(self, **options: str) -> DataFrame:
+        return self.spark.read.format("landbridge").options(**self.where, **options).load()
+
+    def writer(self, frame: DataFrame, name: str) -> DataStreamWriter:
+        """A stream's writer with the checkpoint and the trigger; the sink is still to be said."""
+        writer = frame.writeStream.queryName(name).option("checkpointLocation", self.checkpoint)
+        return self.trigger.on(writer)
+
+    def to_topic(self, frame: DataFrame, name: str, topic: str | None = None) -> StreamingQuery:
+        """Into a topic, or into those that the column ``topic`` names."""
+        writer = self.writer(frame, name).format("landbridge").options(**self.where)
+        return (writer if topic is None else writer.option("topic", topic)).start()
+
+
+class Job(Protocol):
+    """A transform with what it reads and where its rows go."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, place: Place) -> StreamingQuery: ...
+
+
+class MicroBatch(NamedTuple):
+    """What a micro-batch has done."""
+
+    batch: int
+    rows: int
+    #: Of this micro-batch.
+    seconds: float
+    #: By topic: messages that were there and not read yet.
+    lag: dict[str, int]
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+
+class Outcome(NamedTuple):
+    rows: int
+    batches: int
+    seconds: float
+    lag: dict[str, int]
+    #: Was it told to stop? Else it took what was available.
+    stopped: bool
+
+
+def run(
+    job: Job,
+    place: Place,
+    *,
+    stop: threading.Event | None = None,
+    tell: Callable[[MicroBatch], None] | None = None,
+) -> Outcome:
+    """Run a job until it has taken what is available, or ``stop`` is set. What fails is raised as the error
+    of ours that it is, if it is one."""
+    stop = stop or threading.Event()
+    begun = time.monotonic()
+    rows = batches = 0
+    behind: dict[str, int] = {}
+
+    def take(steps: Iterator[MicroBatch]) -> None:
+        nonlocal rows, batches, behind
+        for step in steps:
+            behind = step.lag
+            if step.rows:
+                rows, batches = rows + step.rows, batches + 1
+            if tell is not None:
+                tell(step)
+
+    try:
+        query = job.start(place)
+        seen = _Seen(query, getattr(job, "scans", 1))
+        try:
+            while query.isActive and not stop.wait(LOOK_EVERY):
+                take(seen.steps())
+            stopped = query.isActive
+            if stopped:
+                _come_to_rest(query)
+        finally:
+            query.stop()
+        take(seen.steps())
+        if not stopped and (failure := query.exception()) is not None:
+            raise failure
+    except Exception as error:
+        if (known := meaning(error)) is None:
+            raise
+        raise known from error
+    return Outcome(rows, batches, time.monotonic() - begun, behind, stopped)
+
+
+def _come_to_rest(query: StreamingQuery) -> None:
+    """Wait for the end of the micro-batch that is under way: broken off, it would be done again."""
+    end = time.monotonic() + STOP_WITHIN
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+        time.sleep(LOOK_EVERY)
+
+
+class _Seen:
+    """Which of a query's progress reports are known. Spark keeps the last hundred."""
+
+    def __init__(self, query: StreamingQuery, scans: int) -> None:
+        self._query = query
+        #: How often each row is read, and counted by Spark.
+        self._scans = scans
+        self._last: tuple[int, str] = (-1, "")
+
+    def steps(self) -> Iterator[MicroBatch]:
+        for progress in self._query.recentProgress:
+            said: Mapping[str, Any] = progress
+            at = (said["batchId"], said["timestamp"])
+            if at > self._last:
+                self._last = at
+                seconds = said.get("batchDuration", 0) / 1000
+                rows = said["numInputRows"] // self._scans
+                yield MicroBatch(said["batchId"], rows, seconds, lag(said))
+
+
+_ERROR = re.compile(r"landbridge\.errors\.(\w+): (.*)")
+_HINT = re.compile(r"^hint: (.*)$", re.MULTILINE)
+
+
+def meaning(error: BaseException) -> BusError | None:
+    """The error of ours inside of one of Spark's, which has it as text, with its code and its hint."""
+    if isinstance(error, BusError):
+        return error
+    text = str(error)
+    found = list(_ERROR.finditer(text))
+    if not found:
+        return None
+    name, message = found[-1].groups()
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, BusError)):
+        return None
+    hint = _HINT.search(text, found[-1].end())
+    return kind(message.strip(), hint=None if hint is None else hint[1].strip())

@@ -1,0 +1,120 @@
+"""Pipelines of one's own: functions between topics."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import landbridge.pipeline
+from landbridge.errors import BadOption, OffsetGone
+from landbridge.pipeline import Place, Trigger
+from landbridge.pipeline.running import meaning
+from tests.pipeline.site import Site
+
+
+def place(spark: Any, site: Site) -> Place:
+    return Place(spark, site.checkpoint, Trigger(once=True), site.access)
+
+
+def values(rows: Any) -> Any:
+    return rows.select("value")
+
+
+def test_messages_in_and_messages_out(spark: Any, site: Site) -> None:
+    site.publish(10, key=b"eu", headers={"trace": b"1"})
+
+    @landbridge.pipeline.step(source=site.topic(), sink=site.topic("copy"))
+    def copies(rows: Any) -> Any:
+        return rows.where("cast(cast(value as string) as int) % 2 = 0")
+
+    seen: list[Any] = []
+    done = landbridge.pipeline.run(copies, place(spark, site), tell=seen.append)
+    assert (done.rows, done.batches, done.stopped) == (10, 1, False)
+    assert [each.rows for each in seen if each.rows] == [10]
+    assert site.rows("copy") == [b"0", b"2", b"4", b"6", b"8"]
+    [batch] = site.bus.fetch(site.topic("copy"), 0).batches
+    assert set(batch.batch.keys() or ()) == {b"eu"}
+    # It goes on where it was, and its cursor is a group like any other.
+    site.publish(2, first=10)
+    assert landbridge.pipeline.run(copies, place(spark, site)).rows == 2
+    assert site.rows("copy") == [b"0", b"2", b"4", b"6", b"8", b"10"]
+    groups = site.bus.call("group.list", topic=site.topic(), after="")["groups"]
+    assert [each["name"] for each in groups] == ["copies"]
+
+
+def test_fields_of_a_schema_and_rejects(spark: Any, site: Site) -> None:
+    for payload in (
+        b'{"id": 1, "amount": 50}',
+        b"no JSON",
+        b'{"id": 2, "amount": 200}',
+        b'{"id": "x"}',
+        b"\xff",
+        b"[1]",
+    ):
+        site.bus.publish(site.topic(), payload, key=b"k")
+
+    @landbridge.pipeline.step(
+        source=site.topic(), sink=site.topic("invoices"), schema="id bigint, amount double"
+    )
+    def invoices(orders: Any) -> Any:
+        return orders.where("amount > 100").selectExpr("cast(id as string) key", "id", "amount * 2 as total")
+
+    landbridge.pipeline.run(invoices, place(spark, site))
+    assert [json.loads(each) for each in site.rows("invoices")] == [{"id": 2, "total": 400.0}]
+    assert site.rows("invoices.rejects") == [b"no JSON", b'{"id": "x"}', b"\xff", b"[1]"]
+    rejected = site.read(spark, "invoices.rejects", includeHeaders="true").collect()
+    reasons = [bytes(row.headers[0].value).decode() for row in rejected]
+    assert reasons == ["not JSON", "not of the schema id bigint, amount double", "not UTF-8",
+                       "not of the schema id bigint, amount double"]  # fmt: skip
+    assert {bytes(row.key) for row in rejected} == {b"k"}
+
+
+def test_the_rows_may_say_their_topic(spark: Any, site: Site) -> None:
+    site.publish(4)
+    names = {n: site.topic(f"out{n}") for n in (0, 1)}
+
+    @landbridge.pipeline.step(source=site.topic())
+    def split(rows: Any) -> Any:
+        odd = "cast(cast(value as string) as int) % 2"
+        return rows.selectExpr(f"case {odd} when 0 then '{names[0]}' else '{names[1]}' end as topic", "value")
+
+    landbridge.pipeline.run(split, place(spark, site))
+    assert [site.rows("out0"), site.rows("out1")] == [[b"0", b"2"], [b"1", b"3"]]
+
+
+def test_a_step_is_a_function(spark: Any) -> None:
+    @landbridge.pipeline.step(source="a", sink="b")
+    def doubled(rows: Any) -> Any:
+        """Twice."""
+        return rows.selectExpr("id * 2 as id")
+
+    assert [row.id for row in doubled(spark.range(3)).collect()] == [0, 2, 4]
+    assert (doubled.name, doubled.__doc__) == ("doubled", "Twice.")
+
+
+def test_what_a_step_refuses(spark: Any, site: Site) -> None:
+    with pytest.raises(BadOption, match="at least one topic"):
+        landbridge.pipeline.step(source=[])
+    with pytest.raises(BadOption, match="needs rejects"):
+        landbridge.pipeline.step(source="a", schema="id bigint")
+    site.publish(1)
+    nowhere = landbridge.pipeline.step(source=site.topic())(values)
+    with pytest.raises(BadOption, match="no column topic"):
+        landbridge.pipeline.run(nowhere, place(spark, site))
+    wrong = landbridge.pipeline.step(source=site.topic(), sink="b", schema="bigint")(values)
+    with pytest.raises(BadOption, match="not a list of columns"):
+        landbridge.pipeline.run(wrong, place(spark, site))
+
+
+def test_what_fails_is_told_as_our_own_error(spark: Any, site: Site) -> None:
+    site.publish(1)
+    beyond = landbridge.pipeline.step(
+        source=site.topic(), sink=site.topic("copy"), startingOffsets=json.dumps({site.topic(): {"0": 7}})
+    )(values)
+    with pytest.raises(OffsetGone, match="there is no offset 7") as caught:
+        landbridge.pipeline.run(beyond, place(spark, site))
+    assert "failOnDataLoss=false" in caught.value.hint
+    assert meaning(ValueError("anything else")) is None
+    assert meaning(ValueError("landbridge.errors.Nonsense: x")) is None
