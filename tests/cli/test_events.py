@@ -98,7 +98,7 @@ def test_shell_has_a_bus_an_exchange_and_a_gateway(place: Place) -> None:
 
 def test_shell_reaches_the_terminal_of_the_context(shared: Place) -> None:
     shown = shared.run("console-shell", "0", "0", "-c", "print(bus.terminal)")
-    assert (shown.status, shown.out) == (0, "terminal\n")
+    assert (shown.status, shown.out) == (0, "local\n")
 
 
 def test_shell_reads_what_is_typed(place: Place) -> None:

@@ -116,7 +116,7 @@ def test_a_context_in_use_stays_the_current_one(place: Place) -> None:
 def test_for_people_on_a_terminal(place: Place, screens: Callable[..., Screen]) -> None:
     screen = screens(place, "up", "--port", "0", "--http-port", "0")
     text = screen.wait_for("Ctrl-C stops it")
-    assert "terminal is up" in text
+    assert "local is up" in text
     assert "\n  landbridge publish orders '{\"id\": 1}'\n" in text
     assert not TOKEN.search(text)
     screen.type(b"\x03")

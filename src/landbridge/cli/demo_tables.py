@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from landbridge.pipeline.access import close_buses
+
 T = TypeVar("T")
 
-QUERY = """SELECT json:country::string AS country, count(*) AS orders, count(DISTINCT json:n::int) AS numbers,
-       sum(json:amount::int) AS amount
-  FROM topic.orders GROUP BY 1 ORDER BY 1"""
+QUERY = """  SELECT json:country::string AS country, count(*) AS orders,
+         count(DISTINCT json:n::int) AS numbers, sum(json:amount::int) AS amount
+    FROM topic.orders GROUP BY 1 ORDER BY 1"""
 
 
 class Tables:
@@ -56,6 +58,7 @@ class Tables:
             say(f"  report: {page}", soft_wrap=True)
         finally:
             await in_thread(spark.stop)
+            close_buses()
 
     def _check(self, holds: bool, promise: str) -> None:
         if not holds:

@@ -77,6 +77,12 @@ class Access:
         return bus
 
 
+def close_buses() -> None:
+    """Leave the terminals that this process is connected to."""
+    for key in [key for key in _buses if key[0] == os.getpid()]:
+        _buses.pop(key).close()
+
+
 def answer(future: Future[T], what: str) -> T:
     try:
         return future.result(ANSWER_WITHIN)
