@@ -1,5 +1,5 @@
 """The bus and Spark on one machine: rows per second out of a topic and into one, and how long a micro-batch
-takes from a publish here to a row in another topic. `python -m bench.pipeline [--quick]`."""
+takes from a publish here to a row in another topic. `python -m bench.pipeline [--quick] [--growth]`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ import landbridge.sync
 from bench import report, roles
 from bench.scenarios import Row
 from bench.sequencing import sequencing
-from landbridge.pipeline import session
+from landbridge.pipeline import Place, Trigger, run, session
+from landbridge.pipeline.archive import Archive
 
-ROWS = 2_000_000
+ROWS = 5_000_000
+#: Times as many rows, for how the figures grow.
+GROWTH = 10
 SIZE = 100
 #: Micro-batches that are timed.
 EVENTS = 100
@@ -35,6 +38,10 @@ def typical(times: int, work: Callable[[], object]) -> float:
     return statistics.median(spans)
 
 
+def nowhere(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
 class Pipeline:
     def __init__(self, spark: Any, running: roles.RunningTerminal, bus: landbridge.sync.Bus) -> None:
         self.spark, self.bus = spark, bus
@@ -43,13 +50,24 @@ class Pipeline:
 
     def publish(self, topic: str, count: int) -> None:
         with self.bus.publisher(topic) as out:
-            out.send_many([roles.payload(SIZE)] * count)
+            some = [roles.payload(SIZE)] * 1_000_000
+            for first in range(0, count, len(some)):
+                out.send_many(some[: count - first])
 
     def read(self, topic: str, **options: Any) -> Any:
         return self.spark.read.format("landbridge").options(subscribe=topic, **self.access, **options).load()
 
     def out_of_a_topic(self, topic: str) -> None:
-        self.read(topic).write.format("noop").mode("overwrite").save()
+        nowhere(self.read(topic))
+
+    def archive(self, topic: str) -> None:
+        """Into a new lake, as the job does it."""
+        with tempfile.TemporaryDirectory() as lake:
+            job = Archive(lake, topics=(topic,), group="")
+            done = run(job, Place(self.spark, job.checkpoint, Trigger(once=True), self.access))
+            assert done.rows == sum(
+                end for _, end in self.bus.call("topic.wait", offsets={topic: 0}).values()
+            )
 
     def frame(self, count: int) -> Any:
         text = f"concat(cast(id + 100000000 as string), repeat('x', {SIZE - 9}))"
@@ -84,7 +102,7 @@ class Pipeline:
             return spans[10:]
 
 
-def pipeline(scale: float, times: int) -> list[Row]:
+def pipeline(scale: float, times: int, *, growth: bool = False) -> list[Row]:
     rows = []
     count = int(ROWS * scale)
     with roles.scratch() as folder, roles.terminal(Path(folder) / "bus.db") as running:
@@ -95,11 +113,19 @@ def pipeline(scale: float, times: int) -> list[Row]:
             with landbridge.sync.connect(running.url, token=running.token) as bus:
                 made = Pipeline(spark, running, bus)
                 made.publish("rows", count)
-                seconds = typical(times, lambda: made.out_of_a_topic("rows"))
-                rows.append(Row("pipeline: topic → noop", count / seconds, "rows/s", target=1_500_000))
-                seconds = typical(
-                    times, lambda: made.frame(count).write.format("noop").mode("overwrite").save()
+                read = count / typical(times, lambda: made.out_of_a_topic("rows"))
+                rows.append(Row("pipeline: topic → noop", read, "rows/s", target=1_500_000))
+                parquet = str(Path(folder) / "rows.parquet")
+                seconds = typical(times, lambda: made.read("rows").write.mode("overwrite").parquet(parquet))
+                rows.append(Row("pipeline: topic → Parquet", count / seconds, "rows/s", target=600_000))
+                plain = count / typical(times, lambda: nowhere(spark.read.parquet(parquet)))
+                rows.append(Row("pipeline: Parquet → noop", plain, "rows/s"))
+                rows.append(
+                    Row("pipeline: topic, share of Spark's Parquet source", read / plain, "×", target=0.5)
                 )
+                seconds = typical(1, lambda: made.archive("rows"))
+                rows.append(Row("pipeline: topic → lake, by the job", count / seconds, "rows/s"))
+                seconds = typical(times, lambda: nowhere(made.frame(count)))
                 rows.append(Row("pipeline: data frame → noop", count / seconds, "rows/s"))
                 seconds = typical(times, lambda: made.into_a_topic(count))
                 rows.append(Row("pipeline: data frame → topic", count / seconds, "rows/s", target=800_000))
@@ -108,6 +134,12 @@ def pipeline(scale: float, times: int) -> list[Row]:
                 rows.append(Row("pipeline: topic → topic, p50", 1000 * p50, "ms", 100, "less"))
                 rows.append(Row("pipeline: topic → topic, p90", 1000 * p90, "ms"))
                 rows += sequencing(spark, bus, made.access, scale)
+                if growth:
+                    made.publish("rows", count * (GROWTH - 1))
+                    grown = count * GROWTH / typical(1, lambda: made.out_of_a_topic("rows"))
+                    rows.append(
+                        Row(f"pipeline: topic → noop, {GROWTH} times the rows", grown / read, "×", target=0.8)
+                    )
         finally:
             spark.stop()
     return rows
@@ -116,8 +148,9 @@ def pipeline(scale: float, times: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, once")
+    parser.add_argument("--growth", action="store_true", help=f"also with {GROWTH} times the rows")
     options = parser.parse_args()
-    report.table(pipeline(*((0.1, 1) if options.quick else (1.0, 3))))
+    report.table(pipeline(*((0.1, 1) if options.quick else (1.0, 3)), growth=options.growth))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,10 @@ WRITERS = 64
 
 #: The day in UTC, whatever the session's time zone is.
 DAY = "date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000) as int))"
-#: Null where the payload isn't JSON. Strict about UTF-8, which Spark's parser is not.
-PARSED = "try_parse_json(try_validate_utf8(cast(value as string)))"
+#: Null where the payload isn't JSON. Strict about UTF-8, which Spark's parser is not. What can't be JSON by
+#: how it begins is not tried: the parser's failures are dear.
+PARSED = r"""case when cast(value as string) rlike '^\\s*[\\[{"0-9tfn-]'
+  then try_parse_json(try_validate_utf8(cast(value as string))) end"""
 REASON = """case when value is null or length(value) = 0 then 'the payload is empty'
   when not is_valid_utf8(cast(value as string)) then 'the payload is not UTF-8'
   else 'the payload is not JSON' end"""
