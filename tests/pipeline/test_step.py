@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import landbridge.pipeline
-from landbridge.errors import BadOption, OffsetGone
+from landbridge.errors import BadOption, OffsetGone, Unauthenticated, UnknownTopic
 from landbridge.pipeline import Place, Trigger
 from landbridge.pipeline.running import meaning
+from landbridge.terminal.server import Terminal
 from tests.pipeline.site import Site
+from tests.waiting import LIMIT
 
 
 def place(spark: Any, site: Site) -> Place:
     return Place(spark, site.checkpoint, Trigger(once=True), site.access)
+
+
+def until(holds: Callable[[], Any]) -> None:
+    end = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < end, "this never came true"
+        time.sleep(0.05)
 
 
 def values(rows: Any) -> Any:
@@ -118,3 +130,37 @@ def test_what_fails_is_told_as_our_own_error(spark: Any, site: Site) -> None:
     assert "failOnDataLoss=false" in caught.value.hint
     assert meaning(ValueError("anything else")) is None
     assert meaning(ValueError("landbridge.errors.Nonsense: x")) is None
+
+
+def test_what_ends_a_stream_under_way_is_told(spark: Any, site: Site, terminal: Terminal) -> None:
+    @landbridge.pipeline.step(source=site.topic(), sink=site.topic("copy"))
+    def onward(rows: Any) -> Any:
+        return rows.select("value")
+
+    def failure(token: str, end: Callable[[], Any]) -> Exception:
+        """What a stream fails with when that happens after its first rows."""
+        seen: list[Any] = []
+        failures: list[Exception] = []
+
+        def main() -> None:
+            try:
+                place = Place(spark, site.checkpoint, Trigger(), {"url": site.url, "token": token})
+                landbridge.pipeline.run(onward, place, tell=seen.append)
+            except Exception as error:
+                failures.append(error)
+
+        site.publish(1)
+        thread = threading.Thread(target=main)
+        thread.start()
+        until(lambda: any(each.rows for each in seen) or failures)
+        end()
+        thread.join(LIMIT)
+        [failed] = failures
+        return failed
+
+    token = terminal.issue_token("mortal", ["publish:#", "subscribe:#"], 3600)
+    revoked = failure(token, lambda: site.bus.call("token.revoke", subject="mortal"))
+    assert isinstance(revoked, Unauthenticated)
+    deleted = failure(site.token, lambda: site.bus.call("topic.delete", name=site.topic(), force=True))
+    assert isinstance(deleted, UnknownTopic)
+    assert site.topic() in str(deleted)

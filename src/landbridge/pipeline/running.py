@@ -57,6 +57,8 @@ class Place:
 
     def writer(self, frame: DataFrame, name: str) -> DataStreamWriter:
         """A stream's writer with the checkpoint and the trigger; the sink is still to be said."""
+        # In a thread without an active session Spark finds no sink that is written in Python. This makes one.
+        self.spark.createDataFrame([], "nothing int")
         writer = frame.writeStream.queryName(name).option("checkpointLocation", self.checkpoint)
         return self.trigger.on(writer)
 
