@@ -4,6 +4,7 @@ takes from a publish here to a row in another topic. `python -m bench.pipeline [
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import struct
 import tempfile
@@ -50,7 +51,9 @@ class Pipeline:
 
     def publish(self, topic: str, count: int) -> None:
         with self.bus.publisher(topic) as out:
-            some = [roles.payload(SIZE)] * 1_000_000
+            # Not one payload again and again, of which Parquet would keep one.
+            dice = random.Random(SIZE)
+            some = [dice.randbytes(SIZE) for _ in range(1_000_000)]
             for first in range(0, count, len(some)):
                 out.send_many(some[: count - first])
 

@@ -10,6 +10,7 @@
     │   ├── JavaMissing        java_missing       no Java that Spark could run on
     │   ├── SparkMissing       spark_missing      PySpark, or what it needs, is not installed
     │   ├── BadStatement       bad_statement      SQL that can't be run, or that would write
+    │   ├── JobFailed          job_failed         a job's own code, or Spark, has failed
     │   ├── BadPayload         bad_payload        a payload that can't be encoded or decoded
     │   ├── TooLarge           too_large          payload or frame above its limit
     │   ├── UnknownTopic       unknown_topic
@@ -124,6 +125,12 @@ class SparkMissing(Misuse):
 class BadStatement(Misuse):
     code = "bad_statement"
     exit_status = 39
+
+
+class JobFailed(Misuse):
+    code = "job_failed"
+    exit_status = 43
+    default_hint = "the job goes on from its checkpoint once that is mended"
 
 
 class BadPayload(Misuse):

@@ -47,7 +47,7 @@ def test_the_same_arguments_are_the_same_replay() -> None:
 
 
 def test_how_far_a_replay_is_is_known_to_the_terminal(site: Site) -> None:
-    stage = Stage(Access.of(site.access), f"replay-{site.name}", site.topic("again"))
+    stage = Stage(Access.of(site.access), f"replay-{site.name}")
     assert stage.reached(3, 1000) == 3
     site.bus.call("stage.commit", stage=f"replay-{site.name}", number=617, log=None, runs=[])
     assert stage.reached(3, 1000) == 617

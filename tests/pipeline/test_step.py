@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import landbridge.pipeline
-from landbridge.errors import BadOption, OffsetGone, Unauthenticated, UnknownTopic
+from landbridge.errors import BadOption, JobFailed, OffsetGone, Unauthenticated, UnknownTopic
 from landbridge.pipeline import Place, Trigger
 from landbridge.pipeline.running import meaning
 from landbridge.terminal.server import Terminal
@@ -53,7 +53,7 @@ def test_messages_in_and_messages_out(spark: Any, site: Site) -> None:
     assert landbridge.pipeline.run(copies, place(spark, site)).rows == 2
     assert site.rows("copy") == [b"0", b"2", b"4", b"6", b"8", b"10"]
     groups = site.bus.call("group.list", topic=site.topic(), after="")["groups"]
-    assert [each["name"] for each in groups] == ["copies"]
+    assert [(each["name"], each["lag"]) for each in groups] == [("copies", 0)]
 
 
 def test_fields_of_a_schema_and_rejects(spark: Any, site: Site) -> None:
@@ -130,6 +130,35 @@ def test_what_fails_is_told_as_our_own_error(spark: Any, site: Site) -> None:
     assert "failOnDataLoss=false" in caught.value.hint
     assert meaning(ValueError("anything else")) is None
     assert meaning(ValueError("landbridge.errors.Nonsense: x")) is None
+
+
+def test_a_bug_in_a_step_is_told_in_one_sentence(spark: Any, site: Site) -> None:
+    from pyspark.sql import functions as F
+
+    site.publish(1)
+
+    @landbridge.pipeline.step(source=site.topic(), sink=site.topic("copy"))
+    def mistyped(rows: Any) -> Any:
+        return rows.select("valeu")
+
+    @landbridge.pipeline.step(source=site.topic(), sink=site.topic("copy"))
+    def undefined(rows: Any) -> Any:
+        return rows.wehre("true")
+
+    @landbridge.pipeline.step(source=site.topic(), sink=site.topic("copy"))
+    def divided(rows: Any) -> Any:
+        return rows.select(F.udf(lambda value: str(1 // int(value)), "string")("value").alias("value"))
+
+    for wrong, said in (
+        (mistyped, "`valeu` cannot be resolved. Did you mean"),
+        (undefined, "`wehre` is not supported"),
+        (divided, "ZeroDivisionError: integer division or modulo by zero"),
+    ):
+        with pytest.raises(JobFailed) as caught:
+            landbridge.pipeline.run(wrong, place(spark, site))
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert __file__ in caught.value.__notes__[0]
 
 
 def test_what_ends_a_stream_under_way_is_told(spark: Any, site: Site, terminal: Terminal) -> None:

@@ -39,7 +39,7 @@ class _Notices(logging.Handler):
 
 
 @contextmanager
-def _noticed() -> Iterator[None]:
+def noticed() -> Iterator[None]:
     log = logging.getLogger("landbridge.client")
     if logging.getLogger().handlers:  # a command with a log of its own, where these lines go too
         yield
@@ -61,7 +61,7 @@ async def connected(context: str | None, name: str) -> AsyncIterator[Bus]:
             bus = await connecting
     except TimeoutError:
         raise TerminalUnreachable(f"no connection within {CONNECT_WITHIN:.0f} s") from None
-    with _noticed():
+    with noticed():
         try:
             yield bus
         finally:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from landbridge.cli import output, units
+from landbridge.cli.loop import noticed
 from landbridge.cli.options import data_folder, pairs
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, BusError, SparkMissing
+from landbridge.errors import BadRequest, BusError, JobFailed, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,12 @@ Checkpoint = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Take what is available now, then end.")]
 Every = Annotated[
     float,
-    typer.Option(metavar="SPAN", parser=units.parse_span, help="Begin a micro-batch so often: 10s, 5m."),
+    typer.Option(
+        metavar="SPAN",
+        parser=units.parse_span,
+        help="Begin a micro-batch so often: 10s, 5m.",
+        show_default=False,
+    ),
 ]
 Conf = Annotated[
     list[str] | None,
@@ -73,7 +79,8 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"spark-{os.getpid()}.log"
     # PySpark shows the whole stack of what it raises, also to those who catch it.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     with _progress("starting Spark"), said_to(log):
         try:
             spark = session(master, **settings)
@@ -81,10 +88,10 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
             raise _missing(error) from None
     try:
         yield spark
-    except (KeyboardInterrupt, typer.Exit, BusError):
-        log.unlink(missing_ok=True)
-        raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | typer.Exit | BusError) and not isinstance(error, JobFailed):
+            log.unlink(missing_ok=True)
+            raise
         error.add_note(f"what Spark said is in {log}")
         raise
     else:
@@ -127,7 +134,7 @@ def _progress(text: str) -> Iterator[None]:
 
 
 def run_stream(
-    job: Job,
+    job: Job | None,
     *,
     context: str | None,
     master: str | None,
@@ -135,18 +142,34 @@ def run_stream(
     once: bool,
     every: float,
     conf: list[str] | None,
+    make: Callable[[], Job] | None = None,
 ) -> Outcome:
-    """Run a job to its end, or until SIGTERM or Ctrl-C, and show how it gets on."""
+    """Run a job to its end, or until SIGTERM or Ctrl-C, and show how it gets on. ``make``: for a job that
+    can't be made without a session."""
     from landbridge.pipeline.running import Place, Trigger, run
 
     if once and every:
         raise BadRequest("either --once or --every, not both")
-    with spark_session(master, conf) as spark, until_told() as stop, _shown(job.name) as tell:
+    with watched(context), spark_session(master, conf) as spark, until_told() as stop:
+        if make is not None:
+            job = make()
+        assert job is not None
         trigger = Trigger(once=once, every=every)
         place = Place(spark, checkpoint or checkpoint_of(job.name), trigger, where(context))
-        outcome = run(job, place, stop=stop, tell=tell)
+        with _shown(job.name) as tell:
+            outcome = run(job, place, stop=stop, tell=tell)
     output.emit({"event": "end", **outcome._asdict()}, lambda _: output.done(_summary(job.name, outcome)))
     return outcome
+
+
+@contextmanager
+def watched(context: str | None) -> Iterator[None]:
+    """With a connection of our own: whoever waits is told when the terminal is lost, and before Spark is
+    started, if it isn't there. Spark's own processes say so in their log."""
+    from landbridge.client.sync import connect
+
+    with noticed(), connect(context=context, name="landbridge pipeline"):
+        yield
 
 
 def _summary(name: str, outcome: Outcome) -> str:

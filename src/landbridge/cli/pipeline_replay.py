@@ -34,8 +34,10 @@ def parse_rate(text: str) -> float:
 
 def parse_end(text: str) -> float:
     """Seconds since 1970: a time, or a span from now on, ``+30m``."""
-    if text.strip().startswith("+"):
-        return time.time() + units.parse_span(text.strip()[1:])
+    try:
+        return time.time() + units.parse_span(text.strip().removeprefix("+"))
+    except ValueError:
+        pass
     try:
         return units.parse_moment(text)
     except ValueError as error:

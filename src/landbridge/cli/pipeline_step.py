@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +38,17 @@ def step(
       landbridge pipeline run shop.steps:invoices
       landbridge pipeline run shop.steps:invoices --once --checkpoint checkpoints/invoices
     """
+    found, make = None, None
+    try:
+        found = find(spec)
+    except Exception as error:
+        # A UDF of a module that names its type by a text needs a session already when it is defined.
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
+            raise
+        make = partial(find, spec)
     run_stream(
-        find(spec),
+        found,
+        make=make,
         context=context,
         master=master,
         checkpoint=checkpoint or checkpoint_of(spec),  # two modules may have steps of the same name

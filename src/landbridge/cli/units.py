@@ -29,6 +29,9 @@ _UNITS = (
 UNLIMITED = math.inf
 
 
+_SPAN_WITH_UNIT = re.compile(r"[\d.]+\s*[a-z]+")
+
+
 def parse_span(text: str) -> float:
     """Seconds: ``30s``, ``1h30m``, ``7d``, ``500ms``; a bare number is seconds."""
     try:
@@ -61,13 +64,13 @@ def parse_size_or_none(text: str) -> float:
 
 
 def parse_moment(text: str) -> float:
-    """Seconds since 1970: ISO 8601 (local time where no zone is given), ``10m ago`` or ``-10m``."""
+    """Seconds since 1970: ISO 8601 (local time where no zone is given), ``10m ago``, ``10m`` or ``-10m``."""
     said = text.strip()
     try:
         if said.startswith("-"):
             return time.time() - parse_span(said[1:])
-        if said.endswith("ago"):
-            return time.time() - parse_span(said[:-3].strip())
+        if said.endswith("ago") or _SPAN_WITH_UNIT.fullmatch(said):
+            return time.time() - parse_span(said.removesuffix("ago").strip())
         return datetime.fromisoformat(said).timestamp()
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time: 2026-01-31T12:00:00Z, '10m ago' or -10m") from None

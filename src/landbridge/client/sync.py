@@ -305,6 +305,9 @@ class Bus:
         """As ``fetch``, under way while something else is done."""
         return self._loop.submit(self._bus.fetch(topic, offset, max_bytes))
 
+    def call_soon(self, op: str, /, **args: Any) -> Future[Any]:
+        return self._loop.submit(self._bus.call(op, **args))
+
     def stage_soon(self, stage: str, topic: str, data: bytes) -> Future[tuple[int, int]]:
         return self._loop.submit(self._bus.stage(stage, topic, data))
 

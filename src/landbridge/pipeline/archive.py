@@ -93,7 +93,9 @@ class Archive:
         if not self.lake:
             raise BadOption("the lake has no path", hint="a folder, or a URL such as hdfs://host/lake")
         if bool(self.topics) == bool(self.pattern):
-            raise BadOption("either topics or a pattern say what is archived")
+            raise BadOption(
+                "either topics or a pattern say what is archived", hint="orders bills, or --pattern '#'"
+            )
         read_options(self._options(), stream=True)
 
     @property

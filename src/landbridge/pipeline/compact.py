@@ -33,7 +33,8 @@ class Compacted(NamedTuple):
     #: What they became, or would become.
     files_after: int
     #: 0 where nothing was written.
-    bytes_after: int
+    #: None where nothing was written.
+    bytes_after: int | None
 
 
 def compact(
@@ -51,7 +52,7 @@ def compact(
         raise BadOption(f"there is no lake at {lake.url}", hint="the job archive makes one")
     if dry_run:
         parts = to_compact(lake.state().files, target, topic=topic, before=before)
-        return [_told(part, files, file_count(files, target), 0) for part, files in parts.items()]
+        return [_told(part, files, file_count(files, target), None) for part, files in parts.items()]
     clear(lake)
     done = []
     for part, files in to_compact(lake.state().files, target, topic=topic, before=before).items():
@@ -63,7 +64,7 @@ def compact(
     return done
 
 
-def _told(part: Part, files: Sequence[DataFile], files_after: int, bytes_after: int) -> Compacted:
+def _told(part: Part, files: Sequence[DataFile], files_after: int, bytes_after: int | None) -> Compacted:
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
     return Compacted(*part, rows, len(files), size, files_after, bytes_after)
 

@@ -21,6 +21,14 @@ def lag(progress: Mapping[str, Any] | Any) -> dict[str, int]:
     return behind
 
 
+def reached(progress: Mapping[str, Any]) -> dict[str, int]:
+    """topic → offset before which the query has everything, once it has reported this progress."""
+    ends: dict[str, int] = {}
+    for source in progress.get("sources", ()):
+        ends |= _offsets(source.get("endOffset"))
+    return ends
+
+
 def _offsets(said: Any) -> dict[str, int]:
     """An offset of a progress event, which may be JSON in JSON; empty if it is another source's."""
     if isinstance(said, str):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.core.names import check_name
-from landbridge.errors import BadOption, BadStatement, OffsetGone
+from landbridge.errors import BadOption, BadStatement
 from landbridge.pipeline.access import Access
 from landbridge.pipeline.need import Need
 from landbridge.pipeline.running import Place
@@ -184,7 +184,7 @@ class Replay:
         ``stop_at``, in seconds since 1970."""
         stop = stop or threading.Event()
         views = self._views(place, warn)
-        stage = Stage(Access.of(place.where), self.name, self.to)
+        stage = Stage(Access.of(place.where), self.name)
         with self._told():
             begun = time.monotonic()
             first, end = views.span(self.source)
@@ -273,29 +273,11 @@ def identity(*said: object) -> str:
 class Stage:
     """How far a replay is, as the terminal knows it."""
 
-    def __init__(self, access: Access, name: str, topic: str) -> None:
+    def __init__(self, access: Access, name: str) -> None:
         self._access = access
         self._name = name
-        self._topic = topic
 
     def reached(self, first: int, end: int) -> int:
-        """The highest number that was published, if it is between these; else the nearer of them. Numbers
-        that are decided are found by halving: there is no question for it but the commit itself."""
-        low, high = first, end
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._decided(middle):
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _decided(self, number: int) -> bool:
-        """A commit of rows that nobody has staged: it is refused, unless the number is decided already."""
-        try:
-            self._access.bus().call(
-                "stage.commit", stage=self._name, number=number, log=-1, runs=[(self._topic, [(0, 1)])]
-            )
-        except OffsetGone:
-            return False
-        return True
+        """The highest number that was published, if it is between these; else the nearer of them."""
+        number = self._access.bus().call("stage.show", stage=self._name)["number"]
+        return first if number is None else min(max(number, first), end)

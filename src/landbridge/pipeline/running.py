@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from landbridge import errors
-from landbridge.errors import BusError
-from landbridge.pipeline.progress import lag
+from landbridge.errors import BusError, JobFailed
+from landbridge.pipeline.access import Access
+from landbridge.pipeline.progress import lag, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a query.
 LOOK_EVERY = 0.1
+#: Seconds for an answer at a job's end.
+SETTLE_WITHIN = 5.0
 #: Seconds that a micro-batch may take to its end when the job is to stop. Nothing is lost where it can't.
 STOP_WITHIN = 20.0
 
@@ -109,7 +113,7 @@ def run(
     tell: Callable[[MicroBatch], None] | None = None,
 ) -> Outcome:
     """Run a job until it has taken what is available, or ``stop`` is set. What fails is raised as the error
-    of ours that it is, if it is one."""
+    of ours that it is, or as JobFailed."""
     stop = stop or threading.Event()
     begun = time.monotonic()
     rows = batches = 0
@@ -136,20 +140,35 @@ def run(
         finally:
             query.stop()
         take(seen.steps())
-        if not stopped and (failure := query.exception()) is not None:
-            raise failure
+        if not stopped and (ended_by := query.exception()) is not None:
+            raise ended_by
     except Exception as error:
-        if (known := meaning(error)) is None:
-            raise
-        raise known from error
+        raise failure(error) from error
+    _settle(job, place, seen.reached)
     return Outcome(rows, batches, time.monotonic() - begun, behind, stopped)
 
 
 def _come_to_rest(query: StreamingQuery) -> None:
     """Wait for the end of the micro-batch that is under way: broken off, it would be done again."""
     end = time.monotonic() + STOP_WITHIN
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+    while query.isActive and time.monotonic() < end:
+        status = query.status
+        if not status["isTriggerActive"] or status["message"].startswith("Getting offsets"):
+            return
         time.sleep(LOOK_EVERY)
+
+
+def _settle(job: Job, place: Place, ends: Mapping[str, int]) -> None:
+    """Move the job's cursor to where it is: Spark tells it of a micro-batch only with the next one. What
+    can't be told now is told then."""
+    group = getattr(job, "group", None)
+    if group and ends:
+        bus = Access.of(place.where).bus()
+        for topic, end in ends.items():
+            try:
+                bus.call_soon("group.advance", topic=topic, name=group, to=end).result(SETTLE_WITHIN)
+            except (BusError, TimeoutError):
+                return
 
 
 class _Seen:
@@ -160,6 +179,8 @@ class _Seen:
         #: How often each row is read, and counted by Spark.
         self._scans = scans
         self._last: tuple[int, str] = (-1, "")
+        #: topic → offset before which all is done.
+        self.reached: dict[str, int] = {}
 
     def steps(self) -> Iterator[MicroBatch]:
         for progress in self._query.recentProgress:
@@ -169,6 +190,7 @@ class _Seen:
                 self._last = at
                 seconds = said.get("batchDuration", 0) / 1000
                 rows = said["numInputRows"] // self._scans
+                self.reached = reached(said)
                 yield MicroBatch(said["batchId"], rows, seconds, lag(said))
 
 
@@ -190,3 +212,49 @@ def meaning(error: BaseException) -> BusError | None:
         return None
     hint = _HINT.search(text, found[-1].end())
     return kind(message.strip(), hint=None if hint is None else hint[1].strip())
+
+
+#: A place in a traceback, and after the last one what was raised.
+_FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
+_RAISED = re.compile(r"^(?=\S)(?!Traceback )(.+)$", re.MULTILINE)
+#: Parts of a path that are not of whoever wrote the job.
+_OTHERS = (
+    "/pyspark/",
+    "/py4j/",
+    "pyspark.zip",
+    "py4j-",
+    "/landbridge/pipeline/",
+    "/landbridge/cli/",
+    "<frozen ",
+)
+
+
+def failure(error: BaseException) -> BusError:
+    """What a job has failed with: the error of ours that it is, or what Spark or the job's own code says, in
+    one sentence and with the line of that code. An error inside of Landbridge is raised as it is."""
+    known = meaning(error)
+    if known is not None:
+        return known
+    text = str(error)
+    frames = list(_FRAME.finditer(text))
+    if frames:  # of a worker
+        raised = _RAISED.search(text, frames[-1].end())
+        said = raised[1] if raised is not None else text
+        places = [(frame[1], int(frame[2])) for frame in frames]
+    else:
+        said = re.split(r"\n|\s*SQLSTATE: ", text.strip(), maxsplit=1)[0]
+        said = re.sub(r"^\[[A-Z_.0-9]+\] ", "", said)
+        places = [(each.filename, each.lineno or 0) for each in traceback.extract_tb(error.__traceback__)]
+        if not _is_sparks(error):
+            said = f"{type(error).__name__}: {said}"
+    own = [place for place in places if not any(part in place[0] for part in _OTHERS)]
+    if not own and not frames and not _is_sparks(error):
+        raise error
+    failed = JobFailed(said or type(error).__name__)
+    if own:
+        failed.add_note("in {}, line {}".format(*own[-1]))
+    return failed
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")

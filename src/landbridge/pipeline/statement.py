@@ -189,6 +189,8 @@ def refusal(error: BaseException, statement: Rewritten) -> BusError:
         name = (_of(error, "getMessageParameters") or {}).get("relationName", "").replace("`", "")
         text = f"there is no table {name}"
         hint = f"topics are topic.NAME: did you mean topic.{name}?" if "." not in name else "see SHOW TOPICS"
+    if condition.startswith("INVALID_LIMIT_LIKE_EXPRESSION"):
+        hint = "offset is a word of SQL: write NAME.offset, where NAME is the last word of the topic's name"
     refused = BadStatement(text, hint=hint)
     span = _span(error, statement)
     if span is not None:

@@ -49,6 +49,7 @@ class Step:
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.function)
+        self.group = self.group or self.name
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         return self.function(rows)
@@ -70,7 +71,7 @@ class Step:
             by: self.source,
             "startingOffsets": "earliest",
             "includeHeaders": "true",
-            "group": self.group or self.name,
+            "group": self.group,
             **self.options,
         }
 

@@ -8,7 +8,7 @@ terminal.info terminal.metrics
 
 topic.wait topic.seek_time group.advance
 
-in stages.py, stage.commit stage.drop
+in stages.py, stage.commit stage.show stage.drop
 in inquiries.py, message.wait message.where message.why route.show topology.show network.show
 """
 

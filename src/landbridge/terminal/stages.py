@@ -225,6 +225,14 @@ class Stages:
         commit.writes.append(PutDocument(KIND, stage, _encode(decision)))
         commit.after.append(partial(self._decisions.__setitem__, stage, decision))
 
+    async def stage_show(self, connection: Connection, stage: str) -> object:
+        """The last number that was committed; None where none was."""
+        self._topic(connection, stage)
+        known = self._decisions.get(stage)
+        if known is not None and known.subject != connection.subject and not connection.scopes.admin:
+            raise Forbidden(f"the stage {stage} is another subject's", hint="go on with a token of the same")
+        return {"number": None if known is None else known.number}
+
     async def stage_drop(self, connection: Connection, stage: str, forget: bool = False) -> object:
         """Remove what is on a stage and not published; ``forget``: also the number that it is at. What was
         decided is brought to its end before."""
