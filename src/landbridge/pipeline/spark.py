@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,11 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
     for name, value in chosen.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    python = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or ""
+    if shlex.quote(python) != python:  # Spark asks a shell for it, unquoted, before it looks for formats
+        from pyspark_landbridge import DefaultSource
+
+        spark.dataSource.register(DefaultSource)
     if active is None:
         _tell(f"Spark {spark.version} is up")
     return spark
