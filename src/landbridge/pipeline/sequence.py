@@ -186,6 +186,12 @@ def time_mode(policy: Policy) -> str:
     return "None" if policy.gap_within is None else "ProcessingTime"
 
 
+def tasks(spark: SparkSession, shards: int) -> int:
+    """How many tasks the shards are spread over: one a core. More are slower, each with a state to load and
+    to commit. The checkpoint keeps the number of the first start."""
+    return max(1, min(shards, spark.sparkContext.defaultParallelism))
+
+
 @contextmanager
 def stateful(spark: SparkSession, *, once: bool = False, partitions: int | None = None) -> Iterator[None]:
     """The settings of a session, for queries that are started meanwhile: they keep them. ``once``: the query
@@ -240,7 +246,7 @@ class Sequence:
             self.policy,
             shards=self.shards,
         )
-        with stateful(place.spark, once=place.trigger.once):
+        with stateful(place.spark, once=place.trigger.once, partitions=tasks(place.spark, self.shards)):
             return place.to_topic(messages(rows, self.to, self.late), self.name)
 
 
