@@ -13,7 +13,7 @@ import pytest
 import landbridge.pipeline
 from landbridge.errors import BadOption, JobFailed, OffsetGone, Unauthenticated, UnknownTopic
 from landbridge.pipeline import Place, Trigger
-from landbridge.pipeline.running import meaning
+from landbridge.pipeline.failure import meaning
 from landbridge.terminal.server import Terminal
 from tests.pipeline.site import Site
 from tests.waiting import LIMIT

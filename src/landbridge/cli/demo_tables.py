@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,25 +116,14 @@ class Tables:
 
 async def in_thread(work: Callable[[], T]) -> T:
     """In a thread that nobody waits for: who interrupts the demo is not kept by Spark."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type] # what work returns
+    done: Future[T] = Future()
 
     def main() -> None:
-        result: T | None = None
-        error: BaseException | None = None
         try:
-            result = work()
-        except BaseException as raised:
-            error = raised
-        loop.call_soon_threadsafe(settle, result, error)
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
 
+    done.set_running_or_notify_cancel()  # from now on it can't be cancelled, only left alone
     threading.Thread(target=main, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

@@ -10,7 +10,7 @@ import typer
 from landbridge.cli import output, units
 from landbridge.cli.options import Json
 from landbridge.cli.output import Column
-from landbridge.cli.pipeline_options import Conf, Master, fail_if_known, spark_session
+from landbridge.cli.pipeline_options import Conf, Master, spark_session
 
 LIST = [
     Column("Table", "table"),
@@ -65,12 +65,12 @@ def compact(
             raise typer.BadParameter(f"{before!r} is not a date such as 2026-01-31") from None
     with spark_session(master, conf) as spark:
         from landbridge.pipeline.compact import compact as act
+        from landbridge.pipeline.failure import failure
         from landbridge.pipeline.lake import Lake
 
         try:
             done = act(Lake(spark, lake), target=target_size, topic=topic, before=before, dry_run=dry_run)
         except Exception as error:
-            fail_if_known(error)
-            raise
+            raise failure(error) from error
     rows: list[dict[str, Any]] = [each._asdict() for each in done]
     output.emit(rows, lambda rows: output.table(LIST, rows, empty="no small files: nothing to do"))

@@ -16,7 +16,7 @@ import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.options import ContextName, Json, pairs
-from landbridge.cli.pipeline_options import Conf
+from landbridge.cli.pipeline_options import QUIET, Conf
 from landbridge.errors import BadRequest, SparkMissing
 
 #: Spark looks for them by these names.
@@ -84,8 +84,7 @@ def spark_home() -> Path:
 def _command(remote: str, conf: dict[str, str]) -> list[str]:
     from landbridge.pipeline.spark import settings
 
-    quiet = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    chosen = {**quiet, **settings(remote, dict(conf))}
+    chosen = QUIET | settings(remote, dict(conf))
     given = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
     return [str(spark_home() / "bin" / "spark-pipelines"), "--remote", remote, *given]
 

@@ -51,6 +51,8 @@ Conf = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
 ]
 
+#: Settings of a session whose user looks at us, and not at Spark.
+QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 #: Seconds between two lines of progress where nobody watches a screen.
 TELL_EVERY = 10.0
 
@@ -68,8 +70,7 @@ def checkpoint_of(job: str) -> str:
 @contextmanager
 def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """A session whose talk goes to a file of its own. The file stays where an unknown thing fails."""
-    settings: dict[str, Any] = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    settings |= pairs(conf or [], "setting")
+    settings = QUIET | pairs(conf or [], "setting")
     try:
         from landbridge.pipeline import session
         from landbridge.pipeline.java import cache_folder
@@ -81,7 +82,7 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
     # PySpark shows the whole stack of what it raises, also to those who catch it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    with _progress("starting Spark"), said_to(log):
+    with progress("starting Spark"), said_to(log):
         try:
             spark = session(master, **settings)
         except ImportError as error:
@@ -119,7 +120,7 @@ def said_to(log: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(text: str) -> Iterator[None]:
+def progress(text: str) -> Iterator[None]:
     """A spinner where somebody looks, on a screen of its own: standard error is about to be another."""
     if output.choice.json or not sys.stderr.isatty():
         yield
@@ -240,12 +241,3 @@ def _line(step: MicroBatch, total: int) -> str:
         f"{total:,} rows, micro-batch {step.batch}: {step.rows:,} rows, {step.rows_per_second:,.0f} rows/s, "
         f"{units.span(step.seconds)}, lag {sum(step.lag.values()):,}"
     )
-
-
-def fail_if_known(error: Exception) -> None:
-    """Raise the error of ours that is inside of one of Spark's, if there is one."""
-    from landbridge.pipeline.running import meaning
-
-    known: BusError | None = meaning(error)
-    if known is not None:
-        raise known from error

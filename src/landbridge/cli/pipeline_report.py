@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +11,7 @@ import typer
 from landbridge.cli import output, units
 from landbridge.cli.options import ContextName, Json
 from landbridge.cli.output import Column
-from landbridge.cli.pipeline_options import Conf, Master, fail_if_known, spark_session, where
+from landbridge.cli.pipeline_options import Conf, Master, progress, spark_session, where
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 
@@ -82,16 +79,16 @@ def report(
     begin = None if since is None else now - int(since * SECOND)
     lags = _lags(context) if source is None else {}
     with spark_session(master, conf) as spark:
+        from landbridge.pipeline.failure import failure
         from landbridge.pipeline.report import compile_report
         from landbridge.pipeline.report_page import page
 
-        with _progress("reading the status log" if source is None else f"reading {source}"):
+        with progress("reading the status log" if source is None else f"reading {source}"):
             try:
                 minutes = _minutes(spark, source, context, begin)
                 found = compile_report(minutes, since=begin, now=now, lags=lags)
             except Exception as error:
-                fail_if_known(error)
-                raise
+                raise failure(error) from error
     said = "the status log" if source is None else source
     out.write_text(page(found, source=said, made_at=now), encoding="utf-8")
     output.emit({"out": str(out)} | found.document(), lambda _: _show(found, out))
@@ -117,15 +114,6 @@ def _minutes(spark: SparkSession, source: str | None, context: str | None, begin
     if begin is not None:
         options["startingTimestamp"] = str(begin // 1000)
     return transform(Place(spark, "", where=where(context)).table(**options))
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[None]:
-    if output.choice.json or not sys.stderr.isatty():
-        yield
-        return
-    with output.console(stderr=True).status(f"{text} …", spinner="dots"):
-        yield
 
 
 def _show(found: Report, out: Path) -> None:

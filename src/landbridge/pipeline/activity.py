@@ -15,7 +15,7 @@ from landbridge.core.status import TOPIC
 from landbridge.errors import BadName, BadOption
 from landbridge.pipeline.activity_table import ActivityTable
 from landbridge.pipeline.minutes import BYTES, EVENTS, FAILURES, HISTOGRAMS, MESSAGES, merged
-from landbridge.pipeline.running import Place
+from landbridge.pipeline.running import Place, query_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -95,7 +95,7 @@ class Activity:
         rows = place.stream(subscribe=TOPIC, startingOffsets="earliest", failOnDataLoss="false")
 
         def each(rows: DataFrame, batch: int) -> None:
-            query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+            query = query_of(rows)
             minutes = transform(rows)
             if self.to is not None:
                 ActivityTable(rows.sparkSession, self.to).write(minutes, query, batch)

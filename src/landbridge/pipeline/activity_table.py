@@ -12,9 +12,10 @@ within another's; such ones are removed a micro-batch later, when nobody who beg
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.errors import BadOption
+from landbridge.pipeline.files import files_at
 from landbridge.pipeline.minutes import merged
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ class Part(NamedTuple):
 class ActivityTable:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark, self._path = spark, path.rstrip("/")
-        java: Any = spark.sparkContext._jvm
-        self._hadoop = java.org.apache.hadoop.fs
-        self._files = self._at("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        self._disk = files_at(spark, self._path)
 
     def read(self) -> DataFrame:
         """A row per minute, topic, group and producer or consumer, of what is there now."""
@@ -62,8 +61,7 @@ class ActivityTable:
         """What a micro-batch has found, instead of what an earlier run of it may have left."""
         self._claim(query)
         _, replaced = self.parts()
-        for part in replaced:
-            self._files.delete(self._at(part.folder), True)
+        self._disk.delete(part.folder for part in replaced)
         self._save(minutes, Part(batch, batch))
         for span in SPANS:
             if (batch + 1) % span == 0:
@@ -71,12 +69,8 @@ class ActivityTable:
 
     def parts(self) -> tuple[list[Part], list[Part]]:
         """The complete folders, those that count and those that are within others."""
-        found = []
-        if self._files.exists(self._at("")):
-            for status in self._files.listStatus(self._at("")):
-                name = _FOLDER.fullmatch(status.getPath().getName())
-                if name is not None and self._files.exists(self._at(f"{name[0]}/_SUCCESS")):
-                    found.append(Part(int(name[1]), int(name[2])))
+        names = filter(None, map(_FOLDER.fullmatch, self._disk.names("")))
+        found = [Part(int(n[1]), int(n[2])) for n in names if self._disk.exists(f"{n[0]}/_SUCCESS")]
         found.sort()
         counting = [part for part in found if not any(part.within(other) for other in found)]
         return counting, [part for part in found if part not in counting]
@@ -97,20 +91,10 @@ class ActivityTable:
 
     def _claim(self, query: str) -> None:
         """A query of another checkpoint would write its own batch 0 over that of this one."""
-        file = self._at(_QUERY)
-        if self._files.exists(file):
-            with_it = self._files.open(file)
-            owner = bytes(with_it.readAllBytes()).decode()
-            with_it.close()
+        if not self._disk.create(_QUERY, query.encode()):
+            owner = self._disk.read(_QUERY).decode()
             if owner != query:
                 raise BadOption(
                     f"the table {self._path} is written by another query, {owner[:60]}",
                     hint="go on with that one's checkpoint, or write to another folder",
                 )
-            return
-        out = self._files.create(file, False)
-        out.write(bytearray(query.encode()))
-        out.close()
-
-    def _at(self, name: str) -> Any:
-        return self._hadoop.Path(f"{self._path}/{name}" if name else self._path)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from landbridge.core.lake import MESSAGES, REJECTS, Overtaken, Record, ends_of
 from landbridge.core.planning import to_json
 from landbridge.errors import AlreadyArchived, BadOption, BusError, StoreBusy
-from landbridge.pipeline.lake import CHECKPOINTS, COLUMNS, Lake, micros
+from landbridge.pipeline.failure import with_hint
+from landbridge.pipeline.lake import CHECKPOINTS, Lake, columns, micros
 from landbridge.pipeline.options import EARLIEST, LATEST, read_options
+from landbridge.pipeline.running import query_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +53,7 @@ def transform(frame: DataFrame, payload: Payload = "auto") -> DataFrame:
 
     variant = "cast(null as variant)" if payload == "binary" else PARSED
     rows = frame.withColumns({"date": F.expr(DAY), "json": F.expr(variant)})
-    return rows.select("topic", "date", *_names(MESSAGES))
+    return rows.select("topic", "date", *columns(MESSAGES))
 
 
 def rejected(rows: DataFrame) -> DataFrame:
@@ -59,11 +61,7 @@ def rejected(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     named = rows.where("json is null").withColumn("reason", F.expr(REASON))
-    return named.select("topic", "date", *_names(REJECTS))
-
-
-def _names(table: str) -> list[str]:
-    return [column.split()[0] for column in COLUMNS[table].split(", ")]
+    return named.select("topic", "date", *columns(REJECTS))
 
 
 @dataclass(frozen=True)
@@ -152,21 +150,13 @@ class Archive:
 
 
 def _told(into: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """Spark passes errors on as text, and the hint is to be in it."""
-
     def each(frame: DataFrame, batch: int) -> None:
         try:
             into(frame, batch)
         except BusError as error:
-            error.add_note(f"hint: {error.hint}")
-            raise
+            raise with_hint(error) from None
 
     return each
-
-
-def query_of(frame: DataFrame) -> str:
-    """The id of the query that a micro-batch is of. It is the checkpoint's."""
-    return str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 class Batches:

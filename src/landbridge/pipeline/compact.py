@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.core.lake import DataFile, Overtaken, Part, Record, file_count, to_compact
 from landbridge.errors import BadOption, LakeDamaged
-from landbridge.pipeline.lake import COLUMNS, STAGING, Lake, micros
+from landbridge.pipeline.lake import STAGING, Lake, columns, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +99,7 @@ def forget(lake: Lake) -> None:
 def _rewrite(lake: Lake, part: Part, files: Sequence[DataFile], target: int) -> Sequence[DataFile] | None:
     """The new files; None if somebody else has changed the old ones meanwhile."""
     attempt = lake.attempt("compact")
-    rows = lake.frame(files, part.table).select(*[c.split()[0] for c in COLUMNS[part.table].split(", ")])
+    rows = lake.frame(files, part.table).select(*columns(part.table))
     _sorted(rows, file_count(files, target)).write.parquet(f"{attempt.url}/{part.folder}")
     places = attempt.staged()
     added = lake.describe(places)

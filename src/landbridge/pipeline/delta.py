@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from landbridge.core.lake import MESSAGES, REJECTS
 from landbridge.errors import BadOption
-from landbridge.pipeline.archive import Payload, query_of, rejected, transform
+from landbridge.pipeline.archive import Payload, rejected, transform
+from landbridge.pipeline.running import query_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -52,6 +52,12 @@ _DATA = (
 #: Columns inside of the files, by table. Topic and date are in the names of the folders.
 COLUMNS = {MESSAGES: f"{_DATA}, json variant", REJECTS: f"{_DATA}, reason string"}
 
+
+def columns(table: str) -> list[str]:
+    """The names of a table's columns, without those of its folders."""
+    return [column.split()[0] for column in COLUMNS[table].split(", ")]
+
+
 #: How often to look again when files of the commits vanish between the listing and the reading, because
 #: somebody has just written a newer state down.
 LOOKS = 10
@@ -142,8 +148,7 @@ class Lake:
         if not names:
             return self._spark.createDataFrame([], schema)
         reader = self._spark.read.schema(schema).option("basePath", f"{self.url}/{table}")
-        columns = [column.split()[0] for column in schema.split(", ")]
-        return reader.parquet(*names).select(*columns)
+        return reader.parquet(*names).select("topic", "date", *columns(table))
 
     def snapshot(self) -> Snapshot:
         state = self.state()

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from landbridge.core.sequencer import SECOND, Sequencer, SequencerState
 from landbridge.errors import BadOption, SequenceGap
+from landbridge.pipeline.failure import with_hint
 from landbridge.pipeline.packs import pack, unpack
 from landbridge.pipeline.policy import Policy
 
@@ -72,7 +73,7 @@ class Shard:
         shards = self._positions.shards
         self._positions = _decode(positions)
         if self._positions.shards != shards:
-            raise _noted(
+            raise with_hint(
                 BadOption(
                     f"the checkpoint is of a job with shards={self._positions.shards}, not {shards}",
                     hint="give the same number, or another checkpoint",
@@ -137,7 +138,7 @@ class _Work:
         #: How many rows of the table have waited since before; the new ones are behind them.
         self.before = 0 if held is None else held.num_rows
         if held is not None and held.schema != rows.schema:
-            raise _noted(
+            raise with_hint(
                 BadOption(
                     f"{self.before} rows wait that have other columns than those that come now",
                     hint="go back to the columns of before until nothing waits, or take another checkpoint",
@@ -175,7 +176,7 @@ class _Work:
             released = sequencer.offer(self._now, numbers, cast("list[bytes]", places))
         except SequenceGap as error:
             named = SequenceGap(f"source {_shown(source)}: {error}", hint=_ROOM)
-            raise _noted(named) from None
+            raise with_hint(named) from None
         self._close(sequencer, known, at, skipped, cast("list[int]", released))
         if sequencer.late != late:
             self._sort_out(sequencer, known, places)
@@ -280,8 +281,3 @@ def _marked(rows: pa.Table, *, late: bool) -> pa.Table:
 
 def _shown(source: bytes) -> str:
     return repr(source.decode(errors="replace")[:64])
-
-
-def _noted(error: Any) -> Any:
-    error.add_note(f"hint: {error.hint}")  # Spark passes errors on as text
-    return error

@@ -19,6 +19,7 @@ from landbridge.core.names import matches
 from landbridge.core.planning import Span, admit, backlog, from_json, plan, to_json
 from landbridge.errors import BadOption, OffsetGone
 from landbridge.pipeline.access import Access, answer
+from landbridge.pipeline.failure import with_hint
 from landbridge.pipeline.options import EARLIEST, LATEST, Bound, ReadOptions
 
 if TYPE_CHECKING:
@@ -156,12 +157,8 @@ def fetch(bus: Bus, span: Span, *, fail_on_data_loss: bool) -> Iterator[FetchedB
 
 
 def data_lost(topic: str, what: str) -> OffsetGone:
-    error = OffsetGone(
-        f"the topic {topic}: {what}",
-        hint="retention removed it, or the topic was made anew; failOnDataLoss=false goes on with the rest",
-    )
-    error.add_note(f"hint: {error.hint}")  # Spark passes errors on as text
-    return error
+    hint = "retention removed it, or the topic was made anew; failOnDataLoss=false goes on with the rest"
+    return with_hint(OffsetGone(f"the topic {topic}: {what}", hint=hint))
 
 
 class BatchReader(Reading, DataSourceReader):

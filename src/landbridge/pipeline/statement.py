@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.errors import BadStatement, BusError
+from landbridge.pipeline.failure import meaning
 from landbridge.pipeline.need import items, kind
-from landbridge.pipeline.running import meaning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,11 +11,10 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.core.names import check_name
-from landbridge.core.wording import counted
+from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import BadOption, BusError, OffsetGone, UnknownTopic
 from landbridge.pipeline.access import Access
 from landbridge.pipeline.archive import PARSED
@@ -45,8 +44,6 @@ COLUMNS = {
 #: terminal took a message, and ``timestamp`` is when its producer published it.
 CLOCKS_APART = 86_400_000_000
 DAY = 86_400_000_000
-#: How alike the names of two topics are, 0 to 1.
-ALIKE = 0.7
 
 _SHOW = re.compile(r"\s*show\s+(topics|tables|views)\s*;?\s*", re.IGNORECASE)
 
@@ -250,8 +247,7 @@ class Views:
 
     @staticmethod
     def _unknown(topic: str, others: list[str], what: str) -> UnknownTopic:
-        near = get_close_matches(topic, others, n=1, cutoff=ALIKE)
-        return UnknownTopic(what, hint=f"did you mean {near[0]}?" if near else "see SHOW TOPICS")
+        return UnknownTopic(what, hint=did_you_mean(topic, others, "see SHOW TOPICS"))
 
     def _from_log(self, topic: str, span: Span, need: Need) -> DataFrame:
         from pyspark.sql import functions as F
