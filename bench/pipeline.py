@@ -18,7 +18,7 @@ from bench import report, roles
 from bench.scenarios import Row
 from bench.sequencing import sequencing
 from landbridge.pipeline import Place, Trigger, run, session
-from landbridge.pipeline.archive import Archive
+from landbridge.pipeline.lake.archive import Archive
 
 ROWS = 5_000_000
 #: Times as many rows, for how the figures grow.

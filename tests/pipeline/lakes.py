@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow.dataset
 
-from landbridge.pipeline.archive import Batches, Payload
-from landbridge.pipeline.lake import COMMITS, STAGING, Lake
+from landbridge.pipeline.lake.archive import Batches, Payload
+from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake
 
 
 def committed(lake: Lake) -> list[int]:

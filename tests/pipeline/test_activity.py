@@ -16,9 +16,18 @@ import pytest
 
 from landbridge.core import latency, status
 from landbridge.errors import BadOption
-from landbridge.pipeline.activity import Activity, transform
-from landbridge.pipeline.activity_table import ActivityTable, Part
-from landbridge.pipeline.minutes import BYTES, COUNTS, EVENTS, HISTOGRAMS, KEYS, MESSAGES, figures, merged
+from landbridge.pipeline.activity.activity import Activity, transform
+from landbridge.pipeline.activity.minutes import (
+    BYTES,
+    COUNTS,
+    EVENTS,
+    HISTOGRAMS,
+    KEYS,
+    MESSAGES,
+    figures,
+    merged,
+)
+from landbridge.pipeline.activity.table import ActivityTable, Part
 from landbridge.pipeline.running import Place, Trigger, run
 from tests.pipeline.busy import keep_busy
 from tests.pipeline.site import Site
@@ -119,7 +128,7 @@ def test_rows_are_those_of_the_oracle_however_the_log_was_cut(spark: Any) -> Non
 def test_a_micro_batch_counts_once_and_folders_stay_few(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landbridge.pipeline.activity_table.SPANS", (2,))
+    monkeypatch.setattr("landbridge.pipeline.activity.table.SPANS", (2,))
     table = ActivityTable(spark, str(tmp_path / "table"))
     with pytest.raises(BadOption, match="no table of activity"):
         table.read()

@@ -12,9 +12,9 @@ import pytest
 
 from landbridge.core.lake import STATE_EVERY, Listing, Record
 from landbridge.errors import AlreadyArchived, BadOption, OffsetGone, StoreBusy, UnknownTopic
-from landbridge.pipeline.archive import Archive
 from landbridge.pipeline.files import Files, HadoopFiles, LocalFiles
-from landbridge.pipeline.lake import COMMITS, STAGING, Lake, micros
+from landbridge.pipeline.lake.archive import Archive
+from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake, micros
 from landbridge.pipeline.running import Outcome, Place, Trigger, run
 from tests.pipeline.lakes import Died, Dying, committed, found, messages, stages, take
 from tests.pipeline.site import Site

@@ -11,8 +11,8 @@ import pytest
 
 from landbridge.core.lake import Record
 from landbridge.errors import BadOption, LakeDamaged
-from landbridge.pipeline.compact import compact
-from landbridge.pipeline.lake import STAGING, Lake
+from landbridge.pipeline.lake.compact import compact
+from landbridge.pipeline.lake.lake import STAGING, Lake
 from tests.pipeline.lakes import Died, Dying, committed, found, messages, stages, take
 
 

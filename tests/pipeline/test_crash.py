@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from landbridge.pipeline.compact import compact
-from landbridge.pipeline.lake import COMMITS, STAGING, Lake
+from landbridge.pipeline.lake.compact import compact
+from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake
 from tests.pipeline.lakes import committed, found, stages
 from tests.pipeline.site import Site
 

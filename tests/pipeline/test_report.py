@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from landbridge.core import latency
-from landbridge.pipeline.minutes import COUNTS, HISTOGRAMS
-from landbridge.pipeline.report import MOST_STEPS, SECOND, Report, step_for, summarise
-from landbridge.pipeline.report_page import page
+from landbridge.pipeline.activity.minutes import COUNTS, HISTOGRAMS
+from landbridge.pipeline.activity.page import page
+from landbridge.pipeline.activity.report import MOST_STEPS, SECOND, Report, step_for, summarise
 from tests.pipeline.busy import keep_busy
 from tests.pipeline.site import Site
 

@@ -15,12 +15,12 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 import landbridge.sync
 from landbridge.errors import BadName, BadOption, SequenceGap
-from landbridge.pipeline.notifications import Events
-from landbridge.pipeline.packs import pack, unpack
-from landbridge.pipeline.policy import Policy
 from landbridge.pipeline.running import Place, Trigger, run
-from landbridge.pipeline.sequence import Numbering, Sequence, read_lines, stateful, transform
-from landbridge.pipeline.sequencing import MEANINGLESS, Dispatching, Sequencing
+from landbridge.pipeline.sequence.notifications import Events
+from landbridge.pipeline.sequence.packs import pack, unpack
+from landbridge.pipeline.sequence.policy import Policy
+from landbridge.pipeline.sequence.sequence import Numbering, Sequence, read_lines, stateful, transform
+from landbridge.pipeline.sequence.sequencing import MEANINGLESS, Dispatching, Sequencing
 from tests.events import oracle, random_lines, shuffled
 from tests.pipeline.site import Site
 from tests.pipeline.test_shard import rows, values

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from landbridge.core.sequencer import SECOND
 from landbridge.errors import BadOption, SequenceGap
-from landbridge.pipeline.audience import Audience
-from landbridge.pipeline.packs import Packing, Unpacking, pack, packs, unpack
-from landbridge.pipeline.policy import Policy
-from landbridge.pipeline.shard import GIVEN_UP, Shard
+from landbridge.pipeline.sequence.audience import Audience
+from landbridge.pipeline.sequence.packs import Packing, Unpacking, pack, packs, unpack
+from landbridge.pipeline.sequence.policy import Policy
+from landbridge.pipeline.sequence.shard import GIVEN_UP, Shard
 from tests.events import oracle, random_lines, shuffled
 
 SCHEMA = pa.schema(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from landbridge.errors import BadOption, BadStatement, BusError, OffsetGone, UnknownTopic
-from landbridge.pipeline.archive import Archive
-from landbridge.pipeline.need import ALL, Need
+from landbridge.pipeline.lake.archive import Archive
 from landbridge.pipeline.running import Place, Trigger, run
-from landbridge.pipeline.statement import Relation, Rewritten, Statement, View
-from landbridge.pipeline.views import CLOCKS_APART, Views
+from landbridge.pipeline.sql.need import ALL, Need
+from landbridge.pipeline.sql.statement import Relation, Rewritten, Statement, View
+from landbridge.pipeline.sql.views import CLOCKS_APART, Views
 from landbridge.terminal.server import Terminal
 from tests.pipeline.site import Site
 from tests.pipeline.test_source import trim

@@ -78,7 +78,7 @@ class Tables:
         return str(self._folder / "lake")
 
     def _archive(self, spark: Any) -> None:
-        from landbridge.pipeline.archive import Archive
+        from landbridge.pipeline.lake.archive import Archive
         from landbridge.pipeline.running import Place, Trigger, run
 
         job = Archive(self._lake, topics=("orders",))
@@ -87,7 +87,7 @@ class Tables:
         self._check(done.rows == self._sent, "every message that was sent is in the archive, once")
 
     def _ask(self, spark: Any) -> list[Any]:
-        from landbridge.pipeline.views import Views
+        from landbridge.pipeline.sql.views import Views
 
         rows: list[Any] = Views(spark, where=self._where, lake=self._lake).sql(QUERY).collect()
         numbers = sum(row.numbers for row in rows)
@@ -96,9 +96,9 @@ class Tables:
 
     def _report(self, spark: Any) -> Path:
         from landbridge.core.status import TOPIC
-        from landbridge.pipeline.activity import transform
-        from landbridge.pipeline.report import compile_report
-        from landbridge.pipeline.report_page import page
+        from landbridge.pipeline.activity.activity import transform
+        from landbridge.pipeline.activity.page import page
+        from landbridge.pipeline.activity.report import compile_report
         from landbridge.pipeline.running import Place
 
         now = time.time_ns() // 1000

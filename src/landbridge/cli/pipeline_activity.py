@@ -45,7 +45,7 @@ def activity(
       landbridge pipeline run activity --to activity --once
       landbridge pipeline run activity --to-topic activity --every 10s
     """
-    from landbridge.pipeline.activity import Activity
+    from landbridge.pipeline.activity.activity import Activity
 
     if every is None:
         every = 0.0 if once else 60.0

@@ -68,7 +68,7 @@ def archive(
       landbridge pipeline run archive --pattern 'shop.#' --lake hdfs://host/lake --payload json
       landbridge pipeline run archive orders --lake lake --once --json
     """
-    from landbridge.pipeline.archive import Archive
+    from landbridge.pipeline.lake.archive import Archive
 
     job = Archive(
         lake, tuple(topic or ()), pattern,

@@ -64,9 +64,9 @@ def compact(
         except ValueError:
             raise typer.BadParameter(f"{before!r} is not a date such as 2026-01-31") from None
     with spark_session(master, conf) as spark:
-        from landbridge.pipeline.compact import compact as act
         from landbridge.pipeline.failure import failure
-        from landbridge.pipeline.lake import Lake
+        from landbridge.pipeline.lake.compact import compact as act
+        from landbridge.pipeline.lake.lake import Lake
 
         try:
             done = act(Lake(spark, lake), target=target_size, topic=topic, before=before, dry_run=dry_run)

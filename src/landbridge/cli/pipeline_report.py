@@ -18,7 +18,7 @@ from landbridge.errors import BadRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from landbridge.pipeline.report import Report
+    from landbridge.pipeline.activity.report import Report
 
 SECOND = 1_000_000
 
@@ -79,9 +79,9 @@ def report(
     begin = None if since is None else now - int(since * SECOND)
     lags = _lags(context) if source is None else {}
     with spark_session(master, conf) as spark:
+        from landbridge.pipeline.activity.page import page
+        from landbridge.pipeline.activity.report import compile_report
         from landbridge.pipeline.failure import failure
-        from landbridge.pipeline.report import compile_report
-        from landbridge.pipeline.report_page import page
 
         with progress("reading the status log" if source is None else f"reading {source}"):
             try:
@@ -104,8 +104,8 @@ def _lags(context: str | None) -> dict[tuple[str, str], int]:
 
 def _minutes(spark: SparkSession, source: str | None, context: str | None, begin: int | None) -> DataFrame:
     from landbridge.core.status import TOPIC
-    from landbridge.pipeline.activity import transform
-    from landbridge.pipeline.activity_table import ActivityTable
+    from landbridge.pipeline.activity.activity import transform
+    from landbridge.pipeline.activity.table import ActivityTable
     from landbridge.pipeline.running import Place
 
     if source is not None:

@@ -10,9 +10,9 @@ from landbridge.cli import units
 from landbridge.cli.options import ContextName, Json
 from landbridge.cli.pipeline_options import Checkpoint, Conf, Every, Master, Once, run_stream
 from landbridge.core import sequencer
-from landbridge.pipeline import policy
-from landbridge.pipeline.notifications import Events
-from landbridge.pipeline.sequence import AT_MOST, SHARDS, Numbering, Sequence
+from landbridge.pipeline.sequence import policy
+from landbridge.pipeline.sequence.notifications import Events
+from landbridge.pipeline.sequence.sequence import AT_MOST, SHARDS, Numbering, Sequence
 
 From = Annotated[
     str,

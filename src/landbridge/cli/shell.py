@@ -79,7 +79,7 @@ def shell(
 
 
 def _tables(spark: SparkSession, context: str | None, lake: str | None, allow_gaps: bool) -> dict[str, Any]:
-    from landbridge.pipeline.views import Views
+    from landbridge.pipeline.sql.views import Views
 
     views = Views(spark, where=where(context), lake=lake, allow_gaps=allow_gaps, tell=output.notice)
     return {

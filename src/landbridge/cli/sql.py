@@ -82,7 +82,7 @@ def sql(
         ask(context, "terminal.info")  # a terminal that isn't there is told at once, not after Spark's start
     with spark_session(master, conf) as spark:
         from landbridge.cli import rows
-        from landbridge.pipeline.views import Views
+        from landbridge.pipeline.sql.views import Views
 
         views = Views(
             spark, where=where(context), lake=lake, allow_gaps=allow_gaps, tell=output.notice

@@ -1,4 +1,4 @@
-"""What a lake is: which of its files count. Decisions only; ``pipeline/lake.py`` has the disk (ADR-13).
+"""What a lake is: which of its files count. Decisions only; ``pipeline/lake/lake.py`` has the disk (ADR-13).
 
 A lake is a list of commit records, numbered from 0 without a gap. The state is what they add up to. Whoever
 wants to commit builds a record on the state that it knows and creates the next number; if another was faster,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from landbridge.core.names import check_name
 from landbridge.errors import BadOption, BadStatement
 from landbridge.pipeline.access import Access
-from landbridge.pipeline.need import Need
 from landbridge.pipeline.running import Place
-from landbridge.pipeline.statement import Rewritten, refusal
-from landbridge.pipeline.views import COLUMNS, Views
+from landbridge.pipeline.sql.need import Need
+from landbridge.pipeline.sql.statement import Rewritten, refusal
+from landbridge.pipeline.sql.views import COLUMNS, Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from landbridge.core.events import END_OF_NUMBERS, parse
 from landbridge.core.names import check_name
 from landbridge.errors import BadOption
-from landbridge.pipeline.policy import Policy
+from landbridge.pipeline.sequence.policy import Policy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +143,7 @@ def transform(
     with the same number counts. Needs the settings ``STATE``."""
     from pyspark.sql import functions as F
 
-    from landbridge.pipeline.packs import SHARD
+    from landbridge.pipeline.sequence.packs import SHARD
 
     policy = policy or Policy()
     policy.check()
@@ -162,8 +162,8 @@ def transform(
 def _through_shards(sharded: DataFrame, policy: Policy, shards: int, *, lines: bool) -> DataFrame:
     from pyspark.sql.types import BooleanType, StructField, StructType
 
-    from landbridge.pipeline.packs import SHARD
-    from landbridge.pipeline.sequencing import Sequencing
+    from landbridge.pipeline.sequence.packs import SHARD
+    from landbridge.pipeline.sequence.sequencing import Sequencing
 
     kept = [field for field in sharded.schema.fields if field.name != SHARD]
     given = StructType([*kept, StructField("late", BooleanType())])
@@ -174,7 +174,7 @@ def through(
     sharded: DataFrame, processor: StatefulProcessor, given: StructType | str, policy: Policy, *, lines: bool
 ) -> DataFrame:
     """Rows with a column ``shard`` through a processor of packs, whose rows have the schema ``given``."""
-    from landbridge.pipeline.packs import PACKED, PACKS, SHARD, Packing, Unpacking
+    from landbridge.pipeline.sequence.packs import PACKED, PACKS, SHARD, Packing, Unpacking
 
     packed = sharded.mapInArrow(Packing(read_lines if lines else None), PACKED)
     ordered = packed.groupBy(SHARD).transformWithStateInPandas(processor, PACKS, "append", time_mode(policy))

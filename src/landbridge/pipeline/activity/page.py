@@ -11,8 +11,8 @@ from html import escape
 from importlib.resources import files
 
 from landbridge.core.wording import counted
-from landbridge.pipeline.plot import COLOURS, Frame, Series, bars, lines, meter, sparkline, text
-from landbridge.pipeline.report import SECOND, Report
+from landbridge.pipeline.activity.plot import COLOURS, Frame, Series, bars, lines, meter, sparkline, text
+from landbridge.pipeline.activity.report import SECOND, Report
 
 #: Topics that have a colour of their own in a plot; the others are one.
 NAMED = COLOURS - 1
@@ -44,7 +44,7 @@ def page(report: Report, *, source: str, made_at: int) -> str:
             "Nothing was published or delivered in this time, or the status log is below its level batches."
         )
         sections.insert(1, f'<p class="empty">{note}</p>')
-    style = files("landbridge.pipeline").joinpath("report.css").read_text()
+    style = files("landbridge.pipeline.activity").joinpath("report.css").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

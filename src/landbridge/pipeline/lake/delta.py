@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from landbridge.core.lake import MESSAGES, REJECTS
 from landbridge.errors import BadOption
-from landbridge.pipeline.archive import Payload, rejected, transform
+from landbridge.pipeline.lake.archive import Payload, rejected, transform
 from landbridge.pipeline.running import query_of
 
 if TYPE_CHECKING:

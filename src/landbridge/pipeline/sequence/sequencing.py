@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from landbridge.pipeline.audience import Audience
-from landbridge.pipeline.packs import OUT, packs, unpack
-from landbridge.pipeline.policy import Policy
-from landbridge.pipeline.shard import Shard
+from landbridge.pipeline.sequence.audience import Audience
+from landbridge.pipeline.sequence.packs import OUT, packs, unpack
+from landbridge.pipeline.sequence.policy import Policy
+from landbridge.pipeline.sequence.shard import Shard
 from landbridge.pipeline.source import freeze
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.errors import BadStatement, BusError
 from landbridge.pipeline.failure import meaning
-from landbridge.pipeline.need import items, kind
+from landbridge.pipeline.sql.need import items, kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from landbridge.core.sequencer import SECOND, Sequencer, SequencerState
 from landbridge.errors import BadOption, SequenceGap
 from landbridge.pipeline.failure import with_hint
-from landbridge.pipeline.packs import pack, unpack
-from landbridge.pipeline.policy import Policy
+from landbridge.pipeline.sequence.packs import pack, unpack
+from landbridge.pipeline.sequence.policy import Policy
 
 #: Columns of the rows that a shard takes: bytes, a number, and why it has none (null where it has).
 SOURCE, SEQUENCE, REASON = "source", "sequence", "reason"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from landbridge.core.events import valid_id
 from landbridge.core.sequencer import HOLD
 from landbridge.errors import BadOption
-from landbridge.pipeline.policy import Policy
-from landbridge.pipeline.sequence import (
+from landbridge.pipeline.sequence.policy import Policy
+from landbridge.pipeline.sequence.sequence import (
     AT_MOST,
     check_flow,
     messages,
@@ -40,8 +40,8 @@ def notifications(frame: DataFrame, policy: Policy | None = None, users: Iterabl
     All events are one sequence, whatever their keys: one task does the work. Needs the settings ``STATE``."""
     from pyspark.sql import functions as F
 
-    from landbridge.pipeline.packs import SHARD
-    from landbridge.pipeline.sequencing import Dispatching
+    from landbridge.pipeline.sequence.packs import SHARD
+    from landbridge.pipeline.sequence.sequencing import Dispatching
 
     policy = policy or Policy(hold=HOLD)
     policy.check()

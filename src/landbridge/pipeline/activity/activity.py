@@ -1,8 +1,8 @@
 """The job ``activity``: from the status log to figures of every minute.
 
 A row of a micro-batch is a part of its minute; rows of the same minute are put together when they are read
-(landbridge.pipeline.minutes). So nothing is kept between micro-batches, a row is there at once, and an event
-that comes late adds to its minute like any other.
+(``minutes.py``). So nothing is kept between micro-batches, a row is there at once, and an event that comes
+late adds to its minute like any other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from landbridge.core.names import check_name
 from landbridge.core.status import TOPIC
 from landbridge.errors import BadName, BadOption
-from landbridge.pipeline.activity_table import ActivityTable
-from landbridge.pipeline.minutes import BYTES, EVENTS, FAILURES, HISTOGRAMS, MESSAGES, merged
+from landbridge.pipeline.activity.minutes import BYTES, EVENTS, FAILURES, HISTOGRAMS, MESSAGES, merged
+from landbridge.pipeline.activity.table import ActivityTable
 from landbridge.pipeline.running import Place, query_of
 
 if TYPE_CHECKING:

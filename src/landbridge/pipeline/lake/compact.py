@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.core.lake import DataFile, Overtaken, Part, Record, file_count, to_compact
 from landbridge.errors import BadOption, LakeDamaged
-from landbridge.pipeline.lake import STAGING, Lake, columns, micros
+from landbridge.pipeline.lake.lake import STAGING, Lake, columns, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

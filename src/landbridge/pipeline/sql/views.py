@@ -17,15 +17,15 @@ from landbridge.core.names import check_name
 from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import BadOption, BusError, OffsetGone, UnknownTopic
 from landbridge.pipeline.access import Access
-from landbridge.pipeline.archive import PARSED
-from landbridge.pipeline.need import ALL, Need, needs
-from landbridge.pipeline.statement import Rewritten, Statement, View, refusal
+from landbridge.pipeline.lake.archive import PARSED
+from landbridge.pipeline.sql.need import ALL, Need, needs
+from landbridge.pipeline.sql.statement import Rewritten, Statement, View, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from landbridge.core.lake import DataFile, State
-    from landbridge.pipeline.lake import Lake
+    from landbridge.pipeline.lake.lake import Lake
 
 #: In the order of ``SELECT *``. All but ``json`` are those of ``format("landbridge")``.
 COLUMNS = {
@@ -80,7 +80,7 @@ class Views:
         self._tell = tell or (lambda text: None)
         self._lake: Lake | None = None
         if lake is not None:
-            from landbridge.pipeline.lake import Lake
+            from landbridge.pipeline.lake.lake import Lake
 
             self._lake = Lake(spark, lake)
         #: Views that were made, for names that no other statement has.

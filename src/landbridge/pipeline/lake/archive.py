@@ -16,7 +16,7 @@ from landbridge.core.lake import MESSAGES, REJECTS, Overtaken, Record, ends_of
 from landbridge.core.planning import to_json
 from landbridge.errors import AlreadyArchived, BadOption, BusError, StoreBusy
 from landbridge.pipeline.failure import with_hint
-from landbridge.pipeline.lake import CHECKPOINTS, Lake, columns, micros
+from landbridge.pipeline.lake.lake import CHECKPOINTS, Lake, columns, micros
 from landbridge.pipeline.options import EARLIEST, LATEST, read_options
 from landbridge.pipeline.running import query_of
 
@@ -122,7 +122,7 @@ class Archive:
         options = self._options()
         into: Callable[[DataFrame, int], None]
         if self.delta:
-            from landbridge.pipeline.delta import DeltaLake
+            from landbridge.pipeline.lake.delta import DeltaLake
 
             into = DeltaLake(self.lake, self.payload).take
         else:

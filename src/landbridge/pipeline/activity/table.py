@@ -15,8 +15,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.errors import BadOption
+from landbridge.pipeline.activity.minutes import merged
 from landbridge.pipeline.files import files_at
-from landbridge.pipeline.minutes import merged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from landbridge.core.latency import Histogram, add, percentiles
-from landbridge.pipeline.minutes import COUNTS, HISTOGRAMS, PERCENTILES, merged
+from landbridge.pipeline.activity.minutes import COUNTS, HISTOGRAMS, PERCENTILES, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

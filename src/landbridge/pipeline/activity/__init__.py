@@ -1,0 +1,1 @@
+"""What goes on: the status log as figures per minute, and as a page."""

@@ -1,0 +1,1 @@
+"""Topics and their archive as tables of SQL."""
