@@ -13,7 +13,7 @@ from landbridge.client.fetch import FetchedBatch
 from landbridge.core.batch import Batch, build, encode_headers
 from landbridge.errors import BadOption
 from landbridge.pipeline import columns
-from landbridge.pipeline.columns import Columns, batches, check_read_schema, check_write_schema, joined
+from landbridge.pipeline.columns import Columns, batches, check_read_schema, check_write_schema, runs
 
 ID = bytes(range(16))
 _bytes = st.binary(max_size=12)
@@ -54,7 +54,7 @@ def test_rows_are_the_messages(messages: list[tuple[bytes, bytes, int, int]], da
     batch = whole.slice(lo, hi)
     if data.draw(st.booleans()):  # a slice that has been on the wire: its ends don't start at 0
         batch = Batch.decode(batch.encode())
-    rows = Columns(EVERYTHING).rows("orders", FetchedBatch(100 + lo, "ter_a", batch))
+    rows = Columns(EVERYTHING).rows("orders", [FetchedBatch(100 + lo, "ter_a", batch)])
     rows.validate(full=True)
     assert rows.schema.names == list(columns.COLUMNS)
     assert rows.column("value").to_pylist() == payloads[lo:hi]
@@ -70,7 +70,7 @@ def test_rows_are_the_messages(messages: list[tuple[bytes, bytes, int, int]], da
 
 def test_defaults_cost_no_column_and_read_as_null() -> None:
     batch = Batch.decode(build([b"a", b"b"], id=ID, time=1_800_000_000_000_000))
-    rows = Columns(EVERYTHING).rows("orders", FetchedBatch(0, "", batch))
+    rows = Columns(EVERYTHING).rows("orders", [FetchedBatch(0, "", batch)])
     assert rows.column("key").to_pylist() == rows.column("headers").to_pylist() == [None, None]
     assert rows.column("origin").to_pylist() == [None, None]
     assert rows.column("timestamp")[1].value == 1_800_000_000_000_000
@@ -79,7 +79,7 @@ def test_defaults_cost_no_column_and_read_as_null() -> None:
 def test_headers_are_bytes_under_names() -> None:
     given = encode_headers({"text": "é", "raw": b"\0", "number": 3, "truth": True, "half": 0.5})
     batch = Batch.decode(build([b"a", b"b"], id=ID, time=1, headers=[given, b""]))
-    rows = Columns(EVERYTHING).rows("orders", FetchedBatch(0, "", batch))
+    rows = Columns(EVERYTHING).rows("orders", [FetchedBatch(0, "", batch)])
     first, second = rows.column("headers").to_pylist()
     assert {each["key"]: each["value"] for each in first} == {
         "text": "é".encode(),
@@ -92,17 +92,47 @@ def test_headers_are_bytes_under_names() -> None:
 
 
 def test_small_batches_are_joined_and_large_ones_left() -> None:
-    schema = field_struct(("value", "binary"), ("offset", "bigint"))
-    made = Columns(schema)
     sizes = [1, 2, 3, columns.ROWS, 5]
     source, first = [], 0
     for size in sizes:
-        batch = Batch.decode(build([b"x"] * size, id=ID, time=1))
-        source.append(made.rows("orders", FetchedBatch(first, "", batch)))
+        source.append(FetchedBatch(first, "", Batch.decode(build([b"x"] * size, id=ID, time=1))))
         first += size
-    together = list(joined(iter(source)))
-    assert [len(each) for each in together] == [6, columns.ROWS, 5]
-    assert [n for each in together for n in each.column("offset").to_pylist()] == list(range(first))
+    together = list(runs(iter(source)))
+    assert [[len(each.batch) for each in run] for run in together] == [[1, 2, 3], [columns.ROWS], [5]]
+    assert [each for run in together for each in run] == source
+
+
+_column = st.none() | st.lists(_bytes, min_size=3, max_size=3)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            _column,
+            st.none() | st.lists(st.integers(0, 1 << 50), min_size=3, max_size=3),
+            st.booleans(),
+            st.integers(0, 2),
+            st.sampled_from(["", "ter_a"]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_run_is_its_batches_one_after_the_other(parts: list[tuple[Any, Any, bool, int, str]]) -> None:
+    run, first = [], 0
+    for keys, times, special, gap, origin in parts:
+        more: dict[str, Any] = (
+            {"headers": [encode_headers({"a": 1}), b"", b""], "priorities": [3, 0, 9]} if special else {}
+        )
+        batch = Batch.decode(build([b"a", b"", b"ccc"], id=ID, time=first, keys=keys, times=times, **more))
+        first += gap  # where retention took something, and that is no failure
+        run.append(FetchedBatch(first, origin, batch))
+        first += 3
+    made = Columns(EVERYTHING)
+    expected = pa.concat_batches([made.rows("orders", [each]) for each in run])
+    rows = made.rows("orders", run)
+    rows.validate(full=True)
+    assert rows.equals(expected)
 
 
 _cell = st.none() | _bytes

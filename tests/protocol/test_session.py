@@ -18,6 +18,7 @@ from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import (
     DEFAULT_MAX_FRAME,
+    LARGE,
     MAX_FRAME_BEFORE_HELLO,
     MAX_HEAD,
     Role,
@@ -460,6 +461,47 @@ GARBAGE = [
     bytes(8),
     b"\xff" * 64,
 ]
+
+
+def read_in_place(session: Session, data: bytes, dice: random.Random) -> list[tuple[Frame, bytes]]:
+    """As a transport does it that writes into the room it is given."""
+    events: list[tuple[Frame, bytes]] = []
+    at = 0
+    while at < len(data):
+        room = session.room()
+        assert session.filling == (room is not None)
+        count = dice.randrange(1, (len(room) if room is not None else 5_000) + 1)
+        some = data[at : at + count]
+        at += len(some)
+        whole: bytes | bytearray | None = some
+        if room is not None:
+            room[: len(some)] = some
+            whole = session.filled(len(some))
+        if whole is not None:
+            events += [(frame, bytes(tail)) for frame, tail in session.receive_data(whole)]
+    return events
+
+
+@given(st.lists(st.sampled_from([0, 10, LARGE - 1, LARGE, 100_000]), max_size=6), st.integers(0, 1 << 30))
+def test_a_large_frame_is_read_to_where_it_stays(tails: list[int], seed: int) -> None:
+    dice = random.Random(seed)
+    sent = [
+        (frames.Publish(n, "orders", b"p" * 16, n + 1), dice.randbytes(size)) for n, size in enumerate(tails)
+    ]
+    data = b"".join(encoded(frame, tail) for frame, tail in sent)
+    session = opened(Role.TERMINAL)
+    assert read_in_place(session, data, dice) == sent
+    assert not session.filling
+    assert session.room() is None
+
+
+def test_what_is_left_of_a_large_frame_goes_with_the_connection() -> None:
+    session = opened(Role.TERMINAL)
+    session.receive_data(struct.pack("<II", LARGE, 10))
+    assert session.room() is not None
+    session.close()
+    assert not session.filling
+    assert session.room() is None
 
 
 @pytest.mark.parametrize("data", GARBAGE, ids=["http", "tls", "ssh", "redis", "zeros", "ones"])

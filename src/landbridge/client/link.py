@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from landbridge.client.context import Context, parse_url
+from landbridge.client.incoming import Incoming
 from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
 from landbridge.errors import (
@@ -33,11 +34,11 @@ HELLO_WITHIN = 10.0
 CLOSE_WITHIN = 2.0
 
 
-class Link(asyncio.Protocol):
+class Link(Incoming):
     def __init__(
         self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Link, BusError], None]
     ) -> None:
-        self._session = Session(Role.CLIENT)
+        super().__init__(Session(Role.CLIENT))
         #: Deliver, Lost and unasked Refused frames go there.
         self._deliver = deliver
         self._lost = lost
@@ -62,7 +63,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         error = self._closing or Disconnected(f"the connection was lost{f': {exc}' if exc else ''}")
         self._closing = error
-        self._session.close()
+        self.session.close()
         if not self._gone.done():
             self._gone.set_result(None)
         if not self.welcome.done():
@@ -76,9 +77,9 @@ class Link(asyncio.Protocol):
             answer(lost)
         self._lost(self, error)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         try:
-            events = self._session.receive_data(data)
+            events = self.session.receive_data(data)
         except BusError as error:
             self.close(error if self.welcome.done() else _stranger(error, data))
             return
@@ -90,7 +91,7 @@ class Link(asyncio.Protocol):
                 self.close(from_wire(frame.code, frame.message, frame.hint))
                 return
             elif isinstance(frame, frames.Welcome):
-                self._session.max_frame = max(frame.max_frame, self._session.max_frame)
+                self.session.max_frame = max(frame.max_frame, self.session.max_frame)
                 self.welcome.set_result(frame)
             else:
                 self._answered(frame, tail)
@@ -157,7 +158,7 @@ class Link(asyncio.Protocol):
                 await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
 
 
-def _stranger(error: BusError, data: bytes) -> BusError:
+def _stranger(error: BusError, data: bytes | bytearray) -> BusError:
     """What is wrong with a peer whose first bytes are not ours."""
     if isinstance(error, WrongVersion):
         return error

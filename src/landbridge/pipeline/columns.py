@@ -5,8 +5,8 @@ and for the ids of messages that were given none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,22 +20,26 @@ from landbridge.errors import BadOption
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: As Spark writes them down; the names of Kafka's.
+#: As Spark writes them down; the names of Kafka's. What a message always has is said to be there, which
+#: spares Spark a look for null per row and column.
 SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "timestampType int"
+    "key binary, value binary NOT NULL, topic string NOT NULL, partition int NOT NULL, "
+    "offset bigint NOT NULL, timestamp timestamp NOT NULL, timestampType int NOT NULL"
 )
 HEADERS = "headers array<struct<key:string,value:binary>>"
-METADATA = "id string, priority int, origin string"
+METADATA = "id string NOT NULL, priority int NOT NULL, origin string"
 
 #: In the column timestampType: the time is the producer's. 1, the time of the append, is never given.
 CREATE_TIME = 0
 #: Rows of a record batch, into which the small batches of a slow producer are joined.
-ROWS = 1 << 16
+ROWS = 1 << 14
 #: Bytes and rows at which a batch is cut on its way to the bus.
 CUT_BYTES, CUT_ROWS = 3 << 20, 1 << 16
 
 _headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+#: Batches of one topic, in order.
+Run: TypeAlias = Sequence[FetchedBatch]
 
 
 def schema(*, headers: bool, metadata: bool) -> str:
@@ -54,8 +58,10 @@ class Columns:
         #: Columns of one value, the longest that was needed; shorter ones are slices of it.
         self._constants: dict[tuple[str, Any], pa.Array] = {}
 
-    def rows(self, topic: str, fetched: FetchedBatch) -> pa.RecordBatch:
-        arrays = [make(topic, fetched) for make in self._makers]
+    def rows(self, topic: str, run: Run) -> pa.RecordBatch:
+        """Some batches of a topic as one."""
+        count = sum(len(each.batch) for each in run)
+        arrays = [make(topic, run, count) for make in self._makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _constant(self, value: Any, kind: pa.DataType, count: int) -> pa.Array:
@@ -65,57 +71,70 @@ class Columns:
             held = self._constants[key] = pa.repeat(pa.scalar(value, kind), max(count, ROWS))
         return held.slice(0, count)
 
-    def _value(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        return binary(fetched.batch, Column.PAYLOAD)
+    def _value(self, topic: str, run: Run, count: int) -> pa.Array:
+        return _concat([binary(each.batch, Column.PAYLOAD) for each in run])
 
-    def _key(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        if not fetched.batch.has(Column.KEY):
-            return self._constant(None, pa.binary(), len(fetched.batch))
-        return binary(fetched.batch, Column.KEY, nullable=True)
+    def _key(self, topic: str, run: Run, count: int) -> pa.Array:
+        if not any(each.batch.has(Column.KEY) for each in run):
+            return self._constant(None, pa.binary(), count)
+        return _concat([self._keys(each.batch) for each in run])
 
-    def _topic(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        return self._constant(topic, pa.string(), len(fetched.batch))
+    def _keys(self, batch: Batch) -> pa.Array:
+        if not batch.has(Column.KEY):
+            return self._constant(None, pa.binary(), len(batch))
+        return binary(batch, Column.KEY, nullable=True)
 
-    def _partition(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        return self._constant(0, pa.int32(), len(fetched.batch))
+    def _topic(self, topic: str, run: Run, count: int) -> pa.Array:
+        return self._constant(topic, pa.string(), count)
 
-    def _offset(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        return pa.array(np.arange(fetched.first, fetched.end, dtype=np.int64))
+    def _partition(self, topic: str, run: Run, count: int) -> pa.Array:
+        return self._constant(0, pa.int32(), count)
 
-    def _timestamp(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        batch = fetched.batch
-        times = batch.times()
-        micros = np.full(len(batch), batch.time, np.int64) if times is None else np.array(times, np.int64)
+    def _offset(self, topic: str, run: Run, count: int) -> pa.Array:
+        if run[-1].end - run[0].first == count:
+            return pa.array(np.arange(run[0].first, run[-1].end, dtype=np.int64))
+        return pa.array(np.concatenate([np.arange(each.first, each.end, dtype=np.int64) for each in run]))
+
+    def _timestamp(self, topic: str, run: Run, count: int) -> pa.Array:
+        micros = np.empty(count, np.int64)
+        at = 0
+        for each in run:
+            times = each.batch.times()
+            micros[at : at + len(each.batch)] = each.batch.time if times is None else np.array(times)
+            at += len(each.batch)
         return pa.array(micros).view(pa.timestamp("us", "UTC"))
 
-    def _timestampType(self, topic: str, fetched: FetchedBatch) -> pa.Array:  # noqa: N802 - the column's name
-        return self._constant(CREATE_TIME, pa.int32(), len(fetched.batch))
+    def _timestampType(self, topic: str, run: Run, count: int) -> pa.Array:  # noqa: N802 - the column's name
+        return self._constant(CREATE_TIME, pa.int32(), count)
 
-    def _headers(self, topic: str, fetched: FetchedBatch) -> pa.Array:
+    def _headers(self, topic: str, run: Run, count: int) -> pa.Array:
         kind = self.schema.field("headers").type
-        raw = fetched.batch.raw_headers()
-        if raw is None:
-            return self._constant(None, kind, len(fetched.batch))
-        rows = [
-            [{"key": name, "value": header_bytes(value)} for name, value in _headers(each).items()]
-            if each
-            else None
-            for each in raw
-        ]
+        rows: list[list[dict[str, Any]] | None] = []
+        for each in run:
+            raw = each.batch.raw_headers()
+            rows += [None] * len(each.batch) if raw is None else map(_header_rows, raw)
         return pa.array(rows, kind)
 
-    def _id(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        batch = fetched.batch
-        return pa.array([batch.id_of(index) for index in range(len(batch))], pa.string())
+    def _id(self, topic: str, run: Run, count: int) -> pa.Array:
+        return pa.array([each.batch.id_of(i) for each in run for i in range(len(each.batch))], pa.string())
 
-    def _priority(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        priorities = fetched.batch.priorities()
-        if priorities is None:
-            return self._constant(0, pa.int32(), len(fetched.batch))
-        return pa.array(np.frombuffer(priorities, np.uint8).astype(np.int32))
+    def _priority(self, topic: str, run: Run, count: int) -> pa.Array:
+        found = [each.batch.priorities() or bytes(len(each.batch)) for each in run]
+        return pa.array(np.frombuffer(b"".join(found), np.uint8).astype(np.int32))
 
-    def _origin(self, topic: str, fetched: FetchedBatch) -> pa.Array:
-        return self._constant(fetched.origin or None, pa.string(), len(fetched.batch))
+    def _origin(self, topic: str, run: Run, count: int) -> pa.Array:
+        parts = [self._constant(each.origin or None, pa.string(), len(each.batch)) for each in run]
+        return _concat(parts)
+
+
+def _header_rows(raw: bytes) -> list[dict[str, Any]] | None:
+    if not raw:
+        return None
+    return [{"key": name, "value": header_bytes(value)} for name, value in _headers(raw).items()]
+
+
+def _concat(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 COLUMNS = {
@@ -171,22 +190,18 @@ def header_bytes(value: HeaderValue) -> bytes:
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
-def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, small batches put together: Spark has a price per batch."""
-    held: list[pa.RecordBatch] = []
+def runs(batches: Iterator[FetchedBatch]) -> Iterator[list[FetchedBatch]]:
+    """The same batches, small ones together: Spark has a price per record batch."""
+    held: list[FetchedBatch] = []
     rows = 0
-    for batch in batches:
-        if held and rows + len(batch) > ROWS:
-            yield _together(held)
+    for each in batches:
+        if held and rows + len(each.batch) > ROWS:
+            yield held
             held, rows = [], 0
-        held.append(batch)
-        rows += len(batch)
+        held.append(each)
+        rows += len(each.batch)
     if held:
-        yield _together(held)
-
-
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield held
 
 
 # -- to the bus ---------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ class Staged(WriterCommitMessage):
 def stage_rows(rows: Iterator[pa.RecordBatch], stage: str, access: Access, topic: str) -> Staged:
     from landbridge.pipeline.columns import batches
 
-    freeze()
     bus = access.bus()
     staged = Staged(stage)
     unanswered: deque[tuple[str, int, Future[tuple[int, int]]]] = deque()
@@ -68,12 +67,12 @@ def stage_rows(rows: Iterator[pa.RecordBatch], stage: str, access: Access, topic
                 take()
     while unanswered:
         take()
+    freeze()
     return staged
 
 
 def commit_staged(access: Access, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
     """Publish what the tasks have staged, as this number; their order is the order of the rows."""
-    freeze()
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return
@@ -91,6 +90,7 @@ def commit_staged(access: Access, messages: Sequence[WriterCommitMessage | None]
         log=max(logs, default=None),
         runs=list(runs.items()),
     )
+    freeze()
 
 
 class BatchWriter(DataSourceArrowWriter):

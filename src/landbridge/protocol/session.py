@@ -23,6 +23,8 @@ MAX_FRAME_BEFORE_HELLO = 16 << 10
 #: The head alone; batches are in the tail.
 MAX_HEAD = 1 << 20
 DEFAULT_MAX_FRAME = 16 << 20
+#: Bytes from which on a frame is worth memory of its own while it comes in.
+LARGE = 32 << 10
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -103,9 +105,11 @@ class Session:
         self._held = bytearray()
         #: How many bytes must be held before it is worth looking again.
         self._wanted = _LENGTHS.size
+        #: How many bytes of what is held are there already, while a large frame is read to where it stays.
+        self._filled = 0
         self._decode = _DECODERS[role].decode
 
-    def receive_data(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes | bytearray) -> list[Event]:
         """The frames that are complete now. Raises PeerFault or TooLarge; then the session is closed."""
         if self.state is State.CLOSED:
             return []
@@ -113,13 +117,37 @@ class Session:
             self._held += data
             if len(self._held) < self._wanted:
                 return []
-            data = bytes(self._held)
-            self._held = bytearray()
+            # Given away, not copied: the frames are views of it.
+            data, self._held = self._held, bytearray()
         try:
-            return self._parse(memoryview(data))
+            return self._parse(memoryview(data).toreadonly())
         except Exception:
             self.close()
             raise
+
+    @property
+    def filling(self) -> bool:
+        """Is the rest of a large frame to be read into ``room()``?"""
+        return self._filled > 0
+
+    def room(self) -> memoryview | None:
+        """Where the rest of a large frame belongs; None where none is under way."""
+        if self._wanted < LARGE or not self._held:
+            return None
+        if not self._filled:
+            held, self._held = self._held, bytearray(self._wanted)
+            self._held[: len(held)] = held
+            self._filled = len(held)
+        return memoryview(self._held)[self._filled :]
+
+    def filled(self, count: int) -> bytearray | None:
+        """So much of it was read. When it is whole, the frame, to be given to ``receive_data``."""
+        self._filled += count
+        if self._filled < self._wanted:
+            return None
+        frame, self._held = self._held, bytearray()
+        self._wanted, self._filled = _LENGTHS.size, 0
+        return frame
 
     def _parse(self, view: memoryview) -> list[Event]:
         events: list[Event] = []
@@ -176,6 +204,7 @@ class Session:
     def close(self) -> None:
         self.state = State.CLOSED
         self._held = bytearray()
+        self._wanted, self._filled = _LENGTHS.size, 0
 
     @staticmethod
     def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from landbridge.client.incoming import Incoming
 from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
 from landbridge.core.delivery import SECOND
@@ -37,11 +38,11 @@ CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
 
 
-class Connection(asyncio.Protocol):
+class Connection(Incoming):
     def __init__(self, terminal: Terminal) -> None:
+        super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
-        self.session = Session(Role.TERMINAL, max_frame=self.broker.limits.max_frame)
         self.identity: Identity | None = None
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
@@ -124,7 +125,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         try:
             events = self.session.receive_data(data)
         except BusError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import structlog
 
+from landbridge.client.incoming import Incoming
 from landbridge.client.keepalive import keep_alive
 from landbridge.client.outgoing import Outgoing
 from landbridge.core.identity import check_link_signature, link_signature
@@ -40,9 +41,10 @@ BUSY_FOR = 10.0
 Fate: TypeAlias = Callable[[str | None], None]
 
 
-class Peer(asyncio.Protocol):
+class Peer(Incoming):
     def __init__(self, network: Network, expected: str | None, session: Session | None = None) -> None:
         """``expected``: the id of the terminal that was dialled; None where it has dialled us."""
+        super().__init__(session or Session(Role.CLIENT, max_frame=network.max_frame))
         self.network = network
         self.dialled = expected is not None
         #: The peer's id; proved once ``up``.
@@ -58,7 +60,6 @@ class Peer(asyncio.Protocol):
         self.linked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         #: Done when the transport is gone.
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._session = session or Session(Role.CLIENT, max_frame=network.max_frame)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._outgoing: Outgoing
@@ -80,7 +81,7 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.take_over(cast(asyncio.Transport, transport))
-        self._session.join()
+        self.session.join()
         identity = self.network.identity
         self.send(frames.Join(frames.VERSION, identity.customer, identity.terminal, self._nonce))
 
@@ -105,7 +106,7 @@ class Peer(asyncio.Protocol):
             return
         self.closed = True
         was_up, self.up = self.up, False
-        self._session.close()
+        self.session.close()
         if self._timer is not None:
             self._timer.cancel()
         if not self.linked.done():
@@ -143,9 +144,9 @@ class Peer(asyncio.Protocol):
         if not self.closed:
             self._outgoing.send(frame, *tail)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         try:
-            events = self._session.receive_data(data)
+            events = self.session.receive_data(data)
             for frame, tail in events:
                 if self.closed:
                     return
@@ -268,7 +269,7 @@ class Peer(asyncio.Protocol):
         ):
             raise Unauthenticated("the terminal's proof is wrong", hint="")
         self._check_certificate()
-        self._session.link()
+        self.session.link()
         self.send(frames.Linked(self.network.max_frame))
         self._come_up()
 
@@ -293,7 +294,7 @@ class Peer(asyncio.Protocol):
             self._timer.cancel()
         self.up = True
         self.since = self.network.now()
-        self._session.max_frame = self.network.max_frame
+        self.session.max_frame = self.network.max_frame
         if not self.linked.done():
             self.linked.set_result(None)
         self.network.link_up(self)
