@@ -120,6 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, access: Access, options: WriteOptions) -> None:
         self._access, self._options = access, options
+        freeze()  # Spark makes one for every micro-batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()

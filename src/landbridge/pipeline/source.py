@@ -34,17 +34,20 @@ AT_ONCE = 2 << 20
 #: Seconds that a trigger waits for the first message, instead of Spark asking again and again.
 POLL = 1.0
 
-_frozen = False
+#: Objects that are worth freezing, and how often a worker does it: what is frozen is never looked at again.
+FREEZE_FROM, FREEZES = 5_000, 4
+
+_frozen = 0
 
 
 def freeze() -> None:
-    """Once per worker, at the end of its first task: what is imported by now is never garbage, and Spark
-    looks for garbage after every task, which took more than a small task itself."""
+    """At the end of a worker's first tasks: what is imported by now is never garbage, and Spark looks for
+    garbage after every task, which took more than a small task itself."""
     global _frozen
-    if not _frozen:
+    if _frozen < FREEZES and len(gc.get_objects()) >= FREEZE_FROM:
         gc.collect()
         gc.freeze()
-        _frozen = True
+        _frozen += 1
 
 
 class Task(InputPartition):
