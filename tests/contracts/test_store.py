@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from landbridge.core.store import (
     Append,
+    Copy,
     DeleteDocument,
     DropLog,
     LogBounds,
@@ -197,6 +198,140 @@ def test_a_commit_with_a_wrong_append_is_refused_whole(store: Store, append: App
     assert store.ledger(1, b"p") == b"1"
     store.commit([batch(10, time=100)])  # and the store still works
     assert store.logs()[1].end == 20
+
+
+# -- copies
+
+
+def copy(of: Append, first: int, *, log: int, time: int = 0) -> Copy:
+    return Copy(log, first, first + of.end - of.first, time, of.log, of.first)
+
+
+def copied(of: Append, first: int, *, time: int = 0) -> StoredBatch:
+    return StoredBatch(first, first + of.end - of.first, time, bytes(of.data))
+
+
+LARGE = batch(0, 3, data=bytes(range(256)) * 500)
+SMALL = batch(3, 10, data=b"small")
+
+
+def test_a_copy_is_the_same_batch_in_another_place(store: Store) -> None:
+    store.commit([LARGE, SMALL, batch(7, 2, log=2, time=5)])
+    store.commit([copy(SMALL, 9, log=2, time=5), copy(LARGE, 19, log=2, time=6)])
+    assert store.read(2, 9, ALL) == [copied(SMALL, 9, time=5), copied(LARGE, 19, time=6)]
+    assert store.read(1, 0, ALL) == [copied(LARGE, 0), copied(SMALL, 3)]
+    assert store.logs()[2] == LogBounds(7, 22, 10 + 5 + 128_000, 6)
+    assert store.seek_time(2, 6) == 19
+    assert firsts(store.read(2, 9, 128_004)) == [9]
+
+
+def test_a_copy_may_begin_a_log_and_copies_may_be_copied(store: Store) -> None:
+    store.commit([LARGE])
+    store.commit([copy(LARGE, 50, log=2)])
+    store.commit([Copy(3, 0, 3, 0, 2, 50), Copy(3, 3, 6, 0, 2, 50), Copy(3, 6, 9, 0, 3, 0)])
+    assert store.read(3, 0, ALL) == [copied(LARGE, first) for first in (0, 3, 6)]
+    store.commit([DropLog(1), Trim(3, 6)])
+    assert store.read(2, 0, ALL) == [copied(LARGE, 50)]
+    assert store.read(3, 0, ALL) == [copied(LARGE, 6)]
+    store.commit([DropLog(2)])
+    assert store.read(3, 0, ALL) == [copied(LARGE, 6)]
+    store.commit([Trim(3, 9)])
+    assert store.logs() == {3: LogBounds(9, 9, 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("write", "left"),
+    [
+        pytest.param(Trim(1, 3), 2, id="trim the one"),
+        pytest.param(DropLog(1), 2, id="drop the one"),
+        pytest.param(Trim(2, 3), 1, id="trim the other"),
+        pytest.param(DropLog(2), 1, id="drop the other"),
+    ],
+)
+def test_either_side_may_go_without_the_other_noticing(store: Store, write: Write, left: int) -> None:
+    store.commit([LARGE, copy(LARGE, 0, log=2)])
+    before = store.logs()[left]
+    store.commit([write])
+    assert store.check() == []
+    assert store.logs()[left] == before
+    assert store.read(left, 0, ALL) == [copied(LARGE, 0)]
+    store.commit([batch(0, log=5), DropLog(left)])  # and the last one
+    assert store.read(left, 0, ALL) == []
+
+
+def test_a_stretch_of_shared_and_other_batches_goes_together(store: Store) -> None:
+    batches = [batch(at * 10, data=b"%d" % at * 4000) for at in range(20)]
+    store.commit(batches)
+    store.commit([copy(each, at * 10, log=2) for at, each in enumerate(batches[::2])])
+    store.commit([copy(each, at * 10, log=3) for at, each in enumerate(batches[::4])])
+    store.commit([Trim(1, 150)])
+    assert firsts(store.read(1, 0, ALL)) == [150, 160, 170, 180, 190]
+    store.commit([DropLog(2)])
+    assert [each.data for each in store.read(3, 0, ALL)] == [each.data for each in batches[::4]]
+    assert store.read(1, 0, ALL)[1].data == batches[16].data
+
+
+def test_a_copy_sees_what_comes_before_it_in_its_commit(store: Store) -> None:
+    store.commit([LARGE, SMALL])
+    store.commit(
+        [
+            Trim(1, 10**9),
+            batch(13, 4, data=b"new"),
+            Copy(2, 0, 4, 0, 1, 13),
+            DropLog(1),
+            batch(13, 2, data=b"newer"),
+            Copy(2, 4, 6, 0, 1, 13),
+            DropLog(1),
+        ]
+    )
+    assert [each.data for each in store.read(2, 0, ALL)] == [b"new", b"newer"]
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        pytest.param([Copy(2, 10, 13, 9, 7, 0)], id="of no log"),
+        pytest.param([Copy(2, 10, 13, 9, 1, 1)], id="of the middle of a batch"),
+        pytest.param([Copy(2, 10, 13, 9, 1, 13)], id="of the log's end"),
+        pytest.param([Copy(2, 10, 12, 9, 1, 0)], id="shorter"),
+        pytest.param([Copy(2, 10, 14, 9, 1, 0)], id="longer"),
+        pytest.param([Copy(2, 11, 14, 9, 1, 0)], id="gap"),
+        pytest.param([Copy(2, 9, 12, 9, 1, 0)], id="overlap"),
+        pytest.param([Copy(2, 10, 13, 8, 1, 0)], id="older than the log's newest"),
+        pytest.param([Copy(4, -3, 0, 9, 1, 0)], id="negative"),
+        pytest.param([Trim(1, 3), Copy(2, 10, 13, 9, 1, 0)], id="of what was just trimmed"),
+        pytest.param([DropLog(1), Copy(2, 10, 13, 9, 1, 0)], id="of what was just dropped"),
+        pytest.param([Copy(2, 10, 13, 9, 3, 0)], id="of what was trimmed before"),
+        pytest.param([Trim(3, 24), Copy(2, 10, 13, 9, 3, 21)], id="of what was trimmed and not removed yet"),
+    ],
+)
+def test_a_copy_that_breaks_the_rules_is_refused_whole(store: Store, writes: list[Write]) -> None:
+    store.commit([LARGE, SMALL, batch(0, log=2, time=9)])
+    store.commit([batch(at * 3, 3, log=3) for at in range(9)])
+    store.commit([Trim(3, 3)])
+    before = store.logs()
+    with pytest.raises(BadRequest):
+        store.commit([Copy(5, 0, 3, 0, 1, 0), PutDocument("topic", "a", b"1"), *writes])
+    assert store.logs() == before
+    assert store.read(1, 0, ALL) == [copied(LARGE, 0), copied(SMALL, 3)]
+    assert list(store.documents("topic")) == []
+    store.commit([copy(LARGE, 10, log=2, time=9)])
+    assert store.read(2, 10, ALL) == [copied(LARGE, 10, time=9)]
+
+
+def test_copies_are_there_after_the_store_is_opened_anew(driver: Driver, folder: Path) -> None:
+    store = driver.make(folder)
+    store.open()
+    store.commit([LARGE, copy(LARGE, 0, log=2), DropLog(1)])
+    store.close()
+    if driver.durable:
+        store = driver.make(folder)
+    store.open()
+    store.commit([batch(0, log=3, data=b"another"), Copy(3, 10, 13, 0, 2, 0)])
+    assert store.read(2, 0, ALL) == [copied(LARGE, 0)]
+    assert store.read(3, 10, ALL) == [copied(LARGE, 10)]
+    assert store.check() == []
+    store.close()
 
 
 # -- trimming and dropping
@@ -448,6 +583,9 @@ class Model:
             case Append(log, first, end, time, data):
                 self.batches.setdefault(log, []).append(StoredBatch(first, end, time, bytes(data)))
                 self.ends[log], self.times[log] = end, time
+            case Copy(log, first, end, time, from_log, from_first):
+                (data,) = (each.data for each in self.batches[from_log] if each.first == from_first)
+                self.apply(Append(log, first, end, time, data))
             case Trim(log, before):
                 if log in self.batches:
                     self.batches[log] = [each for each in self.batches[log] if each.end > before]
@@ -508,8 +646,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 8), spoil=st.integers(0, 9))
     def commit(self, data: st.DataObject, count: int, spoil: int) -> None:
-        ahead = Model()  # only its ends and times, for appends that follow each other within the commit
+        ahead = Model()  # only its logs, for appends that follow each other within the commit
         ahead.ends, ahead.times = dict(self.model.ends), dict(self.model.times)
+        ahead.batches = {log: list(held) for log, held in self.model.batches.items()}
         writes: list[Write] = []
         for _ in range(count):
             write = self.draw_write(data, ahead)
@@ -527,10 +666,14 @@ class StoreMachine(RuleBasedStateMachine):
     def draw_write(self, data: st.DataObject, ahead: Model) -> Write:
         log = data.draw(LOGS)
         end = ahead.ends.get(log, 0)
-        match data.draw(st.sampled_from("AAAAAATTDdxLl")):
+        first = end if log in ahead.ends else data.draw(st.integers(0, 20))
+        time = ahead.times.get(log, 0) + data.draw(st.integers(0, 2))
+        sources = [(of, each) for of, held in ahead.batches.items() for each in held]
+        match data.draw(st.sampled_from("AAAAACCCTTDdxLl" if sources else "AAAAATTDdxLl")):
+            case "C":
+                of, source = data.draw(st.sampled_from(sources))
+                return Copy(log, first, first + source.end - source.first, time, of, source.first)
             case "A":
-                first = end if log in ahead.ends else data.draw(st.integers(0, 20))
-                time = ahead.times.get(log, 0) + data.draw(st.integers(0, 2))
                 size = data.draw(SIZES)
                 return Append(
                     log, first, first + data.draw(st.integers(1, 5)), time, bytes([first % 256]) * size

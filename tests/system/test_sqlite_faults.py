@@ -21,11 +21,21 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from zlib import crc32
 
 import pytest
 
 import landbridge
-from landbridge.core.store import Append, DeleteDocument, DropLog, PutDocument, PutLedger, StoredBatch, Trim
+from landbridge.core.store import (
+    Append,
+    Copy,
+    DeleteDocument,
+    DropLog,
+    PutDocument,
+    PutLedger,
+    StoredBatch,
+    Trim,
+)
 from landbridge.errors import (
     BadRequest,
     StoreBusy,
@@ -59,6 +69,11 @@ def contents(number: int, size: int) -> bytes:
 def batch(number: int, size: int = 100_000, *, log: int = 1) -> Append:
     """The batch with that number: ten messages, and data that can be told from any other's."""
     return Append(log, number * 10, number * 10 + 10, number, contents(number, size))
+
+
+def copy(number: int, *, log: int, of: int = 1) -> Copy:
+    """A copy of the batch with that number, in the same place of another log."""
+    return Copy(log, number * 10, number * 10 + 10, number, of, number * 10)
 
 
 def read_all(store: SqliteStore, log: int = 1) -> list[StoredBatch]:
@@ -326,6 +341,16 @@ def test_check_finds_rows_and_bounds_that_disagree(path: Path) -> None:
             "UPDATE log SET crc = 0 WHERE log = 1 AND first = 50",
             "log 1, offset 50: the batch fails its check",
         ),
+        ("DELETE FROM batches WHERE id = 3", "log 1, offset 20: the batch is missing"),
+        (
+            "UPDATE log SET batch = 4 WHERE log = 1 AND first = 20",
+            "log 1, offset 20: the batch fails its check",
+        ),
+        ("UPDATE log SET batch = 4 WHERE log = 1 AND first = 20", "batch 3: no log holds it"),
+        ("UPDATE log SET batch = 4 WHERE log = 1 AND first = 20", "batch 4: 1 others hold it, counted are 0"),
+        ("INSERT INTO shared VALUES (3, 1)", "batch 3: 0 others hold it, counted are 1"),
+        ("INSERT INTO shared VALUES (99, 1)", "batch 99: counted, but no other holds it"),
+        ("UPDATE ids SET unused = 31", "batch 31: its id may be given again"),
     ):
         copy = path.with_name("copy.db")
         shutil.copy(path, copy)
@@ -345,6 +370,221 @@ def test_a_missing_batch_is_an_error_not_a_silent_gap(path: Path) -> None:
         with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
             store.read(1, 50, ALL)
         assert store.read(1, 60, ALL)[0].first == 60
+
+
+def test_a_batch_without_its_data_is_damage_to_itself_alone(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("DELETE FROM batches WHERE id = (SELECT batch FROM log WHERE log = 1 AND first = 50)")
+    db.close()
+    with opened(SqliteStore(path)) as store:
+        assert [each.first for each in store.read(1, 30, ALL)] == [30, 40]
+        with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
+            store.read(1, 50, ALL)
+        assert store.read(1, 60, ALL)[0].first == 60
+        with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
+            store.commit([PutDocument("topic", "a", b"2"), copy(5, log=3)])
+        assert list(store.documents("topic")) == [("a", b"1")]
+        store.commit([copy(6, log=3), batch(30)])
+        store.commit([Trim(1, 60)])
+        assert store.check() == []
+        assert assert_intact(store) == 25
+
+
+# -- batches that several logs hold
+
+
+def wal_of(store: SqliteStore) -> int:
+    return Path(f"{store.path}-wal").stat().st_size
+
+
+def test_a_copy_and_the_end_of_its_source_write_no_data(path: Path) -> None:
+    with opened(SqliteStore(path, wal_bound=1 << 40, checkpoint_bytes=1 << 40)) as store:
+        assert wal_of(store) == 0
+        store.commit([copy(number, log=3) for number in range(30)])
+        store.commit([DropLog(1)])
+        assert wal_of(store) < 20 * PAGE  # 3 MB would be 370
+        assert assert_intact(store, log=3) == 30
+        pages, free = (int(pragma(store, name)) for name in ("page_count", "freelist_count"))
+        store.commit([DropLog(3)])
+        store.settle()
+        assert (int(pragma(store, "page_count")), free) == (pages, 0)
+        assert int(pragma(store, "freelist_count")) > 0.9 * pages
+        assert store.check() == []
+
+
+def pragma(store: SqliteStore, name: str) -> str:
+    assert store._writer is not None
+    return str(store._writer.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def test_a_damaged_page_of_a_shared_batch_stops_only_that_batch(path: Path) -> None:
+    with opened(SqliteStore(path)) as store:
+        store.commit([copy(number, log=3) for number in range(5, 10)])
+    overwrite(path, place_in_file(path, contents(7, 100_000)), flipped)
+    with opened(SqliteStore(path)) as store:
+        for log in (1, 3):
+            assert [each.first for each in store.read(log, 50, ALL)] == [50, 60]
+            with pytest.raises(StoreCorrupt, match=f"log {log}, offset 70"):
+                store.read(log, 70, ALL)
+            assert store.read(log, 80, ALL)[0].data == contents(8, 100_000)
+        store.commit([Trim(1, 80)])
+        assert [line for line in store.check() if "log 3, offset 70" not in line] == []
+        store.commit([Trim(3, 80)])
+        assert store.check() == []
+
+
+def test_an_id_is_never_given_again(path: Path) -> None:
+    """Else a row that damage has left behind would come to mean a batch that has nothing to do with it."""
+
+    def highest(store: SqliteStore) -> int:
+        assert store._writer is not None
+        return int(store._writer.execute("SELECT max(id) FROM batches").fetchone()[0])
+
+    seen = []
+    for log in range(10, 13):
+        with opened(SqliteStore(path)) as store:
+            store.commit([batch(0, log=log)])
+            seen.append(highest(store))
+            with pytest.raises(BadRequest):
+                store.commit([batch(0, log=log + 20), batch(5, log=log)])
+            store.commit([batch(1, log=log)])
+            seen.append(highest(store))
+            store.commit([DropLog(log)])
+            assert store.check() == []
+    assert seen == sorted(set(seen))
+
+
+def test_a_full_database_takes_copies_as_long_as_there_are_pages_for_their_rows(tmp_path: Path) -> None:
+    with opened(SqliteStore(tmp_path / "bus.db", max_bytes=4_000_000)) as store:
+        count = fill(store, 0)
+        number = 0
+        with pytest.raises(StoreFull):
+            while True:
+                store.commit([Copy(2, number, number + 10, 0, 1, 0)])
+                number += 10
+        assert number > 100
+        assert store.logs()[2].end == number
+        assert assert_intact(store) == count
+        store.commit([Trim(1, 100)])  # nine batches are gone; the first one log 2 still has
+        store.commit([batch(count), DropLog(2)])
+        assert assert_intact(store) == count - 10 + 1
+
+
+# -- stores of earlier versions
+
+VERSION_1 = """
+    PRAGMA page_size = 8192;
+    PRAGMA auto_vacuum = INCREMENTAL;
+    BEGIN;
+    CREATE TABLE log (
+        log INTEGER NOT NULL, first INTEGER NOT NULL, end INTEGER NOT NULL, time INTEGER NOT NULL,
+        crc INTEGER NOT NULL, total INTEGER NOT NULL, data BLOB NOT NULL);
+    CREATE UNIQUE INDEX log_first ON log (log, first);
+    CREATE TABLE bounds (
+        log INTEGER PRIMARY KEY, first INTEGER NOT NULL, end INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        time INTEGER NOT NULL, trimmed INTEGER NOT NULL);
+    CREATE TABLE litter (log INTEGER PRIMARY KEY, before INTEGER NOT NULL);
+    CREATE TABLE documents (kind TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+    CREATE TABLE ledger (log INTEGER, producer BLOB, entry BLOB NOT NULL, PRIMARY KEY (log, producer))
+        WITHOUT ROWID;
+    INSERT INTO documents VALUES ('topic', 'a', x'31');
+    INSERT INTO ledger VALUES (1, x'70', x'32');
+    PRAGMA application_id = 1281453668;
+    PRAGMA user_version = 1;
+    COMMIT;
+    PRAGMA journal_mode = WAL;
+"""
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> Path:
+    """A store as version 1 left it: log 1 has its batches 2 to 29, 0 and 1 are trimmed, 1 is not swept yet;
+    log 2 is dropped and not swept."""
+    path = tmp_path / "old.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.executescript(VERSION_1)
+    for number in range(1, 30):
+        data = contents(number, 100_000)
+        row = (number * 10, number * 10 + 10, number, crc32(data), (number + 1) * 100_000, data)
+        db.execute("INSERT INTO log VALUES (1, ?, ?, ?, ?, ?, ?)", row)
+    db.execute("INSERT INTO bounds VALUES (1, 20, 300, 2800000, 29, 200000)")
+    db.execute("INSERT INTO log VALUES (2, 0, 1, 0, 0, 1, 'x')")
+    db.execute("INSERT INTO litter VALUES (1, 20), (2, 9223372036854775807)")
+    db.close()
+    return path
+
+
+def test_a_store_of_version_1_is_brought_to_this_one(version_1: Path) -> None:
+    for _ in range(2):
+        with opened(SqliteStore(version_1)) as store:
+            assert pragma(store, "user_version") == "2"
+            assert assert_intact(store) == 28
+            assert list(store.documents("topic")) == [("a", b"1")]
+            assert store.ledger(1, b"p") == b"2"
+            store.settle()
+            assert store.check() == []
+    with opened(SqliteStore(version_1)) as store:
+        store.commit([batch(30), Trim(1, 50), copy(7, log=3)])
+        assert assert_intact(store) == 26
+        assert store.logs().keys() == {1, 3}
+
+
+def test_a_crash_while_a_store_is_brought_to_this_version_leaves_it_as_it_was(version_1: Path) -> None:
+    code = """
+from landbridge.stores import sqlite, tables
+def crash(db, old):
+    db.execute("PRAGMA cache_size = 10")  # so that most of it is in the WAL already
+    tables._from_version_1(db, old)
+    os.kill(os.getpid(), 9)
+sqlite.UPGRADE = {1: crash}
+SqliteStore(arguments[0]).open()
+"""
+    process = child(code, version_1)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert Path(f"{version_1}-wal").stat().st_size > 1_000_000
+    db = sqlite3.connect(version_1, isolation_level=None)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("SELECT count(data) FROM log").fetchone() == (30,)
+    db.close()
+    with opened(SqliteStore(version_1)) as store:
+        assert assert_intact(store) == 28
+
+
+def test_a_store_of_version_1_without_its_tail_is_refused_and_left_alone(version_1: Path) -> None:
+    os.truncate(version_1, version_1.stat().st_size - 200_000)
+    before = version_1.read_bytes()
+    with pytest.raises(StoreCorrupt, match=r"old\.db"):
+        SqliteStore(version_1).open()
+    assert version_1.read_bytes() == before
+
+
+def test_a_store_of_version_1_that_no_room_is_left_for_stays_one(version_1: Path, small_disk: Path) -> None:
+    cp(version_1, small_disk / "bus.db")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(20_000_000))
+    with pytest.raises(StoreFull):
+        SqliteStore(small_disk / "bus.db").open()
+    ballast.unlink()
+    with opened(SqliteStore(small_disk / "bus.db")) as store:
+        assert assert_intact(store) == 28
+
+
+@pytest.mark.parametrize("damage", ["data", "chain"])
+def test_damage_in_a_store_of_version_1_stays_damage_to_one_batch(version_1: Path, damage: str) -> None:
+    at = place_in_file(version_1, contents(7, 100_000))
+    if damage == "data":
+        overwrite(version_1, at, flipped)
+    else:
+        overwrite(version_1, at - at % PAGE, lambda old: bytes(len(old)))
+    with opened(SqliteStore(version_1)) as store:
+        with pytest.raises(StoreCorrupt, match="log 1, offset 70"):
+            store.read(1, 70, ALL)
+        assert any("log 1, offset 70" in finding for finding in store.check())
+        assert len(store.read(1, 80, ALL)) == 22
+        store.commit([Trim(1, 80)])
+        store.settle()
+        assert assert_intact(store) == 22
 
 
 # -- no room
@@ -537,6 +777,13 @@ while True:
     writes += [PutLedger(1, b"p", b"%d" % number), PutDocument("cursor", "g", b"%d" % number)]
     if number % 7 == 0:
         writes.append(Trim(1, (number - 40) * 10))
+    # Log 2 has copies of some, of this commit's and of earlier ones; it is dropped now and then.
+    end = store.logs()[2].end if 2 in store.logs() else 0
+    for source in range(max(number - 8, 0), number):
+        writes.append(Copy(2, end, end + 10, number, 1, source * 10))
+        end += 10
+    if number % 11 == 0:
+        writes += [DropLog(2), Copy(2, 0, 10, number, 1, (number - 1) * 10)]
     store.commit(writes)
     say(number)
 """
@@ -551,6 +798,10 @@ while True:
         process.stdout.close()
         with opened(SqliteStore(path)) as store:
             assert_intact(store, 30_000)
+            known = {
+                contents(number, 30_000) for number in range(max(reported[-1] - 500, 0), reported[-1] + 50)
+            }
+            assert {each.data for each in read_all(store, 2)} <= known
             stored = store.logs()[1].end // 10
             assert stored >= reported[-1]
             assert store.ledger(1, b"p") == b"%d" % stored

@@ -26,6 +26,20 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Put a whole batch that one log holds at the end of another, or of the same, by the rules of an append.
+    Then each has it for itself, whatever is trimmed or dropped; a driver need not write its bytes again.
+    BadRequest where there is no such batch."""
+
+    log: int
+    first: int
+    end: int  #: as far from ``first`` as the batch's end is from its first offset where it is now
+    time: int
+    from_log: int  #: the log that holds it, with what comes before in this commit counted in
+    from_first: int  #: offset of its first message there
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     """Forget whole batches whose end is at or below ``before``. The log's end stays known for ever, even
     when every batch is gone."""
@@ -63,7 +77,7 @@ class PutLedger:
     entry: bytes | None
 
 
-Write: TypeAlias = Append | Trim | DropLog | PutDocument | DeleteDocument | PutLedger
+Write: TypeAlias = Append | Copy | Trim | DropLog | PutDocument | DeleteDocument | PutLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +113,10 @@ class Store(Protocol):
     def commit(self, writes: Sequence[Write]) -> None:
         """All of it or nothing, in the order given, and on disk (fsync) when it returns.
 
-        StoreFull, StoreBusy, StoreCorrupt (a trim met damage): nothing was written, and a later commit may
-        succeed. StoreFailed: the outcome is unknown (a failing fsync); the store then refuses every commit
-        until it is opened anew. BadRequest, TooLarge: a fault of the caller, such as an append that leaves a
-        gap or goes back in time; nothing was written."""
+        StoreFull, StoreBusy, StoreCorrupt (a trim or a copy met damage): nothing was written, and a later
+        commit may succeed. StoreFailed: the outcome is unknown (a failing fsync); the store then refuses
+        every commit until it is opened anew. BadRequest, TooLarge: a fault of the caller, such as an append
+        that leaves a gap or goes back in time, or a copy of what isn't there; nothing was written."""
 
     def logs(self) -> dict[int, LogBounds]:
         """Every log there is. Cheap: independent of how much the logs hold."""

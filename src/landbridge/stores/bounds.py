@@ -7,7 +7,7 @@ here, at the door. Breaking it is a fault in the caller's program, not in the di
 
 from __future__ import annotations
 
-from landbridge.core.store import Append, LogBounds
+from landbridge.core.store import Append, Copy, LogBounds
 from landbridge.errors import BadRequest
 
 #: Offsets and times are 64-bit and signed, in every driver and on the wire.
@@ -20,7 +20,18 @@ def size_of(append: Append) -> int:
     return data.nbytes if isinstance(data, memoryview) else len(data)
 
 
-def extended(bounds: LogBounds | None, append: Append, size: int) -> LogBounds:
+def check_source(copy: Copy, end: int | None) -> None:
+    """``end`` of the batch that is to be copied, where it is now; None where there is none."""
+    if end is None:
+        raise BadRequest(f"log {copy.from_log}: no batch begins at offset {copy.from_first}, to be copied")
+    if copy.end - copy.first != end - copy.from_first:
+        raise BadRequest(
+            f"log {copy.log}: a copy from offset {copy.first} to {copy.end} of a batch that has "
+            f"{end - copy.from_first} messages"
+        )
+
+
+def extended(bounds: LogBounds | None, append: Append | Copy, size: int) -> LogBounds:
     """The log's bounds after an append; ``bounds`` None where the append makes the log."""
     log, first, end = append.log, append.first, append.end
     if not 0 <= first < end <= LIMIT:

@@ -12,6 +12,7 @@ from threading import Lock
 
 from landbridge.core.store import (
     Append,
+    Copy,
     DeleteDocument,
     DropLog,
     LogBounds,
@@ -22,7 +23,7 @@ from landbridge.core.store import (
     Write,
 )
 from landbridge.errors import StoreBusy, StoreFailed
-from landbridge.stores.bounds import extended, size_of
+from landbridge.stores.bounds import check_source, extended, size_of
 
 
 class _Log:
@@ -31,6 +32,10 @@ class _Log:
     def __init__(self, bounds: LogBounds) -> None:
         self.bounds = bounds
         self.batches: list[StoredBatch] = []
+
+
+def _first(batch: StoredBatch) -> int:
+    return batch.first
 
 
 def _end(batch: StoredBatch) -> int:
@@ -64,9 +69,8 @@ class MemoryStore:
     def commit(self, writes: Sequence[Write]) -> None:
         with self._lock:
             self._require_open()
-            # All or nothing: only an append can be refused, so look at all of them before doing any.
-            self._check_appends(writes)
-            for write in writes:
+            # All or nothing: only appends and copies can be refused, so look at all of them before doing any.
+            for write in self._checked(writes):
                 self._apply(write)
 
     def logs(self) -> dict[int, LogBounds]:
@@ -121,20 +125,53 @@ class MemoryStore:
     def _bounds_of(self, log: int) -> LogBounds | None:
         return self._logs[log].bounds if log in self._logs else None
 
-    def _check_appends(self, writes: Sequence[Write]) -> None:
+    def _checked(self, writes: Sequence[Write]) -> list[Write]:
+        """The writes, with every copy as the append that it comes to. BadRequest if one breaks the rules."""
         #: what the logs' bounds would become; only the end and the time of them matter here
         ahead: dict[int, LogBounds | None] = {}
+        #: of the logs that are trimmed here, what would be gone: batches with an end up to this
+        gone: dict[int, int] = {}
+        #: what would be there beside what is: log and first offset → the append
+        added: dict[tuple[int, int], Append] = {}
+        dropped: set[int] = set()
+        checked: list[Write] = []
         for write in writes:
+            match write:
+                case Copy(log, first, end, time, from_log, from_first):
+                    source: Append | StoredBatch | None = added.get((from_log, from_first))
+                    if source is None and from_log not in dropped:
+                        source = self._batch(from_log, from_first)
+                    if source is not None and source.end <= gone.get(from_log, 0):
+                        source = None
+                    check_source(write, None if source is None else source.end)
+                    assert source is not None
+                    write = Append(log, first, end, time, source.data)
+                case Trim(log, before):
+                    known = ahead[log] if log in ahead else self._bounds_of(log)
+                    gone[log] = max(gone.get(log, 0), min(before, known.end if known else 0))
+                case DropLog(log):
+                    ahead[log] = None
+                    gone.pop(log, None)
+                    dropped.add(log)
+                    added = {key: append for key, append in added.items() if key[0] != log}
             if isinstance(write, Append):
                 bounds = ahead[write.log] if write.log in ahead else self._bounds_of(write.log)
                 ahead[write.log] = extended(bounds, write, 0)
-            elif isinstance(write, DropLog):
-                ahead[write.log] = None
+                added[write.log, write.first] = write
+            checked.append(write)
+        return checked
+
+    def _batch(self, log: int, first: int) -> StoredBatch | None:
+        batches = self._logs[log].batches if log in self._logs else []
+        at = bisect_left(batches, first, key=_first)
+        return batches[at] if at < len(batches) and batches[at].first == first else None
 
     def _apply(self, write: Write) -> None:
         match write:
             case Append():
                 self._append(write)
+            case Copy():
+                raise AssertionError("a copy that was not looked at")
             case Trim():
                 self._trim(write)
             case DropLog(log):

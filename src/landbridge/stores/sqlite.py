@@ -55,8 +55,11 @@ from landbridge.stores.tables import (
     PAGE,
     SCHEMA,
     SCHEMA_VERSION,
+    UPGRADE,
+    BatchIds,
     Changes,
     Sweep,
+    check_batches,
     check_logs,
     check_pages,
 )
@@ -77,14 +80,19 @@ FINISH_PASSES: Final = 8
 #: Seconds to wait for a foreign program (a curious sqlite3 shell) that has the database locked.
 FOREIGN_WAIT: Final = 5.0
 
-#: Where the batch that holds an offset begins; answered by the index alone.
+#: Where the batch that holds an offset begins; answered by the log alone, without a look at a batch.
 FIRST_AT: Final = "SELECT first FROM log WHERE log = ? AND first <= ? ORDER BY first DESC LIMIT 1"
 #: Where the next batch begins, likewise.
 FIRST_FROM: Final = "SELECT first FROM log WHERE log = ? AND first >= ? ORDER BY first LIMIT 1"
-#: The sizes come from the rows' headers, without a look at the data.
-SIZES_FROM: Final = "SELECT first, length(data) FROM log WHERE log = ? AND first >= ? ORDER BY first"
+#: The sizes come from the heads of the batches' rows, without a look at the data.
+SIZES_FROM: Final = (
+    "SELECT first, coalesce(length(data), 0) FROM log LEFT JOIN batches ON id = batch "
+    "WHERE log = ? AND first >= ? ORDER BY first"
+)
+#: LEFT: a batch that is missing must not look like a log without it.
 BATCHES: Final = (
-    "SELECT first, end, time, crc, data FROM log WHERE log = ? AND first BETWEEN ? AND ? ORDER BY first"
+    "SELECT first, end, time, crc, data FROM log LEFT JOIN batches ON id = batch "
+    "WHERE log = ? AND first BETWEEN ? AND ? ORDER BY first"
 )
 CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 
@@ -108,14 +116,14 @@ PERHAPS_NO_ROOM: Final = frozenset(
 #: sync failed, or the -shm file could not grow when the pages were synced already.
 BEFORE_SYNC: Final = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTOPEN})
 
-_Row: TypeAlias = tuple[int, int, int, int, bytes]  # first, end, time, crc, data
+_Row: TypeAlias = tuple[int, int, int, int, bytes | None]  # first, end, time, crc, data
 
 
 class SqliteStore:
     """The Store in one SQLite file. See core.store.Store for the methods.
 
     ``commit`` may also raise BadRequest or TooLarge (a fault in the calling program: nothing was written)
-    and StoreCorrupt (a trim met a damaged page: nothing was written, other commits still work).
+    and StoreCorrupt (a trim or a copy met a damaged page: nothing was written, other commits still work).
 
     :param path: the database file; its folder is made where it is missing, readable by us alone.
     :param checkpoint_bytes: how long the WAL grows before the thread begins to copy it.
@@ -158,6 +166,7 @@ class SqliteStore:
         self._bounds: dict[int, LogBounds] = {}
         self._trimmed: dict[int, int] = {}  #: no entry means 0
         self._litter: dict[int, int] = {}
+        self._ids = BatchIds(1)
         #: Why every commit is refused; None while all is well.
         self._failed: str | None = None
 
@@ -234,6 +243,9 @@ class SqliteStore:
             self._writer = self._connect(cache=16 * MIB)
             self._check_identity(self._writer)
             self._recover(self._writer)
+            self._upgrade(self._writer)
+            if self._max_bytes is not None:
+                self._writer.execute(f"PRAGMA max_page_count = {max(1, self._max_bytes // PAGE)}")
             self._reader = self._connect(cache=8 * MIB)
             self._reader.execute("PRAGMA query_only = ON")
             self._copier = self._connect(cache=MIB)
@@ -313,11 +325,25 @@ class SqliteStore:
                 f"{self.path}: SQLite can't keep a WAL there (journal mode {mode})",
                 hint="use a local file system: network file systems lack the shared memory it needs",
             )
-        if self._max_bytes is not None:
-            db.execute(f"PRAGMA max_page_count = {max(1, self._max_bytes // PAGE)}")
+
+    def _upgrade(self, db: sqlite3.Connection) -> None:
+        """Bring a store of an earlier schema to this one; where that fails, it stays what it was. Needs room
+        for another copy of it, in the file and in the WAL."""
+        version = _pragma(db, "user_version")
+        if version == SCHEMA_VERSION:
+            return
+        if version not in UPGRADE:
+            raise StoreCorrupt(f"{self.path} has schema version {version}, which never was", hint=RESTORE)
+        db.execute("BEGIN IMMEDIATE")
+        with closing(self._connect(cache=MIB)) as old:
+            UPGRADE[version](db, old)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        db.execute("COMMIT")
+        self._recover(db)
 
     def _recover(self, db: sqlite3.Connection) -> None:
-        """Copy what a crash left in the WAL; SQLite has just read it up to its last whole commit."""
+        """Copy what a crash left in the WAL; SQLite has just read it up to its last whole commit. Before an
+        upgrade, lest it takes a file without its tail for a few damaged batches; and after it."""
         try:
             _, frames, copied = db.execute(CHECKPOINT).fetchone()
         except sqlite3.Error as error:
@@ -343,6 +369,7 @@ class SqliteStore:
             self._bounds[log] = LogBounds(first, end, size, time)
             self._trimmed[log] = trimmed
         self._litter = dict(db.execute("SELECT log, before FROM litter"))
+        self._ids = BatchIds(db.execute("SELECT unused FROM ids").fetchone()[0])
         self._untidy = True
         self._wake.set()
 
@@ -383,7 +410,7 @@ class SqliteStore:
     def _transact(self, db: sqlite3.Connection, writes: Iterable[Write | Sweep]) -> int:
         """Do them in one transaction. Roughly how many bytes that put into the WAL; 0 if nothing changed."""
         changes_before = db.total_changes
-        changes = Changes(db, self._bounds, self._trimmed, self._litter, self._sweep_rows)
+        changes = Changes(db, self._bounds, self._trimmed, self._litter, self._ids, self._sweep_rows)
         try:
             db.execute("BEGIN IMMEDIATE")
             for write in writes:
@@ -608,12 +635,11 @@ class SqliteStore:
         the first of all."""
         found: list[StoredBatch] = []
         for first, end, time, crc, data in rows:
-            if crc32(data) != crc:
+            if data is None or crc32(data) != crc:
                 if found:
                     break
-                raise StoreCorrupt(
-                    f"log {log}, offset {first}: the batch up to {end} fails its checksum in {self.path}"
-                )
+                wrong = "is missing" if data is None else "fails its checksum"
+                raise StoreCorrupt(f"log {log}, offset {first}: the batch up to {end} {wrong} in {self.path}")
             if end <= offset or (found and first != found[-1].end):
                 if found:
                     break
@@ -693,7 +719,7 @@ class SqliteStore:
         try:
             with closing(self._connect(cache=8 * MIB)) as db:
                 db.execute("PRAGMA query_only = ON")
-                for look in (check_pages, check_logs):
+                for look in (check_pages, check_logs, check_batches):
                     try:
                         findings += look(db)
                     except sqlite3.DatabaseError as error:
@@ -719,7 +745,8 @@ class SqliteStore:
                 return StoreCorrupt(text)
             case sqlite3.SQLITE_CONSTRAINT:
                 # Appends follow the bounds, so a row in their way means that rows and bounds disagree.
-                return StoreCorrupt(text) if code == sqlite3.SQLITE_CONSTRAINT_UNIQUE else BadRequest(text)
+                in_the_way = code == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
+                return StoreCorrupt(text) if in_the_way else BadRequest(text)
             case sqlite3.SQLITE_TOOBIG:
                 return TooLarge(text)
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -1,6 +1,7 @@
 """What is inside the SQLite file: the tables, what one transaction does to them, and their check.
 
-Nothing here knows of threads, of the WAL or of errors: that is sqlite.py, which owns the connections.
+Nothing here knows of threads or of what an error of SQLite means to a caller: that is sqlite.py, which owns
+the connections.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from zlib import crc32
 from landbridge.core.store import (
     Append,
     Buffer,
+    Copy,
     DeleteDocument,
     DropLog,
     LogBounds,
@@ -20,22 +22,33 @@ from landbridge.core.store import (
     Trim,
     Write,
 )
-from landbridge.stores.bounds import LIMIT, extended, size_of
+from landbridge.errors import StoreCorrupt
+from landbridge.stores.bounds import LIMIT, check_source, extended, size_of
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x4C616E64  # "Land", so that file(1) and we can tell it from other databases
 
 #: Bytes. One short run each with 400 kB commits, MB/s: 4 KiB 174, 8 KiB 191, 16 KiB 201, 32 KiB 208, 64 KiB
 #: 179; a small commit writes three pages and took 0.28, 0.24, 0.28, 0.33, 0.41 ms.
 PAGE: Final = 8192
 
-#: The schema of version 1. `total` is what makes a trim cheap: the bytes of data in this log up to the end
-#: of this batch, counted since the log began, so that the size of any stretch is one subtraction.
-SCHEMA: Final = """
+#: Logs and their batches, which are apart so that several logs can hold one. `total` is what makes a trim
+#: cheap: the bytes of data in this log up to the end of this batch, counted since the log began, so that the
+#: size of any stretch is one subtraction.
+LOGS: Final = """
     CREATE TABLE log (
-        log INTEGER NOT NULL, first INTEGER NOT NULL, end INTEGER NOT NULL, time INTEGER NOT NULL,
-        crc INTEGER NOT NULL, total INTEGER NOT NULL, data BLOB NOT NULL);
-    CREATE UNIQUE INDEX log_first ON log (log, first);
+        log INTEGER, first INTEGER, end INTEGER NOT NULL, time INTEGER NOT NULL, crc INTEGER NOT NULL,
+        total INTEGER NOT NULL, batch INTEGER NOT NULL, PRIMARY KEY (log, first)) WITHOUT ROWID;
+    CREATE TABLE batches (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+    -- Batches that stand in several rows of `log`: how many there are beside the first. Mostly empty.
+    CREATE TABLE shared (batch INTEGER PRIMARY KEY, others INTEGER NOT NULL);
+    -- One row: no batch has ever had this id or a higher one.
+    CREATE TABLE ids (unused INTEGER NOT NULL);
+"""
+#: The schema of version 2.
+SCHEMA: Final = f"""
+    {LOGS}
+    INSERT INTO ids VALUES (1);
     -- One row for each log, for ever. `trimmed` is the `total` of the last batch that was trimmed.
     CREATE TABLE bounds (
         log INTEGER PRIMARY KEY, first INTEGER NOT NULL, end INTEGER NOT NULL, bytes INTEGER NOT NULL,
@@ -47,7 +60,30 @@ SCHEMA: Final = """
         WITHOUT ROWID;
 """
 
-INSERT_BATCH: Final = "INSERT INTO log (log, first, end, time, crc, total, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+#: Ids that are taken in advance, so that not every commit has to write how far they are.
+IDS: Final = 1 << 16
+
+INSERT_BATCH: Final = "INSERT INTO batches (id, data) VALUES (?, ?)"
+INSERT_ROW: Final = "INSERT INTO log (log, first, end, time, crc, total, batch) VALUES (?, ?, ?, ?, ?, ?, ?)"
+#: A row of a log and the size of its batch, by a look at the head of the data.
+SOURCE: Final = (
+    "SELECT end, crc, batch, length(data) FROM log LEFT JOIN batches ON id = batch "
+    "WHERE log = ? AND first = ?"
+)
+SHARE: Final = (
+    "INSERT INTO shared (batch, others) VALUES (?, 1) ON CONFLICT (batch) DO UPDATE SET others = others + 1"
+)
+#: The shared batches among a log's first rows: how many of the rows have it, and how many others there are.
+SHARED_BELOW: Final = (
+    "SELECT shared.batch, count(*), others FROM log CROSS JOIN shared ON shared.batch = log.batch "
+    "WHERE log = ? AND first < ? GROUP BY shared.batch"
+)
+#: The data of those that are not shared. Of a shared one no page is touched.
+DELETE_BATCHES: Final = (
+    "DELETE FROM batches WHERE id IN (SELECT batch FROM log "
+    "WHERE log = ? AND first < ? AND batch NOT IN (SELECT batch FROM shared))"
+)
+DELETE_ROWS: Final = "DELETE FROM log WHERE log = ? AND first < ?"
 PUT_BOUNDS: Final = (
     "INSERT OR REPLACE INTO bounds (log, first, end, bytes, time, trimmed) VALUES (?, ?, ?, ?, ?, ?)"
 )
@@ -60,12 +96,52 @@ BATCH_BELOW: Final = (
 )
 
 
+def _from_version_1(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
+    """There the rows of `log` had their batches in them. One whose pages are damaged is left behind: to read
+    it stays an error. ``old`` is there for that: a connection that has met damage can't drop the table."""
+    db.execute("ALTER TABLE log RENAME TO rows")
+    for statement in LOGS.split(";"):
+        db.execute(statement)
+    db.execute(
+        "INSERT INTO log SELECT log, first, end, time, crc, total, rowid FROM rows ORDER BY log, first"
+    )
+    db.execute("INSERT INTO ids SELECT coalesce(max(batch), 0) + 1 FROM log")
+    for (id,) in db.execute("SELECT batch FROM log ORDER BY batch").fetchall():
+        try:
+            (data,) = old.execute("SELECT data FROM log WHERE rowid = ?", (id,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+                raise
+        else:
+            db.execute(INSERT_BATCH, (id, data))
+    db.execute("DROP TABLE rows")
+
+
+#: By the version that a store has: what brings it to this one, within a transaction. The other connection
+#: sees the store as it was.
+UPGRADE: Final = {1: _from_version_1}
+
+
 class Sweep:
     """Remove some of a log's litter: a write that only the store itself makes."""
 
     def __init__(self, log: int, before: int) -> None:
         self.log = log
         self.before = before
+
+
+class BatchIds:
+    """Gives each batch an id that no other ever had, crash or not: so no row can come to mean another batch
+    than the one it was made with, whatever is deleted."""
+
+    def __init__(self, unused: int) -> None:
+        self.next = unused
+        #: As it is on disk. What is below it and was not given is skipped after the next start.
+        self.unused = unused
+
+    def take(self) -> int:
+        self.next += 1
+        return self.next - 1
 
 
 class Changes:
@@ -78,9 +154,11 @@ class Changes:
         bounds: dict[int, LogBounds],
         trimmed: dict[int, int],
         litter: dict[int, int],
+        ids: BatchIds,
         sweep_rows: int,
     ) -> None:
         self._db = db
+        self._ids = ids
         self._sweep_rows = sweep_rows  #: at most so many rows of a log are removed at once
         #: As they are before the commit; changed by publish().
         self._stored_bounds, self._stored_trimmed, self._stored_litter = bounds, trimmed, litter
@@ -88,16 +166,22 @@ class Changes:
         self._bounds: dict[int, LogBounds | None] = {}
         self._trimmed: dict[int, int] = {}
         self._litter: dict[int, int | None] = {}
-        self._rows: list[tuple[int, int, int, int, int, int, Buffer]] = []  #: batches not yet inserted
+        self._rows: list[tuple[int, int, int, int, int, int, int]] = []  #: of `log`, not yet inserted
+        self._batches: list[tuple[int, Buffer]] = []  #: likewise
         self._ledger: dict[tuple[int, bytes], bytes | None] = {}  #: None: delete
         self._documents: dict[tuple[str, str], bytes | None] = {}  #: None: delete
         self._data_bytes = 0  #: data appended
+        self._shared = 0  #: rows of `shared` written
         self._removed = 0  #: rows deleted from the log table
+        self._freed = 0  #: batches deleted with them
+        self._unused = ids.unused  #: as it will be on disk
 
     def add(self, write: Write | Sweep) -> None:
         match write:
             case Append():
                 self._append(write)
+            case Copy():
+                self._copy(write)
             case PutLedger(log, producer, entry):
                 self._ledger[log, producer] = entry
             case PutDocument(kind, key, value):
@@ -114,6 +198,9 @@ class Changes:
     def flush(self) -> None:
         """Bring into the database what has been gathered."""
         self._insert_rows()
+        if self._ids.next > self._ids.unused:
+            self._unused = self._ids.next + IDS
+            self._db.execute("UPDATE ids SET unused = ?", (self._unused,))
         many = self._db.executemany
         if self._ledger:
             entries = [(*key, entry) for key, entry in self._ledger.items() if entry is not None]
@@ -139,6 +226,7 @@ class Changes:
 
     def publish(self) -> bool:
         """After the commit: make it known. True if it left something to tidy up."""
+        self._ids.unused = self._unused
         self._stored_trimmed.update(self._trimmed)
         for log, bounds in self._bounds.items():
             if bounds is None:
@@ -154,10 +242,11 @@ class Changes:
         return self._removed > 0
 
     def wal_bytes(self) -> int:
-        """How much of the WAL it takes, roughly: the data in whole pages; a page each of the table, the
-        index and the bounds; up to a page for each small row; the pages around a removed one."""
-        small = min(len(self._ledger) + len(self._documents), 64)
-        return self._data_bytes * 9 // 8 + (3 + small) * PAGE + self._removed * PAGE // 3
+        """How much of the WAL it takes, roughly: the data in whole pages; a page each of the log, the batches
+        and the bounds; up to a page for each small row; a hundred rows of shared batches to a page; the pages
+        around a batch that is removed."""
+        small = min(len(self._ledger) + len(self._documents), 64) + -(-self._shared // 100)
+        return self._data_bytes * 9 // 8 + (3 + small) * PAGE + self._freed * PAGE // 3
 
     def _bounds_of(self, log: int) -> LogBounds | None:
         return self._bounds[log] if log in self._bounds else self._stored_bounds.get(log)
@@ -166,7 +255,26 @@ class Changes:
         return self._trimmed[log] if log in self._trimmed else self._stored_trimmed.get(log, 0)
 
     def _append(self, write: Append) -> None:
-        log, data, size = write.log, write.data, size_of(write)
+        data, size, batch = write.data, size_of(write), self._ids.take()
+        self._extend(write, size, crc32(data), batch)
+        self._batches.append((batch, data))
+        self._data_bytes += size
+
+    def _copy(self, write: Copy) -> None:
+        self._insert_rows()
+        source, bounds = None, self._bounds_of(write.from_log)
+        if bounds is not None and write.from_first >= bounds.first:  # below it there may be litter
+            source = self._db.execute(SOURCE, (write.from_log, write.from_first)).fetchone()
+        end, crc, batch, size = source or (None, 0, 0, 0)
+        check_source(write, end)
+        if size is None:
+            raise StoreCorrupt(f"log {write.from_log}, offset {write.from_first}: the batch is missing")
+        self._extend(write, size, crc, batch)
+        self._db.execute(SHARE, (batch,))
+        self._shared += 1
+
+    def _extend(self, write: Append | Copy, size: int, crc: int, batch: int) -> None:
+        log = write.log
         before = self._bounds_of(log)
         bounds = extended(before, write, size)
         if before is None:
@@ -174,13 +282,13 @@ class Changes:
             self._sweep(log, LIMIT, everything=True)
         self._bounds[log] = bounds
         total = self._trimmed_of(log) + bounds.bytes
-        self._rows.append((log, write.first, write.end, write.time, crc32(data), total, data))
-        self._data_bytes += size
+        self._rows.append((log, write.first, write.end, write.time, crc, total, batch))
 
     def _insert_rows(self) -> None:
         if self._rows:
-            self._db.executemany(INSERT_BATCH, self._rows)
-            self._rows = []
+            self._db.executemany(INSERT_BATCH, self._batches)
+            self._db.executemany(INSERT_ROW, self._rows)
+            self._rows, self._batches = [], []
 
     def _trim(self, write: Trim) -> None:
         log = write.log
@@ -218,17 +326,46 @@ class Changes:
                 (log, before, self._sweep_rows),
             ).fetchone()
         end = before if rest is None else rest[0]
-        self._removed += self._db.execute("DELETE FROM log WHERE log = ? AND first < ?", (log, end)).rowcount
+        shared = self._db.execute(SHARED_BELOW, (log, end)).fetchall()
+        self._freed += self._db.execute(DELETE_BATCHES, (log, end)).rowcount
+        for batch, rows, others in shared:
+            self._unshare(batch, others - rows)
+        self._removed += self._db.execute(DELETE_ROWS, (log, end)).rowcount
         if rest is not None:
             self._litter[log] = before
         elif log in self._stored_litter or log in self._litter:
             self._litter[log] = None
+
+    def _unshare(self, batch: int, others: int) -> None:
+        """Rows of a shared batch are removed. ``others``: how many are left beside one; -1: none at all."""
+        if others > 0:
+            self._db.execute("UPDATE shared SET others = ? WHERE batch = ?", (others, batch))
+        else:
+            self._db.execute("DELETE FROM shared WHERE batch = ?", (batch,))
+        if others < 0:
+            self._freed += self._db.execute("DELETE FROM batches WHERE id = ?", (batch,)).rowcount
+        self._shared += 1
 
 
 def check_pages(db: sqlite3.Connection) -> list[str]:
     """What SQLite finds wrong with the file."""
     lines = [line for (text,) in db.execute("PRAGMA integrity_check") for line in text.splitlines()]
     return [f"database: {line}" for line in lines if line != "ok"]
+
+
+#: Each gives a line for every finding.
+DISAGREEMENTS: Final = (
+    "SELECT printf('log %d, offset %d: the batch is missing', log, first) FROM log "
+    "WHERE batch NOT IN (SELECT id FROM batches)",
+    "SELECT printf('batch %d: no log holds it', id) FROM batches WHERE id NOT IN (SELECT batch FROM log)",
+    "SELECT printf('batch %d: %d others hold it, counted are %d', batch, others, counted) FROM ("
+    "SELECT log.batch, count(*) - 1 AS others, coalesce(shared.others, 0) AS counted "
+    "FROM log LEFT JOIN shared ON shared.batch = log.batch GROUP BY log.batch) WHERE others != counted",
+    "SELECT printf('batch %d: counted, but no other holds it', batch) FROM shared "
+    "WHERE others < 1 OR batch NOT IN (SELECT batch FROM log)",
+    "SELECT printf('batch %d: its id may be given again', id) FROM batches "
+    "WHERE id >= (SELECT unused FROM ids)",
+)
 
 
 def check_logs(db: sqlite3.Connection) -> list[str]:
@@ -250,6 +387,15 @@ def check_logs(db: sqlite3.Connection) -> list[str]:
     return findings
 
 
+def check_batches(db: sqlite3.Connection) -> list[str]:
+    """What is wrong between the rows of the logs, trimmed ones included, and the batches."""
+    db.execute("BEGIN")  # one state of all of them
+    try:
+        return [finding for query in DISAGREEMENTS for (finding,) in db.execute(query)]
+    finally:
+        db.execute("ROLLBACK")
+
+
 def _check_log(db: sqlite3.Connection, log: int) -> list[str]:
     bounds = db.execute(
         "SELECT first, end, bytes, time, trimmed FROM bounds WHERE log = ?", (log,)
@@ -264,20 +410,25 @@ def _check_log(db: sqlite3.Connection, log: int) -> list[str]:
     first, end, size, newest, trimmed = bounds
     at, time, total = first, 0, trimmed  # of the batch before: its end, its time, its running total
     unread = False  # the batch before can't be read, so nothing is known of where this one should begin
-    # The offsets come from the index alone, so a damaged row stops only the reading of itself.
+    # The offsets come from the log alone, so a damaged batch stops only the reading of itself.
     for (found,) in db.execute(
         "SELECT first FROM log WHERE log = ? AND first >= ? ORDER BY first", from_here
     ):
         where = f"log {log}, offset {found}"
         try:
             row = db.execute(
-                "SELECT end, time, crc, total, data FROM log WHERE log = ? AND first = ?", (log, found)
+                "SELECT end, time, crc, total, data FROM log LEFT JOIN batches ON id = batch "
+                "WHERE log = ? AND first = ?",
+                (log, found),
             ).fetchone()
         except sqlite3.DatabaseError as error:
             findings.append(f"{where}: the batch can't be read: {error}")
             unread = True
             continue
         batch_end, batch_time, crc, batch_total, data = row
+        if data is None:  # check_batches says so
+            unread = True
+            continue
         if found != at and not unread:
             findings.append(f"{where}: the batch should begin at {at}")
         if crc32(data) != crc:
