@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from landbridge.client.bus import Bus
-from landbridge.core.batch import build
+from landbridge.core import record
+from landbridge.core.batch import Batch, build
 from landbridge.core.ranges import Range
-from landbridge.core.store import PutDocument, Store, Trim, Write
+from landbridge.core.store import Append, Copy, PutDocument, Store, Trim, Write
 from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.commit import Commit
 from landbridge.terminal.limits import Limits
 from landbridge.terminal.server import Terminal
 from landbridge.terminal.stages import PREFIX
+from landbridge.terminal.topic import Topic
 from landbridge.testing import FaultyStore, attach, run_terminal
 
 
@@ -58,6 +61,21 @@ class FullAt(FaultyStore):
             if not self._pieces_left:
                 raise self.error
         super().commit(writes)
+
+
+class WatchedStore(FaultyStore):
+    """Remembers what was written to logs."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.written: list[Append | Copy] = []
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        super().commit(writes)
+        self.written += [write for write in writes if isinstance(write, Append | Copy)]
+
+    def to(self, topic: Topic) -> list[Append | Copy]:
+        return [write for write in self.written if write.log == topic.log.number]
 
 
 def stages(terminal: Terminal) -> list[str]:
@@ -220,6 +238,54 @@ async def test_a_restart_brings_a_decided_commit_to_its_end(tmp_path: Path, cras
     async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
         assert await commit(bus, "q", 1, log, run)
         assert await rows(bus) == [*(b"%d" % n for n in range(5)), b"again"]
+
+
+async def test_whole_batches_are_copied_and_cut_ones_are_appended(tmp_path: Path, crashes: list[Any]) -> None:
+    store = WatchedStore(SqliteStore(tmp_path / "bus.db"))
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        log, one = await put(bus, "q", b"1", b"2")
+        _, two = await put(bus, "q", b"3" * 50_000, b"4")
+        await commit(bus, "q", 0, log, (one[0] + 1, two[1]), one)
+        orders = terminal.broker.topics["orders"]
+        assert [type(write) for write in store.to(orders)] == [Append, Copy, Copy]
+        assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
+        assert orders.log.end == store.logs()[orders.log.number].end == 5
+        assert store.check() == []
+    async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
+        assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
+        assert terminal.store.check() == []
+
+
+async def test_what_a_stage_publishes_is_byte_for_byte_what_an_append_stores(crashes: list[Any]) -> None:
+    store = WatchedStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        data = build([b"a", b"b"], id=bus.new_id(), time=1, keys=[b"k", b""])
+        log, first = await bus.stage("q", "orders", data)
+        await commit(bus, "q", 0, log, (first, first + 2))
+        orders = terminal.broker.topics["orders"]
+        assert [type(write) for write in store.to(orders)] == [Copy]
+        assert orders.log.bytes == store.logs()[orders.log.number].bytes == len(data)
+        assert store.read(orders.log.number, 0, 1)[0].data == record.wrap(Batch.decode(data)) == data
+
+
+async def test_a_stage_trimmed_in_the_same_commit_is_no_source_and_no_trouble(crashes: list[Any]) -> None:
+    """A copy of what is gone would be refused, and with it what others publish in that commit."""
+    store = WatchedStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        log, (first, end) = await put(bus, "q", b"a", b"b")
+        perform = terminal.broker.perform
+
+        async def trim_before(work: Any) -> None:
+            def both(commit: Commit) -> None:
+                commit.writes.append(Trim(log, end))
+                work(commit)
+
+            await perform(both)
+
+        terminal.broker.perform = trim_before  # type: ignore[method-assign]
+        await commit(bus, "q", 0, log, (first, end))
+        assert [type(write) for write in store.to(terminal.broker.topics["orders"])] == [Append]
+        assert await rows(bus) == [b"a", b"b"]
 
 
 async def test_groups_get_what_is_published_from_a_stage(terminal: Terminal) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from landbridge.core import ledger, record
 from landbridge.core.batch import Batch
 from landbridge.core.ledger import Entry, Transactions
-from landbridge.core.store import Append, PutLedger, Store, Write
+from landbridge.core.store import Append, Copy, DropLog, PutLedger, Store, Trim, Write
 from landbridge.errors import BusError, ShuttingDown, StoreFailed
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Puts its writes into the commit that is being formed; raises BusError to be left out of it.
 Work: TypeAlias = "Callable[[Commit], None]"
 Refuse: TypeAlias = Callable[[BusError], None]
+
+#: Bytes that a copied batch counts in a commit: what it adds to the tables of the store, about.
+COPY = 256
 
 #: The number of the log that has no batches, only the ledger of transactions.
 TRANSACTIONS = 0
@@ -38,7 +41,7 @@ class Commit:
     def __init__(self, now: int) -> None:
         self.now = now
         self.writes: list[Write] = []
-        #: Bytes of batches in it.
+        #: Bytes of batches to be written with it.
         self.size = 0
         #: Called in order when it is on disk, or when it failed.
         self.after: list[Callable[[], None]] = []
@@ -48,8 +51,9 @@ class Commit:
         self.entries: dict[tuple[Topic, bytes], Entry] = {}
         self.transactions: dict[bytes, Transactions] = {}
 
-    def append(self, topic: Topic, batch: Batch) -> int:
-        """Put a batch at the end of the topic's log. Returns its first offset."""
+    def append(self, topic: Topic, batch: Batch, *, held: tuple[int, int] | None = None) -> int:
+        """Put a batch at the end of the topic's log. Returns its first offset. ``held``: the log and
+        the first offset there where the store has this very batch already, so that it isn't written again."""
         batches = self.appended.get(topic)
         if batches:
             last_first, last = batches[-1]
@@ -58,11 +62,23 @@ class Commit:
             batches = self.appended[topic] = []
             first = topic.log.end
         time = max(self.now, topic.log.time)
-        data = record.wrap(batch)
-        self.writes.append(Append(topic.log.number, first, first + len(batch), time, data))
+        number, end = topic.log.number, first + len(batch)
+        if held is not None:
+            self.writes.append(Copy(number, first, end, time, *held))
+            self.size += COPY
+        else:
+            data = record.wrap(batch)
+            self.writes.append(Append(number, first, end, time, data))
+            self.size += len(data)
         batches.append((first, batch))
-        self.size += len(data)
         return first
+
+    def keeps(self, topic: Topic) -> bool:
+        """The topic's log is there as its bounds in memory say, also when what is in this commit so far is
+        done. Where it isn't, a copy out of it would be refused, and with it the commit of everybody."""
+        return not topic.deleted and not any(
+            isinstance(write, Trim | DropLog) and write.log == topic.log.number for write in self.writes
+        )
 
     def entry(self, topic: Topic, producer: bytes) -> Entry:
         """What the ledger says, with this commit counted in."""

@@ -52,6 +52,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decision).decode
 
 
+class Staged(msgspec.Struct, frozen=True):
+    """Rows to be published."""
+
+    topic: str
+    batch: Batch
+    first: int | None  #: where it begins in the stage's log, if it is a whole batch of it
+
+
 class Stages:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -164,7 +172,7 @@ class Stages:
             if left:
                 await self._publish(stage, decision)
             else:
-                await self._broker.perform(partial(self._write, stage, decision, []))
+                await self._broker.perform(partial(self._write, stage, decision, None, []))
             return {"decided": True}
 
     async def _publish(self, stage: str, decision: Decision | None = None) -> None:
@@ -181,7 +189,7 @@ class Stages:
             # The next piece is read while this one is written.
             reading = asyncio.ensure_future(self._piece(staged, left))
             try:
-                await self._broker.perform(partial(self._write, stage, decision, piece))
+                await self._broker.perform(partial(self._write, stage, decision, staged, piece))
                 piece, left = await reading
             finally:
                 reading.cancel()
@@ -189,11 +197,12 @@ class Stages:
 
     async def _piece(
         self, staged: Topic, runs_left: list[tuple[str, list[Range]]]
-    ) -> tuple[list[tuple[str, Batch]], list[tuple[str, list[Range]]]]:
+    ) -> tuple[list[Staged], list[tuple[str, list[Range]]]]:
         """The next rows to publish, as many as go into one commit of the store; and what is left after
-        them."""
+        them. Whole batches cost the store next to nothing, but until they are in the topic's cache all of
+        them are held here."""
         room = self._broker.limits.commit
-        piece: list[tuple[str, Batch]] = []
+        piece: list[Staged] = []
         left = [(name, list(runs)) for name, runs in runs_left]
         while left and room > 0:
             name, runs = left[0]
@@ -204,7 +213,9 @@ class Stages:
                 lo, hi = at - first, min(end - first, len(batch))
                 if lo < 0:
                     raise OffsetGone(f"what was put on {staged.name} is gone from {at} to {first}")
-                piece.append((name, batch if hi - lo == len(batch) else batch.slice(lo, hi)))
+                whole = hi - lo == len(batch)
+                part = batch if whole else batch.slice(lo, hi)
+                piece.append(Staged(name, part, first if whole else None))
                 room -= batch.size
                 at = first + hi
             if at < end:
@@ -215,13 +226,20 @@ class Stages:
                 del left[0]
         return piece, left
 
-    def _write(self, stage: str, decision: Decision, piece: list[tuple[str, Batch]], commit: Commit) -> None:
+    def _write(
+        self, stage: str, decision: Decision, staged: Topic | None, piece: list[Staged], commit: Commit
+    ) -> None:
         broker = self._broker
-        for name, batch in piece:
-            topic = broker.topic_for(name, create=True)
+        kept = staged is not None and commit.keeps(staged)
+        for each in piece:
+            topic = broker.topic_for(each.topic, create=True)
             topic.save(commit)
-            first = commit.append(topic, batch)
-            commit.after.append(partial(broker.published, decision.subject, topic, batch, first))
+            # What stands on the stage is what an append would store: nobody adds to it on either way.
+            held = None
+            if kept and staged is not None and each.first is not None and each.first >= staged.log.first:
+                held = staged.log.number, each.first
+            first = commit.append(topic, each.batch, held=held)
+            commit.after.append(partial(broker.published, decision.subject, topic, each.batch, first))
         commit.writes.append(PutDocument(KIND, stage, _encode(decision)))
         commit.after.append(partial(self._decisions.__setitem__, stage, decision))
 
