@@ -23,8 +23,9 @@ _scratch = _Scratch()
 
 
 class Incoming(asyncio.Protocol, asyncio.BufferedProtocol):
-    """A protocol whose ``data_received`` gives to a session what it gets. Transports that know only that
-    method work as well."""
+    """A protocol whose ``data_received`` gives to a session what it gets. asyncio's own transports write into
+    the buffers; those of uvloop call that method for every asyncio.Protocol, and were measured to take no
+    more time (it reads into memory that is touched already); those within a process know only that method."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
