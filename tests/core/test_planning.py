@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.planning import ROWS_PER_TASK, Span, admit, backlog, from_json, plan, to_json
+from landbridge.core.planning import (
+    ROWS_PER_TASK,
+    ROWS_WORTH_A_TASK,
+    Span,
+    admit,
+    backlog,
+    from_json,
+    plan,
+    to_json,
+)
 
 _logs = st.dictionaries(
     st.sampled_from(["a", "b", "c.d", "e"]), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1
@@ -36,9 +45,17 @@ def test_few_rows_of_many_topics_are_one_task() -> None:
 
 
 def test_many_rows_of_one_topic_are_cut() -> None:
-    tasks = plan({"a": 7}, {"a": 7 + 2 * ROWS_PER_TASK + 1})
-    assert len(tasks) == 3
+    tasks = plan({"a": 7}, {"a": 7 + 5 * ROWS_PER_TASK + 1})
+    assert len(tasks) == 6
     assert max(len(span) for task in tasks for span in task) <= ROWS_PER_TASK
+
+
+def test_a_few_tasks_share_what_one_could_read() -> None:
+    def count(rows: int) -> int:
+        return len(plan({"a": 0}, {"a": rows}))
+
+    assert [count(n * ROWS_WORTH_A_TASK) for n in (1, 2, 3, 4, 5, 10)] == [1, 2, 3, 4, 4, 4]
+    assert count(ROWS_WORTH_A_TASK + 1) == 2
 
 
 @given(_logs, st.integers(1, 60))

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 Offsets: TypeAlias = Mapping[str, int]
 
-#: What a task costs is worth it from so many rows on; fewer go into one task, of whichever topics they are.
-ROWS_PER_TASK = 500_000
+#: What a task costs is worth it from so many rows on, for a few tasks that a small machine has at once; fewer
+#: go into one task, of whichever topics they are.
+ROWS_WORTH_A_TASK, FEW_TASKS = 500_000, 4
+#: Beyond that tasks get larger: with rows of 100 bytes this is what Spark gives to a task that reads files.
+ROWS_PER_TASK = 1_250_000
 PARTITION = "0"
 
 
@@ -84,7 +87,8 @@ def plan(
     total = sum(rows.values())
     if not total:
         return []
-    tasks = max(at_least, -(-total // min(ROWS_PER_TASK, most_rows or ROWS_PER_TASK)))
+    few = min(FEW_TASKS, -(-total // ROWS_WORTH_A_TASK))
+    tasks = max(at_least, few, -(-total // min(ROWS_PER_TASK, most_rows or ROWS_PER_TASK)))
     tasks = min(tasks, total)
     planned: list[list[Span]] = [[] for _ in range(tasks)]
     # Task i has the rows from i * total // tasks on, all topics put one after the other: sizes differ by one.

@@ -35,7 +35,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import Final, TypeAlias
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from landbridge.core.store import LogBounds, StoredBatch, Write
 from landbridge.errors import (
