@@ -544,6 +544,7 @@ async def test_a_span_is_a_timedelta_and_no_number(bus: Any) -> None:
 
 async def test_an_asynchronous_bus_that_is_not_awaited(terminal: Terminal) -> None:
     connecting = landbridge.connect(terminal.url, token="t")
+    # mypy would refuse it too, which is the point.
     with pytest.raises(BadRequest, match="asynchronous") as refused, connecting:  # type: ignore[attr-defined]
         pass
     assert "landbridge.sync.connect()" in refused.value.hint

@@ -18,6 +18,7 @@ from landbridge.terminal.limits import Limits
 from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
+from tests.waiting import eventually
 
 
 def payloads(stretch: Stretch) -> list[bytes]:
@@ -131,8 +132,7 @@ async def test_waiting_ends_when_a_topic_grows(terminal: Terminal, bus: Any) -> 
     assert await bus.call("topic.wait", offsets=at) == {"orders": [0, 1], "bills": [0, 1]}
     waiting = asyncio.ensure_future(bus.call("topic.wait", offsets=at, within=60.0))
     log = terminal.broker.topic("bills").log
-    while not log._growth:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: log._growth)
     await bus.publish("bills", b"y")
     assert await waiting == {"orders": [0, 1], "bills": [0, 2]}
     assert await bus.call("topic.wait", offsets=at, within=60.0) == {"orders": [0, 1], "bills": [0, 2]}

@@ -13,6 +13,7 @@ import landbridge
 from landbridge.errors import BusError, Disconnected, QueueTaken, TerminalUnreachable, TimedOut
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
+from landbridge.terminal.connection import Connection
 from landbridge.terminal.server import Terminal
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
@@ -25,6 +26,11 @@ def cut(terminal: Terminal, subject: str = "test") -> None:
     for connection in list(terminal.connections):
         if connection.subject == subject:
             connection._transport.abort()
+
+
+def silence(connection: Connection) -> None:
+    """It hears the client, and its answers get lost."""
+    connection.send = lambda *frame: None  # type: ignore[method-assign]  # of this one connection
 
 
 def length(terminal: Terminal, topic: str) -> int:
@@ -111,7 +117,7 @@ async def test_lost_answers_are_given_again(terminal: Terminal, way: Way) -> Non
     async with way.connect(terminal) as bus:
         for number in range(10):
             (connection,) = terminal.connections
-            connection.send = lambda *frame: None  # type: ignore[method-assign]
+            silence(connection)
             publish = asyncio.ensure_future(bus.publish("orders", b"%d" % number))
             await eventually(lambda n=number: length(terminal, "orders") == n + 1)
             connection._transport.abort()
@@ -245,7 +251,7 @@ async def test_a_connection_lost_while_subscribing(terminal: Terminal, way: Way)
         groups = terminal.broker.topics["orders"].groups
         for number in range(5):
             (connection,) = terminal.connections
-            connection.send = lambda *frame: None  # type: ignore[method-assign]
+            silence(connection)
             opening = asyncio.ensure_future(Reader(bus.subscribe("orders", group=f"g{number}")).__aenter__())
             await eventually(lambda n=number: f"g{n}" in groups and groups[f"g{n}"].consumers)
             connection._transport.abort()
@@ -479,7 +485,7 @@ async def test_the_ledger_survives_a_restart(tmp_path: Path, crashes: list[Any])
         bus = await landbridge.connect(terminal.url, token=token)
         await bus.publish("orders", b"0")
         (connection,) = terminal.connections
-        connection.send = lambda *frame: None  # type: ignore[method-assign]
+        silence(connection)
         publish = asyncio.ensure_future(bus.publish("orders", b"1"))
         transaction = asyncio.ensure_future(one_message(bus, "orders", b"2"))
         await eventually(lambda: terminal.broker.topics["orders"].log.end == 3)

@@ -317,7 +317,7 @@ async def test_a_service_that_handles_nothing(terminal: Terminal) -> None:
 async def test_handlers_must_be_asynchronous() -> None:
     with pytest.raises(BadRequest):
 
-        @Service("billing").on("orders")  # type: ignore[arg-type]
+        @Service("billing").on("orders")  # type: ignore[arg-type]  # mypy would refuse it too
         def handle(value: bytes) -> None: ...
 
 

@@ -282,7 +282,7 @@ async def test_a_stage_trimmed_in_the_same_commit_is_no_source_and_no_trouble(cr
 
             await perform(both)
 
-        terminal.broker.perform = trim_before  # type: ignore[method-assign]
+        terminal.broker.perform = trim_before  # type: ignore[method-assign]  # a commit of two
         await commit(bus, "q", 0, log, (first, end))
         assert [type(write) for write in store.to(terminal.broker.topics["orders"])] == [Append]
         assert await rows(bus) == [b"a", b"b"]

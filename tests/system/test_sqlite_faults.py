@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -361,26 +361,27 @@ def test_check_finds_rows_and_bounds_that_disagree(path: Path) -> None:
             assert any(finding in line for line in store.check()), statement
 
 
-def test_a_missing_batch_is_an_error_not_a_silent_gap(path: Path) -> None:
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("DELETE FROM log WHERE log = 1 AND first = 50")
-    db.close()
+@contextmanager
+def without(path: Path, delete: str) -> Iterator[SqliteStore]:
+    """The store when the batch at offset 50 of log 1 is gone, which is told where it was and nowhere else."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(delete)
     with opened(SqliteStore(path)) as store:
         assert [each.first for each in store.read(1, 30, ALL)] == [30, 40]
         with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
             store.read(1, 50, ALL)
         assert store.read(1, 60, ALL)[0].first == 60
+        yield store
+
+
+def test_a_missing_batch_is_an_error_not_a_silent_gap(path: Path) -> None:
+    with without(path, "DELETE FROM log WHERE log = 1 AND first = 50"):
+        pass
 
 
 def test_a_batch_without_its_data_is_damage_to_itself_alone(path: Path) -> None:
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("DELETE FROM batches WHERE id = (SELECT batch FROM log WHERE log = 1 AND first = 50)")
-    db.close()
-    with opened(SqliteStore(path)) as store:
-        assert [each.first for each in store.read(1, 30, ALL)] == [30, 40]
-        with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
-            store.read(1, 50, ALL)
-        assert store.read(1, 60, ALL)[0].first == 60
+    delete = "DELETE FROM batches WHERE id = (SELECT batch FROM log WHERE log = 1 AND first = 50)"
+    with without(path, delete) as store:
         with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
             store.commit([PutDocument("topic", "a", b"2"), copy(5, log=3)])
         assert list(store.documents("topic")) == [("a", b"1")]

@@ -31,6 +31,7 @@ class Incoming(asyncio.Protocol, asyncio.BufferedProtocol):
         self.session = session
 
     def data_received(self, data: bytes | bytearray) -> None:
+        """For each kind of connection to say: what it does with frames, and with a peer that sends none."""
         raise NotImplementedError
 
     def get_buffer(self, sizehint: int) -> memoryview:

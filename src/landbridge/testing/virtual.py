@@ -137,8 +137,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if process.alive or self._ending:
             callback(*args)
 
-    # Narrower than asyncio's, as are the two below: what the bus uses, and an error for anything else.
-    def create_task(  # type: ignore[override]
+    def create_task(  # type: ignore[override]  # narrower than asyncio's: what the bus uses
         self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         task = super().create_task(work, name=name, context=context)
@@ -161,14 +160,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     # -- connections -------------------------------------------------------------------------------
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(  # type: ignore[override]  # likewise
         self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         if self.network is None:
             raise OSError("this loop has no network")
         return await self.network.connect(factory, host, port)
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(  # type: ignore[override]  # likewise
         self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
     ) -> Any:
         if self.network is None:
