@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from bench.roles import SPAWN
-from landbridge.core.batch import build
+from landbridge.core.log.batch import build
 
 _LENGTH = struct.Struct("<I")
 #: Batches in flight, as the client has.

@@ -27,13 +27,13 @@ import landbridge
 from bench import roles
 from bench.roles import SPAWN, RunningTerminal, scratch
 from bench.scenarios import Row
+from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
-from landbridge.core.identity import Identity, SecureKey
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.network import Settings
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.network import Settings
-from landbridge.terminal.server import Terminal
 from landbridge.testing.wan import Line
 
 SIZE = 100

@@ -19,9 +19,9 @@ import structlog
 import uvloop
 
 import landbridge
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 
 SPAWN = mp.get_context("spawn")
 

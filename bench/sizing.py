@@ -18,11 +18,18 @@ from typing import Any
 import rustworkx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.core import linkstate
-from landbridge.core.directory import Directory, PublicKeys, TerminalEntry
-from landbridge.core.linkstate import REFRESH, SECOND, LinkState, LinkStates, SignedLinkState, Verifier
-from landbridge.core.meter import quantised
-from landbridge.core.routes import Routes
+from landbridge.core.routing import linkstate
+from landbridge.core.routing.linkstate import (
+    REFRESH,
+    SECOND,
+    LinkState,
+    LinkStates,
+    SignedLinkState,
+    Verifier,
+)
+from landbridge.core.routing.meter import quantised
+from landbridge.core.routing.routes import Routes
+from landbridge.core.trust.directory import Directory, PublicKeys, TerminalEntry
 
 #: Links of a server to other servers, of a client to servers, and groups with consumers of each terminal.
 SERVER_LINKS, CLIENT_LINKS, GROUPS = 8, 3, 4

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 
-from landbridge.cli.terminal_file import KEYS
+from landbridge.node.terminal_file import KEYS
 from landbridge.testing import attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Up, read_line, until
 from tests.cli.test_registry import registry, saved
@@ -318,8 +318,8 @@ def test_what_a_terminal_refuses(place: Place, tmp_path: Path, arguments: list[s
 
 
 async def test_rights_by_http_are_the_terminals_to_check() -> None:
-    from landbridge.cli.assembly import dial_to
     from landbridge.gateways.http import app
+    from landbridge.node.assembly import dial_to
 
     async with run_terminal() as running, attach(running) as bus:
         gateway: Any = app(dial_to(running))

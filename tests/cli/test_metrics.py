@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from landbridge.cli.assembly import dial_to
+from landbridge.broker.server import Terminal
 from landbridge.errors import LimitReached, StoreFailed, TerminalUnreachable
 from landbridge.gateways.metrics import Metrics, problem_of
-from landbridge.terminal.server import Terminal
+from landbridge.node.assembly import dial_to
 from landbridge.testing import run_terminal
 
 

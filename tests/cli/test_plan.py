@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core.plan import Plan, PlannedLink, SinglePoint
+from landbridge.core.routing.plan import Plan, PlannedLink, SinglePoint
 from tests.cli.conftest import Place
 from tests.cli.test_registry import registry, saved
 from tests.ports import free_port

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core import linkstate
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.linkstate import LinkState
+from landbridge.core.routing import linkstate
+from landbridge.core.routing.linkstate import LinkState
+from landbridge.core.trust.identity import Identity, SecureKey
 from tests.cli.conftest import LIMIT, Place, Up
 from tests.ports import free_port
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from landbridge.cli import terminal, terminal_file
-from landbridge.cli.terminal_file import KEYS, endpoint, read
+from landbridge.cli import terminal
+from landbridge.crossing.network import Settings
 from landbridge.errors import BadRequest
-from landbridge.terminal.network import Settings
+from landbridge.node import terminal_file
+from landbridge.node.terminal_file import KEYS, endpoint, read
 
 
 def written(folder: Path, text: str) -> Path:

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from landbridge.cli import assembly
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.errors import ContextTaken
+from landbridge.node import assembly
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line, until
 from tests.ports import free_port

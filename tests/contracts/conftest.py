@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.terminal.server import Terminal
+from landbridge.broker.server import Terminal
 from landbridge.testing import FakeClock, run_terminal
 from tests.contracts.ways import WAYS, Way
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import landbridge
+from landbridge.broker.server import Terminal
 from landbridge.errors import BadRequest, BusError, Forbidden, Unauthenticated
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import LIMIT, Reader, eventually
@@ -314,7 +314,7 @@ async def test_tokens_are_listed_until_they_expire(crashes: list[Any], clock: Fa
 
 
 async def test_tokens_are_listed_in_pages(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landbridge.terminal.operations.PAGE", 2)
+    monkeypatch.setattr("landbridge.broker.operations.PAGE", 2)
     async with attach(terminal) as bus:
         made = [await bus.call("token.create", subject="s", scopes=["admin"], life=60 + n) for n in range(5)]
         found: list[str] = []

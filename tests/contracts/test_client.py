@@ -15,6 +15,7 @@ import pytest
 
 import landbridge
 from landbridge import Receipt
+from landbridge.broker.server import Terminal
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.errors import (
@@ -28,7 +29,6 @@ from landbridge.errors import (
     TerminalUnreachable,
     TopicExists,
 )
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually

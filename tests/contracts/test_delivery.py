@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.group import Group
+from landbridge.broker.server import Terminal
 from landbridge.errors import LeaseLost, OffsetGone, StoreFull, UnknownGroup, UnknownTopic
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.group import Group
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually, turns

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.server import Terminal
 from landbridge.cli.events import EventsPlan, beside
 from landbridge.client.bus import Bus
-from landbridge.core.events import LONGEST_LINE
+from landbridge.core.events.parser import LONGEST_LINE
 from landbridge.errors import BadRequest, Forbidden, QueueTaken, TerminalUnreachable
 from landbridge.gateways import event_topics
 from landbridge.gateways.event_topics import client_of, group_of
 from landbridge.gateways.events import Client, EventGateway, EventOptions, Source
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.server import Terminal
 from landbridge.testing import attach, run_terminal
 from tests.events import is_window, oracle, random_lines, shuffled
 from tests.waiting import LIMIT, Reader, eventually, turns

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.server import Terminal
 from landbridge.errors import BusError, StoreFailed, StoreFull
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.waiting import Reader, eventually
 

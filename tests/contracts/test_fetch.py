@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.commit import Commit
+from landbridge.broker.fetches import MOST_BATCHES, MOST_WAITING
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.client.fetch import Stretch
-from landbridge.core.batch import Batch, Origin, build
+from landbridge.core.log.batch import Batch, Origin, build
 from landbridge.errors import BadRequest, Forbidden, LimitReached, UnknownTopic
 from landbridge.protocol import frames
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.commit import Commit
-from landbridge.terminal.fetches import MOST_BATCHES, MOST_WAITING
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import eventually

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import pytest
 
+from landbridge.broker import group as groups
+from landbridge.broker import topic as topics
+from landbridge.broker.group import Group
+from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.publisher import Rows
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal import group as groups
-from landbridge.terminal import topic as topics
-from landbridge.terminal.group import Group
-from landbridge.terminal.server import Terminal
 from landbridge.testing import attach, run_terminal
 from tests.waiting import LIMIT, Reader, eventually
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from landbridge.core.batch import build
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
+from landbridge.core.log.batch import build
 from landbridge.errors import BacklogFull, LimitReached, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.session import Session
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import WAYS, Way
 from tests.waiting import Reader, eventually

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.server import Terminal
 from landbridge.errors import BadRequest, LeaseLost, QueueTaken
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import landbridge
+from landbridge.broker.connection import Connection
+from landbridge.broker.server import Terminal
 from landbridge.errors import BusError, Disconnected, QueueTaken, TerminalUnreachable, TimedOut
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.connection import Connection
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.ports import free_port

@@ -14,9 +14,9 @@ import pytest
 import landbridge
 import landbridge.testing
 from landbridge import Message, Retry, Service
+from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.errors import BadPayload, BadRequest, Disconnected, Forbidden, GroupExists
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, attach
 from tests.waiting import LIMIT, Reader, eventually
 

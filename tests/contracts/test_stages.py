@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.commit import Commit
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
+from landbridge.broker.stages import PREFIX
+from landbridge.broker.topic import Topic
 from landbridge.client.bus import Bus
-from landbridge.core import record
-from landbridge.core.batch import Batch, build
-from landbridge.core.ranges import Range
-from landbridge.core.store import Append, Copy, PutDocument, Store, Trim, Write
+from landbridge.core.log import record
+from landbridge.core.log.batch import Batch, build
+from landbridge.core.log.ranges import Range
+from landbridge.core.log.store import Append, Copy, PutDocument, Store, Trim, Write
 from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.commit import Commit
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
-from landbridge.terminal.stages import PREFIX
-from landbridge.terminal.topic import Topic
 from landbridge.testing import FaultyStore, attach, run_terminal
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landbridge.terminal.server import Terminal
+from landbridge.broker.server import Terminal
 from landbridge.testing import FakeClock, attach
 from tests.contracts.test_status import Status, of
 from tests.waiting import Reader

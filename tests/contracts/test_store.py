@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from landbridge.core.store import (
+from landbridge.core.log.store import (
     Append,
     Copy,
     DeleteDocument,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.errors import BadName, BadRequest, Forbidden, LeaseLost, StoreFull, TooLarge
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually, turns

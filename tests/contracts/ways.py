@@ -9,7 +9,7 @@ from typing import Any
 
 import landbridge
 import landbridge.sync
-from landbridge.terminal.server import Terminal
+from landbridge.broker.server import Terminal
 from landbridge.testing import attach
 
 _END = object()

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from landbridge.core import tickets
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.seal import Header, Opener, Sealer, look
-from landbridge.core.tickets import Issue, Mint, Release, Renewal, Requester, Sender, Ticket, Vault
+from landbridge.core.trust import tickets
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.seal import Header, Opener, Sealer, look
+from landbridge.core.trust.tickets import Issue, Mint, Release, Renewal, Requester, Sender, Ticket, Vault
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

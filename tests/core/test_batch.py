@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.batch import Batch, Column, build, encode_headers
+from landbridge.core.log.batch import Batch, Column, build, encode_headers
 from landbridge.errors import BadFrame
 
 ID = bytes(range(16))

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from landbridge.core.cursor import SMALL, Cursor, Try
+from landbridge.core.log.cursor import SMALL, Cursor, Try
 
 END = 5 * SMALL
 OFFSET = st.integers(0, END - 1)

@@ -3,8 +3,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from landbridge.core.batch import Batch, build
-from landbridge.core.discipline import discipline
+from landbridge.core.delivery.discipline import discipline
+from landbridge.core.log.batch import Batch, build
 from landbridge.errors import BadRequest
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.events import LONGEST_LINE, parse, valid_id
-from landbridge.core.queue import Queue
+from landbridge.core.events.parser import LONGEST_LINE, parse, valid_id
+from landbridge.core.events.queue import Queue
 
 GOOD = [b"1|B", b"007|S|3", b"9223372036854775807|P|1|2", b"5|whatever", b"6"]
 BAD = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.exchange import Exchange, decode_state, encode_state
+from landbridge.core.events.exchange import Exchange, decode_state, encode_state
 from tests.events import oracle
 
 IDS = st.sampled_from([b"1", b"2", b"3", b"4", b"x"])

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.batch import Batch, build, encode_headers
-from landbridge.core.filters import Match, filter_of, sole_key
+from landbridge.core.delivery.filters import Match, filter_of, sole_key
+from landbridge.core.log.batch import Batch, build, encode_headers
 
 WORD = st.text(alphabet="ab", max_size=3)
 VALUE = WORD | WORD.map(str.encode) | st.integers(-2, 2)

@@ -6,9 +6,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landbridge.core.directory import Directory, TerminalEntry
-from landbridge.core.graph import DRAINING, HOPS, Graph, Path
-from landbridge.core.linkstate import LinkState
+from landbridge.core.routing.graph import DRAINING, HOPS, Graph, Path
+from landbridge.core.routing.linkstate import LinkState
+from landbridge.core.trust.directory import Directory, TerminalEntry
 
 SERVER, STUB, CLIENT = ("server", True), ("server", False), ("client", True)
 

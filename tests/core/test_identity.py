@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.directory import PublicKeys
-from landbridge.core.identity import (
+from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.identity import (
     Identity,
     Proof,
     Proofs,
@@ -15,7 +15,7 @@ from landbridge.core.identity import (
     link_signature,
     verify,
 )
-from landbridge.core.primitives import fields, wrap
+from landbridge.core.trust.primitives import fields, wrap
 from landbridge.errors import BadRequest, BadSeal, LimitReached, Unauthenticated
 
 SECOND = 1_000_000

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from landbridge.core.inbound import Inbound, Verdict
-from landbridge.core.outbound import Outbound
-from landbridge.core.parcel import Piece
-from landbridge.core.ranges import RangeSet
+from landbridge.core.log.ranges import RangeSet
+from landbridge.core.shipping.inbound import Inbound, Verdict
+from landbridge.core.shipping.outbound import Outbound
+from landbridge.core.shipping.parcel import Piece
 
 GROUPS = ("billing", "audit")
 

@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.batch import Batch, build
-from landbridge.core.cursor import Cursor
-from landbridge.core.delivery import Delivery, Policy
-from landbridge.core.filters import Match, filter_of
-from landbridge.core.keyruns import KeyRuns
+from landbridge.core.delivery.delivery import Delivery, Policy
+from landbridge.core.delivery.filters import Match, filter_of
+from landbridge.core.log.batch import Batch, build
+from landbridge.core.log.cursor import Cursor
+from landbridge.core.log.keyruns import KeyRuns
 
 KEYS = st.sampled_from([b"a", b"b", b"c"])
 #: Keys of the messages of each batch.

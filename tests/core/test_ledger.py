@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from landbridge.core.ledger import EMPTY, WINDOW, Entry, decode, encode
+from landbridge.core.log.ledger import EMPTY, WINDOW, Entry, decode, encode
 from landbridge.errors import SequenceGap
 
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from landbridge.core import linkstate
-from landbridge.core.directory import Directory, PublicKeys, TerminalEntry
-from landbridge.core.linkstate import (
+from landbridge.core.routing import linkstate
+from landbridge.core.routing.linkstate import (
     AHEAD,
     EXPIRY,
     GROUPS_MOST,
@@ -24,6 +23,7 @@ from landbridge.core.linkstate import (
     link_cost,
     sign,
 )
+from landbridge.core.trust.directory import Directory, PublicKeys, TerminalEntry
 from landbridge.errors import BadFrame, Unauthenticated
 
 NOW = 1_700_000_000 * SECOND

@@ -9,12 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landbridge.core.directory import Directory, TerminalEntry
-from landbridge.core.graph import HOPS, Graph
-from landbridge.core.linkstate import COST_MOST, LinkState
-from landbridge.core.longterm import Mesh
-from landbridge.core.meter import PRIOR, Meter
-from landbridge.core.plan import Plan, PlannedLink, SinglePoint, check, long_term_cost, restricted, worst
+from landbridge.core.routing.graph import HOPS, Graph
+from landbridge.core.routing.linkstate import COST_MOST, LinkState
+from landbridge.core.routing.longterm import Mesh
+from landbridge.core.routing.meter import PRIOR, Meter
+from landbridge.core.routing.plan import (
+    Plan,
+    PlannedLink,
+    SinglePoint,
+    check,
+    long_term_cost,
+    restricted,
+    worst,
+)
+from landbridge.core.trust.directory import Directory, TerminalEntry
 from landbridge.errors import BadRequest
 
 Links = dict[tuple[str, str], float]
@@ -163,7 +171,7 @@ def test_blocks_are_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (a, b): 1.0 + (len(a) * 7 + int(b[1:]) * 3 + int(a[1:])) % 5 for a, b in combinations(carries, 2)
     }
     whole = Bus(carries, links).paths()
-    monkeypatch.setattr("landbridge.core.longterm._BLOCK", 2 * 2 * len(links))
+    monkeypatch.setattr("landbridge.core.routing.longterm._BLOCK", 2 * 2 * len(links))
     assert Bus(carries, links).paths() == whole
 
 

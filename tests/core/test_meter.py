@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.meter import LOSS_MOST, SECOND, STEP, Meter, Parts, quantised
+from landbridge.core.routing.meter import LOSS_MOST, SECOND, STEP, Meter, Parts, quantised
 
 MS = 1000
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landbridge.core.outbound import AGAIN_AFTER, AGAIN_AFTER_MOST, SECOND, Outbound
-from landbridge.core.parcel import Piece
+from landbridge.core.shipping.outbound import AGAIN_AFTER, AGAIN_AFTER_MOST, SECOND, Outbound
+from landbridge.core.shipping.parcel import Piece
 
 
 def shipment(outbound: Outbound, number: int, *groups: str):

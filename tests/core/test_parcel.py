@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core import parcel
-from landbridge.core.batch import build
-from landbridge.core.parcel import Ask, Manifest, Parcel, Piece, Tell
+from landbridge.core.log.batch import build
+from landbridge.core.shipping import parcel
+from landbridge.core.shipping.parcel import Ask, Manifest, Parcel, Piece, Tell
 from landbridge.errors import BadFrame
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.planning import (
+from landbridge.core.log.planning import (
     ROWS_PER_TASK,
     ROWS_WORTH_A_TASK,
     Span,

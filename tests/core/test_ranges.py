@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.ranges import RangeSet, count, intersect, normalise, subtract
+from landbridge.core.log.ranges import RangeSet, count, intersect, normalise, subtract
 
 OFFSET = st.integers(0, 30)
 RANGE = st.tuples(OFFSET, OFFSET)

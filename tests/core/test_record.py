@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core import record
-from landbridge.core.batch import Batch, Origin, build
+from landbridge.core.log import record
+from landbridge.core.log.batch import Batch, Origin, build
 from landbridge.errors import BadFrame
 
 AUDIENCE = st.none() | st.frozensets(st.text(max_size=5), max_size=3)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.retention import Retention, trim_point
+from landbridge.core.log.retention import Retention, trim_point
 
 RETENTION = st.builds(Retention, settled=st.booleans(), discard=st.sampled_from(["settled", "any"]))
 

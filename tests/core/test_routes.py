@@ -5,10 +5,10 @@ from random import Random
 import msgspec
 import pytest
 
-from landbridge.core.directory import Directory, TerminalEntry
-from landbridge.core.linkstate import LinkState, LinkStates, SignedLinkState, decode
-from landbridge.core.meter import Meter
-from landbridge.core.routes import HOLD, LOAD_COST, SECOND, Routes
+from landbridge.core.routing.linkstate import LinkState, LinkStates, SignedLinkState, decode
+from landbridge.core.routing.meter import Meter
+from landbridge.core.routing.routes import HOLD, LOAD_COST, SECOND, Routes
+from landbridge.core.trust.directory import Directory, TerminalEntry
 
 NOW = 1_700_000_000 * SECOND
 encode = msgspec.msgpack.encode

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core.names import matches
-from landbridge.core.scopes import VERBS, Scopes
+from landbridge.core.trust.scopes import VERBS, Scopes
 from landbridge.errors import BadName, BadRequest, Forbidden
 
 PATTERN = st.sampled_from(["a", "a.b", "a.*", "*.b", "#", "$status", "b.#"])

@@ -5,9 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core import seal
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.seal import MAX_MESSAGES, Opener, Sealer, control, look, open_control, reseal_header
+from landbridge.core.trust import seal
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.seal import (
+    MAX_MESSAGES,
+    Opener,
+    Sealer,
+    control,
+    look,
+    open_control,
+    reseal_header,
+)
 from landbridge.errors import BadRequest, BadSeal, TicketExpired, TicketRefused
 from tests.core.crossing import DAY, NOW, SECOND, Crossing
 

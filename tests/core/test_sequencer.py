@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.sequencer import SECOND, Sequencer, decode_state, encode_state
+from landbridge.core.events.sequencer import SECOND, Sequencer, decode_state, encode_state
 from landbridge.errors import SequenceGap
 
 

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core import tickets
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.primitives import wrap
-from landbridge.core.tickets import CustomerKey, Mint, Requester, Sender, TopicKey, Vault, box_info
+from landbridge.core.trust import tickets
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.primitives import wrap
+from landbridge.core.trust.tickets import CustomerKey, Mint, Requester, Sender, TopicKey, Vault, box_info
 from landbridge.errors import BadRequest, BadSeal, StoreCorrupt, TicketExpired, TicketRefused
 from tests.core.crossing import NOW, SECOND, Crossing
 

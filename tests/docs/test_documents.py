@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from landbridge import errors
+from landbridge.broker.limits import Limits
+from landbridge.broker.operations import Operations
 from landbridge.core.status import LEVELS
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.operations import Operations
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from landbridge.crossing.certificates import Certificates
 from landbridge.errors import RegistryUnreachable
-from landbridge.terminal.certificates import Certificates
 from landbridge.testing.fleet import Fleet, Member, until
 from tests.waiting import LIMIT
 

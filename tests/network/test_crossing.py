@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from landbridge.core.identity import Identity, SecureKey
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.peer import Peer
 from landbridge.errors import (
     BusError,
     GroupElsewhere,
@@ -17,7 +18,6 @@ from landbridge.errors import (
     UnknownTerminal,
 )
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.peer import Peer
 from landbridge.testing.fleet import Fleet, until
 from tests.waiting import LIMIT, turns
 

@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 import pytest
 
-from landbridge.core import outbound
-from landbridge.core.parcel import Ask, Parcel
+from landbridge.core.shipping import outbound
+from landbridge.core.shipping.parcel import Ask, Parcel
+from landbridge.crossing import arrivals
+from landbridge.crossing.network import Settings
+from landbridge.crossing.peer import Fate
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal import arrivals
-from landbridge.terminal.network import Settings
-from landbridge.terminal.peer import Fate
 from landbridge.testing.faults import FaultyStore
 from landbridge.testing.fleet import Fleet, Member, until
 from tests.waiting import LIMIT, Reader

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from landbridge.core.plan import Plan, PlannedLink
-from landbridge.terminal.measurements import TOPIC, Measurement, Measurements
+from landbridge.core.routing.plan import Plan, PlannedLink
+from landbridge.crossing.measurements import TOPIC, Measurement, Measurements
 from landbridge.testing.fleet import QUICK, Fleet, Member, until
 from tests.waiting import LIMIT
 
@@ -65,7 +65,7 @@ async def test_one_terminal_writes_down_what_all_of_them_say() -> None:
 
 
 async def test_what_can_not_be_written_in_time_is_told(monkeypatch: Any) -> None:
-    monkeypatch.setattr("landbridge.terminal.measurements.MOST", 1)
+    monkeypatch.setattr("landbridge.crossing.measurements.MOST", 1)
     async with Fleet() as fleet:
         paris = await fleet.server("paris")
         measurements = Measurements(paris.network)

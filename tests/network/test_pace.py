@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landbridge.terminal.forwarder import BURST, LATE, SECOND, Pace
+from landbridge.crossing.forwarder import BURST, LATE, SECOND, Pace
 
 RATE = 1_000_000
 SIZE = 100_000

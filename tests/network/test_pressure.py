@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from landbridge.core.parcel import Parcel
-from landbridge.terminal import peer
-from landbridge.terminal.network import Settings
+from landbridge.core.shipping.parcel import Parcel
+from landbridge.crossing import peer
+from landbridge.crossing.network import Settings
 from landbridge.testing import wan
 from landbridge.testing.fleet import Fleet, until
 from landbridge.testing.wan import Line

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import landbridge.sync
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 from landbridge.testing import run_terminal
 from tests.pipeline.site import Site
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.client.fetch import FetchedBatch
-from landbridge.core.batch import Batch, build, encode_headers
+from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.errors import BadOption
 from landbridge.pipeline import columns
 from landbridge.pipeline.columns import Columns, batches, check_read_schema, check_write_schema, runs

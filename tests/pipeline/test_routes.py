@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core.plan import Plan
+from landbridge.core.routing.plan import Plan
 from landbridge.errors import BadOption
 from landbridge.pipeline import routes
 from landbridge.pipeline.routes import RegistryAccess, Routes

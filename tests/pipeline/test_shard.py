@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.sequencer import SECOND
+from landbridge.core.events.sequencer import SECOND
 from landbridge.errors import BadOption, SequenceGap
 from landbridge.pipeline.sequence.audience import Audience
 from landbridge.pipeline.sequence.packs import Packing, Unpacking, pack, packs, unpack

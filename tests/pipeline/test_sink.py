@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as f
 
+from landbridge.broker.server import Terminal
+from landbridge.broker.stages import PREFIX
 from landbridge.pipeline.access import Access
 from landbridge.pipeline.options import write_options
 from landbridge.pipeline.sink import BatchWriter, Staged, StreamWriter, commit_staged, stage_rows
-from landbridge.terminal.server import Terminal
-from landbridge.terminal.stages import PREFIX
 from tests.pipeline.site import Site
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from landbridge.core.store import Trim
+from landbridge.broker.server import Terminal
+from landbridge.core.log.store import Trim
 from landbridge.errors import BadOption, OffsetGone, UnknownTopic
 from landbridge.pipeline import lag
 from landbridge.pipeline.access import Access
 from landbridge.pipeline.options import read_options
 from landbridge.pipeline.source import BatchReader, StreamReader, Task
-from landbridge.terminal.server import Terminal
 from tests.pipeline.site import Site
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import landbridge.pipeline
+from landbridge.broker.server import Terminal
 from landbridge.errors import BadOption, JobFailed, OffsetGone, Unauthenticated, UnknownTopic
 from landbridge.pipeline import Place, Trigger
 from landbridge.pipeline.failure import meaning
-from landbridge.terminal.server import Terminal
 from tests.pipeline.site import Site
 from tests.waiting import LIMIT
 

@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 import landbridge
-from landbridge.core.batch import Batch, Column, build, encode_headers
+from landbridge.broker.authority import AUDIENCE, ISSUER, Authority
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
+from landbridge.core.log.batch import Batch, Column, build, encode_headers
 from landbridge.errors import BY_CODE
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
-from landbridge.terminal.auth import AUDIENCE, ISSUER, Authority
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
 from landbridge.testing import run_terminal
 from tests.waiting import LIMIT, Reader, eventually
 

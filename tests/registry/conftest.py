@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.core.store import Store
+from landbridge.core.log.store import Store
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
 from tests.registry.site import Site, Tenant

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.seal import Opener, Sealer, look
-from landbridge.core.store import Store
-from landbridge.core.tickets import Issue
+from landbridge.core.log.store import Store
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.seal import Opener, Sealer, look
+from landbridge.core.trust.tickets import Issue
 from landbridge.registry.http import app
 from landbridge.registry.limits import Limits
 from landbridge.registry.registry import Registry

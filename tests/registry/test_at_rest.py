@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from landbridge.core import directory
-from landbridge.core.identity import SecureKey
-from landbridge.core.store import Store
+from landbridge.core.log.store import Store
+from landbridge.core.trust import directory
+from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import StoreCorrupt, StoreFull, TicketExpired, Unauthenticated
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from landbridge.client import registry_documents as api
-from landbridge.core.identity import SecureKey
-from landbridge.core.plan import Plan
+from landbridge.core.routing.plan import Plan
+from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import BusError
 from landbridge.registry import routes
 from landbridge.registry.limits import Limits

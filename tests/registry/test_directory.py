@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from landbridge.core import directory
+from landbridge.core.trust import directory
 from landbridge.errors import BadRequest, LimitReached, ShuttingDown, Unauthenticated
 from landbridge.registry.limits import Limits
 from landbridge.stores.memory import MemoryStore

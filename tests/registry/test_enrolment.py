@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from landbridge.core import directory
-from landbridge.core.identity import SecureKey
+from landbridge.core.trust import directory
+from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import BadRequest, NameTaken, Unauthenticated
 from tests.registry.site import Site, Tenant
 

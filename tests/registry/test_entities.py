@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core import directory, linkstate
-from landbridge.core.directory import Directory
-from landbridge.core.linkstate import LinkState, SignedLinkState
+from landbridge.core.routing import linkstate
+from landbridge.core.routing.linkstate import LinkState, SignedLinkState
+from landbridge.core.trust import directory
+from landbridge.core.trust.directory import Directory
 from landbridge.errors import (
     BadName,
     BadRequest,

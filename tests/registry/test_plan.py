@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from landbridge.core import directory
-from landbridge.core.plan import LINKS_MOST, Plan, PlannedLink, SinglePoint
-from landbridge.core.store import Store
+from landbridge.core.log.store import Store
+from landbridge.core.routing.plan import LINKS_MOST, Plan, PlannedLink, SinglePoint
+from landbridge.core.trust import directory
 from landbridge.errors import BadRequest, Forbidden, Unauthenticated, UnknownPlan, UnknownTerminal
 from landbridge.stores.memory import MemoryStore
 from tests.registry.site import Member, Site, Tenant

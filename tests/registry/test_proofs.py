@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from landbridge.client import registry_documents as api
-from landbridge.core.identity import SecureKey
+from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import Misuse, Unauthenticated
 from tests.registry.site import Member, Site, Tenant
 

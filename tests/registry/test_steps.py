@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landbridge.core import directory
-from landbridge.core.identity import SecureKey
+from landbridge.core.trust import directory
+from landbridge.core.trust.identity import SecureKey
 from tests.registry.site import Site
 
 

@@ -9,7 +9,7 @@ import pytest
 from litestar.handlers import HTTPRouteHandler
 
 from landbridge.client import registry_documents as api
-from landbridge.core.identity import SecureKey
+from landbridge.core.trust.identity import SecureKey
 from landbridge.registry import credential, routes
 from landbridge.registry.call import for_admin, for_both, for_operator, for_terminal
 from tests.registry.site import Site, Tenant

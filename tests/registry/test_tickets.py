@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landbridge.core.seal import look
+from landbridge.core.trust.seal import look
 from landbridge.errors import TicketExpired, TicketRefused, Unauthenticated, UnknownTopic
 from landbridge.registry.limits import Limits
 from landbridge.stores.memory import MemoryStore

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from landbridge.core.parcel import TTL, Parcel
+from landbridge.core.shipping.parcel import TTL, Parcel
 
 
 class Chronicle:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from landbridge.core import record
-from landbridge.core.cursor import Cursor
+from landbridge.broker import group as groups
+from landbridge.broker import topic as topics
+from landbridge.core.log import record
+from landbridge.core.log.cursor import Cursor
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal import group as groups
-from landbridge.terminal import topic as topics
 
 _ALL = 1 << 60
 

@@ -11,14 +11,24 @@ from typing import NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.core import directory as directories
-from landbridge.core import tickets
-from landbridge.core.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
-from landbridge.core.identity import Identity
-from landbridge.core.linkstate import SignedLinkState
-from landbridge.core.tickets import Issue, Mint, Release, Renewal, Requester, Sender, Ticket, TopicKey, Vault
+from landbridge.broker.clock import Clock
+from landbridge.core.routing.linkstate import SignedLinkState
+from landbridge.core.trust import directory as directories
+from landbridge.core.trust import tickets
+from landbridge.core.trust.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
+from landbridge.core.trust.identity import Identity
+from landbridge.core.trust.tickets import (
+    Issue,
+    Mint,
+    Release,
+    Renewal,
+    Requester,
+    Sender,
+    Ticket,
+    TopicKey,
+    Vault,
+)
 from landbridge.errors import RegistryUnreachable, Unauthenticated
-from landbridge.terminal.clock import Clock
 
 CUSTOMER = "cus_simulated"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from landbridge.core.batch import build
-from landbridge.core.inbound import Inbound
-from landbridge.core.parcel import Arrived
+from landbridge.core.log.batch import build
+from landbridge.core.shipping.inbound import Inbound
+from landbridge.core.shipping.parcel import Arrived
 from landbridge.protocol import frames
 from tests.simulation.scene import crossing, linked, scene, servers
 from tests.simulation.world import Site, World

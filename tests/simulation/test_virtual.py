@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from landbridge.core.parcel import Kind, Parcel
-from landbridge.core.store import Append, PutDocument
+from landbridge.core.log.store import Append, PutDocument
+from landbridge.core.shipping.parcel import Kind, Parcel
 from landbridge.testing.virtual import START, Process, Stalled, VirtualClock, VirtualLoop
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.wires import Wires
@@ -228,12 +228,12 @@ def test_a_loop_and_hops_that_do_not_add_up_are_found(ttl, visited, fine):
 
 
 def test_a_disk_says_who_could_still_get_a_message():
-    from landbridge.core.batch import build
-    from landbridge.core.cursor import Cursor
-    from landbridge.core.topic import group_spec, topic_spec
+    from landbridge.broker import group as groups
+    from landbridge.broker import topic as topics
+    from landbridge.core.log.batch import build
+    from landbridge.core.log.cursor import Cursor
+    from landbridge.core.log.topic import group_spec, topic_spec
     from landbridge.stores.memory import MemoryStore
-    from landbridge.terminal import group as groups
-    from landbridge.terminal import topic as topics
     from tests.simulation.disk import Disk
 
     store = MemoryStore()

@@ -14,15 +14,15 @@ from typing import Any
 
 import structlog
 
+from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
-from landbridge.core.batch import Batch
-from landbridge.core.directory import TerminalEntry
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.parcel import Parcel
+from landbridge.core.log.batch import Batch
+from landbridge.core.shipping.parcel import Parcel
+from landbridge.core.trust.directory import TerminalEntry
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.network import Network, Settings
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.network import Network, Settings
-from landbridge.terminal.server import Terminal
 from landbridge.testing.virtual import Process, VirtualClock, VirtualLoop
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.disk import Disk

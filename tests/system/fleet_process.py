@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 import landbridge
+from landbridge.broker import topic as topics
 from landbridge.client.registry import RegistryClient
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.record import unwrap
+from landbridge.core.log.record import unwrap
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.network import Settings
 from landbridge.errors import BusError
 from landbridge.registry.limits import Limits
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal import topic as topics
-from landbridge.terminal.network import Settings
 from landbridge.testing.wan import Line
 from tests.ports import free_port
 from tests.system.member_process import Plan

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from landbridge.cli import terminal_file
 from landbridge.client.registry import RegistryClient
+from landbridge.node import terminal_file
 
 
 class Founding(msgspec.Struct, kw_only=True):

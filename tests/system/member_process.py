@@ -13,11 +13,11 @@ import msgspec
 import structlog
 import uvloop
 
+from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
-from landbridge.core.identity import Identity, SecureKey
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.network import Settings
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.network import Settings
-from landbridge.terminal.server import Terminal
 
 
 class Plan(msgspec.Struct, kw_only=True):

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from landbridge.core.identity import Identity, link_signature
-from landbridge.core.parcel import Kind
+from landbridge.core.shipping.parcel import Kind
+from landbridge.core.trust.identity import Identity, link_signature
 from landbridge.errors import BusError, from_wire
 from landbridge.protocol import frames
 from landbridge.protocol.session import Role, Session

@@ -10,8 +10,8 @@ import sys
 import structlog
 import uvloop
 
+from landbridge.broker.server import Terminal
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.terminal.server import Terminal
 
 
 async def main(path: str, port: int) -> None:

@@ -19,11 +19,19 @@ import msgspec
 import pytest
 
 from landbridge.client.registry import RegistryClient
-from landbridge.core.batch import build
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.parcel import Arrived, Kind, Manifest, Piece, Stream, encode_control, encode_manifest
-from landbridge.core.seal import Header, Sealer, control, look
-from landbridge.core.tickets import release_info
+from landbridge.core.log.batch import build
+from landbridge.core.shipping.parcel import (
+    Arrived,
+    Kind,
+    Manifest,
+    Piece,
+    Stream,
+    encode_control,
+    encode_manifest,
+)
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.seal import Header, Sealer, control, look
+from landbridge.core.trust.tickets import release_info
 from landbridge.errors import BusError, Unauthenticated
 from landbridge.protocol import frames
 from tests.system.fleet_process import FleetProcess, Member, stored

@@ -26,7 +26,7 @@ from zlib import crc32
 import pytest
 
 import landbridge
-from landbridge.core.store import (
+from landbridge.core.log.store import (
     Append,
     Copy,
     DeleteDocument,
@@ -98,7 +98,7 @@ def child(code: str, *arguments: object, **environment: str) -> subprocess.Popen
     """A Python process with this file's helpers at hand and its arguments in `arguments`."""
     setup = """
 import json, os, sys
-from landbridge.core.store import *
+from landbridge.core.log.store import *
 from landbridge.errors import *
 from landbridge.stores.sqlite import SqliteStore
 arguments = json.loads(sys.argv[1])

@@ -131,8 +131,8 @@ async def _enter(
 ) -> tuple[dict[str, Any], Callable[[], Coroutine[Any, Any, Any]]]:
     """The names of the prompt, and what ends all that is behind them. ``context`` None: in memory."""
     import landbridge
-    from landbridge.core.exchange import Exchange
-    from landbridge.core.sequencer import Sequencer
+    from landbridge.core.events.exchange import Exchange
+    from landbridge.core.events.sequencer import Sequencer
     from landbridge.gateways.events import CLIENT_PORT, EVENT_PORT, EventGateway, EventOptions
 
     stack = AsyncExitStack()

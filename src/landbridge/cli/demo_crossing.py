@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 import landbridge
-from landbridge.cli import terminal_file
 from landbridge.cli.demo_tables import Tables
 from landbridge.client.registry import RegistryClient
 from landbridge.errors import BusError
+from landbridge.node import terminal_file
 from landbridge.testing.wan import Line
 
 #: Server → seconds that each way to it takes.

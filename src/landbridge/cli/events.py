@@ -16,9 +16,9 @@ from landbridge.cli.options import ContextName, Json, given
 from landbridge.errors import BadContext, BadRequest, TerminalUnreachable
 
 if TYPE_CHECKING:
+    from landbridge.broker.server import Terminal
     from landbridge.client.bus import Bus
     from landbridge.gateways.events import EventGateway, EventOptions
-    from landbridge.terminal.server import Terminal
 
 #: Whom the credential is for that a gateway in the process of a terminal gets.
 SUBJECT = "events"
@@ -120,7 +120,7 @@ def events(
       landbridge events 9090 9099 --topic events
       landbridge events --hold 10000 --gap-within 5s --on-gap skip
     """
-    from landbridge.cli import logs
+    from landbridge.node import logs
 
     logs.configure(log_level)
     from landbridge.cli.loop import run
@@ -140,8 +140,8 @@ def events(
 
 
 async def _serve(plan: EventsPlan, options: EventOptions, context: str | None) -> None:
-    from landbridge.cli import logs
-    from landbridge.cli.assembly import signals
+    from landbridge.node import logs
+    from landbridge.node.assembly import signals
 
     log = logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
@@ -168,8 +168,8 @@ async def gateway(
 async def beside(terminal: Terminal, plan: EventsPlan) -> AsyncIterator[EventGateway]:
     """A gateway in the process of a terminal, for ``up --events``. A client like any other: with a token
     of its own, over a link in memory."""
-    from landbridge.cli.assembly import dial_to
     from landbridge.client.bus import Bus
+    from landbridge.node.assembly import dial_to
 
     # Creating the topics takes admin; without any the gateway only tells what goes wrong.
     scopes = ["publish:$status"] if plan.topic is None else ["admin"]

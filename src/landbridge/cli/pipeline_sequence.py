@@ -9,7 +9,7 @@ import typer
 from landbridge.cli import units
 from landbridge.cli.options import ContextName, Json
 from landbridge.cli.pipeline_options import Checkpoint, Conf, Every, Master, Once, run_stream
-from landbridge.core import sequencer
+from landbridge.core.events import sequencer
 from landbridge.pipeline.sequence import policy
 from landbridge.pipeline.sequence.notifications import Events
 from landbridge.pipeline.sequence.sequence import AT_MOST, SHARDS, Numbering, Sequence

@@ -11,7 +11,7 @@ from landbridge.cli import output
 from landbridge.cli.options import Json, data_folder
 
 if TYPE_CHECKING:
-    from landbridge.cli.registry_service import Ready
+    from landbridge.node.registry_service import Ready
 
 
 def registry(
@@ -56,11 +56,11 @@ def registry(
       landbridge registry
       landbridge registry --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    from landbridge.cli import logs
+    from landbridge.node import logs
 
     logs.configure(log_level)
-    from landbridge.cli import registry_service
     from landbridge.cli.loop import run
+    from landbridge.node import registry_service
 
     plan = registry_service.Plan(
         data=(data or data_folder() / "registry").absolute(),

@@ -145,7 +145,7 @@ def plan(
     """
 
     async def work(client: RegistryClient) -> dict[str, Any]:
-        from landbridge.core.plan import worst as worst_of
+        from landbridge.core.routing.plan import worst as worst_of
 
         stored = await client.read_plan()
         names = await registry_access.terminal_names(client)

@@ -39,8 +39,8 @@ def run_service(
     Examples:
       landbridge run shop.billing:service
     """
-    from landbridge.cli import logs
     from landbridge.cli.loop import run
+    from landbridge.node import logs
 
     logs.configure(log_level)
     run(_run(find(service), context))
@@ -69,8 +69,8 @@ def find(spec: str) -> Service:
 
 
 async def _run(service: Service, context: str | None) -> None:
-    from landbridge.cli import logs
     from landbridge.cli.loop import connected
+    from landbridge.node import logs
 
     loop = asyncio.get_running_loop()
     log = logs.take_over(loop)

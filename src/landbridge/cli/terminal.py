@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from landbridge.cli import output, registry_access, terminal_file, units
+from landbridge.cli import output, registry_access, units
 from landbridge.cli.options import ContextName, Json, given
 from landbridge.cli.output import Column
+from landbridge.node import terminal_file
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
@@ -437,10 +438,10 @@ def start(
     """
     # Before anything else is a local name: the flags, by key.
     said = {key: value for key, value in locals().items() if key in terminal_file.KEYS and value is not None}
-    from landbridge.cli import logs
+    from landbridge.node import logs
 
     logs.configure(log_level)
-    from landbridge.cli import member
+    from landbridge.node import member
 
     file = config or Path(terminal_file.DEFAULT_FILE)
     if enrol is not None:

@@ -11,7 +11,7 @@ from landbridge.cli import output
 from landbridge.cli.options import Json, data_folder
 
 if TYPE_CHECKING:
-    from landbridge.cli.assembly import Plan, Ready
+    from landbridge.node.assembly import Plan, Ready
 
 
 def up(
@@ -83,12 +83,12 @@ def up(
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    from landbridge.cli import logs
+    from landbridge.node import logs
 
     logs.configure(log_level)
-    from landbridge.cli import assembly
     from landbridge.cli.events import EventsPlan
     from landbridge.cli.loop import run
+    from landbridge.node import assembly
 
     plan = assembly.Plan(
         data=None if store == "memory" else (data or data_folder()).absolute(),
@@ -110,11 +110,11 @@ def up(
 
 
 async def _serve(plan: Plan, *, with_registry: bool) -> None:
-    from landbridge.cli import assembly
+    from landbridge.node import assembly
 
     membership = None
     if with_registry:
-        from landbridge.cli.embedded import Embedded
+        from landbridge.node.embedded import Embedded
 
         membership = Embedded(plan.data, plan.name)
     await assembly.serve(plan, announce, membership)

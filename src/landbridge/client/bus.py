@@ -21,7 +21,7 @@ from landbridge.client.payload import encode
 from landbridge.client.publisher import Publisher, Rows
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
-from landbridge.core.batch import Headers
+from landbridge.core.log.batch import Headers
 from landbridge.core.names import check_name
 from landbridge.errors import (
     BadRequest,

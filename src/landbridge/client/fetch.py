@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from landbridge.core.batch import Batch
+from landbridge.core.log.batch import Batch
 from landbridge.errors import BadFrame
 from landbridge.protocol import frames
 

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 from landbridge.client.context import Context, parse_url
-from landbridge.client.incoming import Incoming
-from landbridge.client.keepalive import keep_alive
-from landbridge.client.outgoing import Outgoing
 from landbridge.errors import (
     BadContext,
     BadFrame,
@@ -24,6 +21,9 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
+from landbridge.transport.incoming import Incoming
+from landbridge.transport.keepalive import keep_alive
+from landbridge.transport.outgoing import Outgoing
 
 #: Called with the answer (a frame; a Fetched with its tail, as a pair), or with what went wrong.
 Answer: TypeAlias = Callable[[Any], None]

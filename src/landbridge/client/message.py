@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from landbridge.client.payload import decode
-from landbridge.core.batch import Batch, HeaderValue
+from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.protocol import frames
 
 if TYPE_CHECKING:

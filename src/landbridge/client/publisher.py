@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
-from landbridge.core.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
+from landbridge.core.log.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 

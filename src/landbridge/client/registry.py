@@ -22,11 +22,11 @@ from msgspec import UNSET, UnsetType
 
 from landbridge.client import registry_documents as api
 from landbridge.client.context import is_loopback
-from landbridge.core.directory import PublicKeys
-from landbridge.core.identity import Identity
-from landbridge.core.linkstate import SignedLinkState
-from landbridge.core.plan import Plan
-from landbridge.core.tickets import Issue, Release, Renewal
+from landbridge.core.routing.linkstate import SignedLinkState
+from landbridge.core.routing.plan import Plan
+from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.identity import Identity
+from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.errors import BadContext, BusError, RegistryUnreachable, from_wire
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from landbridge.core.directory import PublicKeys, SignedDirectory
-from landbridge.core.plan import Plan
+from landbridge.core.routing.plan import Plan
+from landbridge.core.trust.directory import PublicKeys, SignedDirectory
 
 Mode: TypeAlias = Literal["server", "client"]
 LateOpen: TypeAlias = Literal["renew", "sender_only", "never"]

@@ -26,7 +26,7 @@ import msgspec
 from landbridge.client.bus import Bus, connect
 from landbridge.client.message import Message
 from landbridge.client.subscription import Subscription, place
-from landbridge.core.topic import group_spec
+from landbridge.core.log.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
 
 log = logging.getLogger("landbridge")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
-from landbridge.core.batch import Batch
+from landbridge.core.log.batch import Batch
 from landbridge.errors import (
     BadRequest,
     BusError,

@@ -20,7 +20,7 @@ from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
 from landbridge.client.publisher import Publisher as AsyncPublisher
 from landbridge.client.publisher import Rows
-from landbridge.core.batch import Headers, HeaderValue
+from landbridge.core.log.batch import Headers, HeaderValue
 from landbridge.errors import BusError, Disconnected
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import encode
 from landbridge.client.publisher import Rows
-from landbridge.core.batch import Headers
+from landbridge.core.log.batch import Headers
 from landbridge.errors import BadRequest, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame

@@ -29,9 +29,9 @@ from landbridge.client.message import DeliveredBatch
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
-from landbridge.core.events import LONGEST_ID, LONGEST_LINE, Parsed, number_alone, number_of, parse
-from landbridge.core.exchange import Exchange
-from landbridge.core.sequencer import SECOND, Sequencer
+from landbridge.core.events.exchange import Exchange
+from landbridge.core.events.parser import LONGEST_ID, LONGEST_LINE, Parsed, number_alone, number_of, parse
+from landbridge.core.events.sequencer import SECOND, Sequencer
 from landbridge.errors import (
     BadRequest,
     BusError,

@@ -20,10 +20,10 @@ import msgspec
 import structlog
 
 from landbridge.client.bus import Bus
-from landbridge.core.events import LONGEST_ID, LONGEST_LINE, Parsed, parse, valid_id
-from landbridge.core.exchange import Exchange, Notifications
-from landbridge.core.queue import Queue
-from landbridge.core.sequencer import HOLD, SECOND, Sequencer
+from landbridge.core.events.exchange import Exchange, Notifications
+from landbridge.core.events.parser import LONGEST_ID, LONGEST_LINE, Parsed, parse, valid_id
+from landbridge.core.events.queue import Queue
+from landbridge.core.events.sequencer import HOLD, SECOND, Sequencer
 from landbridge.errors import BusError, SequenceGap, TerminalUnreachable
 
 log = structlog.get_logger("landbridge.events")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from landbridge.client.fetch import FetchedBatch
-from landbridge.core.batch import Batch, Column, HeaderValue, assemble, encode_headers
+from landbridge.core.log.batch import Batch, Column, HeaderValue, assemble, encode_headers
 from landbridge.errors import BadOption
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from landbridge.core.log.planning import from_json
 from landbridge.core.names import check_name, check_pattern
-from landbridge.core.planning import from_json
 from landbridge.errors import BadName, BadOption
 
 #: Offsets that stand for a place.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from landbridge.core.planning import backlog, from_json
+from landbridge.core.log.planning import backlog, from_json
 
 
 def lag(progress: Mapping[str, Any] | Any) -> dict[str, int]:

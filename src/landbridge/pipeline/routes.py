@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from landbridge.core.linkstate import EXPIRY
-from landbridge.core.meter import LEAST
-from landbridge.core.plan import CUT_OFF_MOST, Plan, PlannedLink, long_term_cost
+from landbridge.core.routing.linkstate import EXPIRY
+from landbridge.core.routing.meter import LEAST
+from landbridge.core.routing.plan import CUT_OFF_MOST, Plan, PlannedLink, long_term_cost
 from landbridge.errors import BadOption
 from landbridge.pipeline.running import Place, Trigger
 
@@ -187,7 +187,7 @@ def plans(links: DataFrame, terminals: DataFrame, since: int, until: int) -> Dat
     def make(links: pa.Table, terminals: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        from landbridge.core.longterm import Mesh
+        from landbridge.core.routing.longterm import Mesh
 
         plan = _plan(links.to_pylist(), terminals.to_pylist(), since, until)
         mesh = Mesh(plan.terminals, [(link.here, link.there, link.cost) for link in plan.links])
@@ -209,7 +209,7 @@ def paths(links: DataFrame, terminals: DataFrame) -> DataFrame:
     def make(links: pa.Table, terminals: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        from landbridge.core.longterm import Mesh
+        from landbridge.core.routing.longterm import Mesh
 
         plan = _plan(links.to_pylist(), terminals.to_pylist(), 0, 1)
         mesh = Mesh(plan.terminals, [(link.here, link.there, link.cost) for link in plan.links])
@@ -376,7 +376,7 @@ def _long_term_cost() -> Column:
     """``core.plan.long_term_cost``, as a column."""
     from pyspark.sql import functions as F
 
-    from landbridge.core.linkstate import COST_MOST
+    from landbridge.core.routing.linkstate import COST_MOST
 
     return F.least(F.col("cost") / F.pow("availability", F.lit(2)), F.lit(COST_MOST))
 

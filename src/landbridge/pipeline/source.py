@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from landbridge.core.log.planning import Span, admit, backlog, from_json, plan, to_json
 from landbridge.core.names import matches
-from landbridge.core.planning import Span, admit, backlog, from_json, plan, to_json
 from landbridge.errors import BadOption, OffsetGone
 from landbridge.pipeline.access import Access, answer
 from landbridge.pipeline.failure import with_hint

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from landbridge.core.linkstate import LinkState, SignedLinkState
-from landbridge.core.store import DeleteDocument, PutDocument, Write
+from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+from landbridge.core.routing.linkstate import LinkState, SignedLinkState
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import UnknownGroup, UnknownTerminal, UnknownTopic
 from landbridge.registry import codec

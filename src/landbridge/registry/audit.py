@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from landbridge.client import registry_documents as api
-from landbridge.core import batch
-from landbridge.core.batch import Batch
-from landbridge.core.store import Append, LogBounds, StoredBatch, Trim, Write
+from landbridge.core.log import batch
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.store import Append, LogBounds, StoredBatch, Trim, Write
 
 #: Number of the operator's log. Customers' follow.
 OPERATOR_LOG = 1

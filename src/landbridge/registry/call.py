@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Scope
 
-from landbridge.core.identity import Proof
+from landbridge.core.trust.identity import Proof
 from landbridge.errors import BadRequest, BusError, Forbidden, LimitReached, Unauthenticated
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from landbridge.core.directory import PublicKeys
-from landbridge.core.identity import Proof, Proofs
+from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.identity import Proof, Proofs
 from landbridge.errors import Unauthenticated
 from landbridge.registry import credential
 from landbridge.registry.account import Account, Index

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
+from landbridge.core.log.store import DeleteDocument, DropLog, PutDocument, Write
 from landbridge.core.names import check_name
-from landbridge.core.store import DeleteDocument, DropLog, PutDocument, Write
 from landbridge.errors import LimitReached, NameTaken, StillHolds, UnknownCustomer
 from landbridge.registry import codec, credential
 from landbridge.registry.account import KINDS, Account, Change, document_key

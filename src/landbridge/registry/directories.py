@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
-from landbridge.core import directory
-from landbridge.core.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
+from landbridge.core.trust import directory
+from landbridge.core.trust.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
 from landbridge.errors import BadRequest, LimitReached, ShuttingDown
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from landbridge.core.directory import PublicKeys
-from landbridge.core.plan import Plan
-from landbridge.core.tickets import CustomerKey, TopicKey
+from landbridge.core.routing.plan import Plan
+from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.tickets import CustomerKey, TopicKey
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True):

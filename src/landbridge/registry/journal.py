@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from landbridge.core.store import DropLog, Store, StoredBatch, Write
+from landbridge.core.log.store import DropLog, Store, StoredBatch, Write
 from landbridge.errors import BusError, ShuttingDown, StoreFailed
 from landbridge.registry.audit import Event, Tail
 

@@ -9,7 +9,7 @@ import os
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.core.tickets import KEY_SIZE, Mint, Vault
+from landbridge.core.trust.tickets import KEY_SIZE, Mint, Vault
 from landbridge.registry.audit import OPERATOR_LOG
 
 KIND, KEY = "registry/keyring", "registry"

@@ -8,10 +8,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
-from landbridge.core import plan as plans
-from landbridge.core.longterm import Mesh
-from landbridge.core.plan import Plan
-from landbridge.core.store import PutDocument
+from landbridge.core.log.store import PutDocument
+from landbridge.core.routing import plan as plans
+from landbridge.core.routing.longterm import Mesh
+from landbridge.core.routing.plan import Plan
 from landbridge.core.wording import counted
 from landbridge.errors import UnknownPlan
 from landbridge.registry import codec

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from landbridge.client import registry_documents as api
-from landbridge.core.store import PutDocument, Store, Write
-from landbridge.core.tickets import Vault
+from landbridge.core.log.store import PutDocument, Store, Write
+from landbridge.core.trust.tickets import Vault
 from landbridge.errors import BusError, StoreCorrupt
 from landbridge.registry import audit, authority, codec, credential, keyring
 from landbridge.registry.account import KINDS, Account, Change, Index

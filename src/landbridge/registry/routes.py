@@ -11,7 +11,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 import landbridge
 from landbridge.client import registry_documents as api
-from landbridge.core.tickets import Issue, Release, Renewal
+from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.errors import Unauthenticated
 from landbridge.registry import customers, groups, terminals, topics
 from landbridge.registry.call import Call, for_admin, for_both, for_operator, for_terminal

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from landbridge.client import registry_documents as api
-from landbridge.core.directory import PublicKeys
-from landbridge.core.identity import SecureKey, check_public_keys
 from landbridge.core.names import check_name
+from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.identity import SecureKey, check_public_keys
 from landbridge.errors import BadRequest, LimitReached, NameTaken, StillHolds, Unauthenticated
 from landbridge.registry import authority, codec, credential
 from landbridge.registry.account import Account, Change

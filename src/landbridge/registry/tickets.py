@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
-from landbridge.core import tickets
-from landbridge.core.tickets import Issue, Release, Renewal, Requester, Sender, Ticket
+from landbridge.core.trust import tickets
+from landbridge.core.trust.tickets import Issue, Release, Renewal, Requester, Sender, Ticket
 from landbridge.registry.account import Account, Change
 from landbridge.registry.caller import Caller
 from landbridge.registry.entities import Topic

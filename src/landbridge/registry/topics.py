@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from landbridge.client import registry_documents as api
-from landbridge.core.tickets import TopicKey
+from landbridge.core.trust.tickets import TopicKey
 from landbridge.errors import BadRequest, LimitReached, StillHolds, TopicExists, UnknownGroup
 from landbridge.registry import codec
 from landbridge.registry.account import Account, Change

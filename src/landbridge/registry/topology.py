@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
-from landbridge.core.directory import Directory, TerminalEntry
-from landbridge.core.linkstate import SignedLinkState, Verifier
+from landbridge.core.routing.linkstate import SignedLinkState, Verifier
+from landbridge.core.trust.directory import Directory, TerminalEntry
 from landbridge.errors import BadRequest, BusError
 from landbridge.registry.account import Account, Change, Report
 from landbridge.registry.caller import Caller

@@ -1,1 +1,1 @@
-"""Drivers of the Store port (landbridge.core.store): one file each, one contract suite for all."""
+"""Drivers of the Store port (landbridge.core.log.store): one file each, one contract suite for all."""

@@ -7,7 +7,7 @@ here, at the door. Breaking it is a fault in the caller's program, not in the di
 
 from __future__ import annotations
 
-from landbridge.core.store import Append, Copy, LogBounds
+from landbridge.core.log.store import Append, Copy, LogBounds
 from landbridge.errors import BadRequest
 
 #: Offsets and times are 64-bit and signed, in every driver and on the wire.

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from landbridge.core.store import (
+from landbridge.core.log.store import (
     Append,
     Copy,
     DeleteDocument,

@@ -38,7 +38,7 @@ from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from landbridge.core.store import LogBounds, StoredBatch, Write
+from landbridge.core.log.store import LogBounds, StoredBatch, Write
 from landbridge.errors import (
     BadRequest,
     BusError,

@@ -11,7 +11,7 @@ from typing import Final
 
 from isal.isal_zlib import crc32  # the same checksums as zlib's, four times as fast
 
-from landbridge.core.store import (
+from landbridge.core.log.store import (
     Append,
     Buffer,
     Copy,

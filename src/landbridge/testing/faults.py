@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from landbridge.core.store import LogBounds, Store, StoredBatch, Write
+from landbridge.core.log.store import LogBounds, Store, StoredBatch, Write
 from landbridge.errors import BusError, StoreFull
 
 

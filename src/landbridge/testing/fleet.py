@@ -21,17 +21,17 @@ from typing import Any
 
 import structlog
 
+from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.registry import RegistryClient
-from landbridge.core.identity import Identity, SecureKey
-from landbridge.core.store import Store
+from landbridge.core.log.store import Store
+from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.crossing.certificates import Certificates
+from landbridge.crossing.network import Network, Settings
 from landbridge.registry.http import app
 from landbridge.registry.limits import Limits as RegistryLimits
 from landbridge.registry.registry import Registry
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.certificates import Certificates
-from landbridge.terminal.network import Network, Settings
-from landbridge.terminal.server import Terminal
 from landbridge.testing.terminal import attach
 
 #: Probes that find a dead link within a second, for tests that cut some.

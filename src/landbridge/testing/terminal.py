@@ -10,13 +10,13 @@ from typing import Any
 
 import structlog
 
+from landbridge.broker.clock import Clock
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
-from landbridge.client.memory import join
-from landbridge.core.store import Store
+from landbridge.core.log.store import Store
 from landbridge.stores.memory import MemoryStore
-from landbridge.terminal.clock import Clock
-from landbridge.terminal.limits import Limits
-from landbridge.terminal.server import Terminal
+from landbridge.transport.memory import join
 
 SUBJECT = "test"
 

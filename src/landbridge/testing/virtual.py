@@ -19,7 +19,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
-from landbridge.terminal.clock import JUMP, Clock
+from landbridge.broker.clock import JUMP, Clock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from landbridge.core.lake import MESSAGES, REJECTS, Overtaken, Record, ends_of
-from landbridge.core.planning import to_json
+from landbridge.core.log.planning import to_json
 from landbridge.errors import AlreadyArchived, BadOption, BusError, StoreBusy
 from landbridge.pipeline.failure import with_hint
 from landbridge.pipeline.lake.lake import CHECKPOINTS, Lake, columns, micros

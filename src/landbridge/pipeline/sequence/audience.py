@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from landbridge.core.events import valid_id
-from landbridge.core.exchange import Exchange, ExchangeState, Notifications
+from landbridge.core.events.exchange import Exchange, ExchangeState, Notifications
+from landbridge.core.events.parser import valid_id
 
 #: What an event of each type names, by the place in its line. Broadcasts name nobody.
 _NAMES = {b"F": (2, 3), b"U": (2, 3), b"P": (2, 3), b"S": (2,)}

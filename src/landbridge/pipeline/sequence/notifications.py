@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from landbridge.core.events import valid_id
-from landbridge.core.sequencer import HOLD
+from landbridge.core.events.parser import valid_id
+from landbridge.core.events.sequencer import HOLD
 from landbridge.errors import BadOption
 from landbridge.pipeline.sequence.policy import Policy
 from landbridge.pipeline.sequence.sequence import (

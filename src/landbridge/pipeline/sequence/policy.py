@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from landbridge.core.sequencer import Sequencer
+from landbridge.core.events.sequencer import Sequencer
 from landbridge.errors import BadOption
 
 #: Rows that may wait for a missing number, per source. A tenth of the core's, for here are many sources.

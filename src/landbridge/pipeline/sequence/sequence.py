@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from landbridge.core.events import END_OF_NUMBERS, parse
+from landbridge.core.events.parser import END_OF_NUMBERS, parse
 from landbridge.core.names import check_name
 from landbridge.errors import BadOption
 from landbridge.pipeline.sequence.policy import Policy

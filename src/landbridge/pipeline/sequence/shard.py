@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from landbridge.core.sequencer import SECOND, Sequencer, SequencerState
+from landbridge.core.events.sequencer import SECOND, Sequencer, SequencerState
 from landbridge.errors import BadOption, SequenceGap
 from landbridge.pipeline.failure import with_hint
 from landbridge.pipeline.sequence.packs import pack, unpack

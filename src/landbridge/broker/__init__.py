@@ -1,0 +1,1 @@
+"""One terminal's topics, groups and connections."""

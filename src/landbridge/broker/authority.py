@@ -1,0 +1,99 @@
+"""Tokens: EdDSA JWTs that a terminal makes and checks, and the list of those that it takes back.
+
+One algorithm, one key, every claim demanded. A token that is wrong in any way gets the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from landbridge.core.names import check_name
+from landbridge.core.trust.scopes import Scopes
+from landbridge.errors import BadRequest, BusError, Unauthenticated
+
+ISSUER = "landbridge"
+AUDIENCE = "landbridge"
+SECOND = 1_000_000
+_CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
+_HEADER = {"alg", "typ", "kid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    subject: str
+    token_id: str
+    scopes: Scopes
+    expires_at: int  #: microseconds
+
+
+class Authority:
+    def __init__(self, key: Ed25519PrivateKey, revoked: Iterable[str] = ()) -> None:
+        self._key = key
+        self._public = key.public_key()
+        raw = self._public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self._key_id = hashlib.sha256(raw).hexdigest()[:16]
+        #: Token ids and ``sub:NAME`` entries that are no longer taken.
+        self.revoked = set(revoked)
+
+    @staticmethod
+    def new_key() -> bytes:
+        """A signing key as 32 raw bytes."""
+        key = Ed25519PrivateKey.generate()
+        return key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+
+    @classmethod
+    def from_raw(cls, raw: bytes, revoked: Iterable[str] = ()) -> Authority:
+        return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked)
+
+    def issue(self, now: int, subject: str, scopes: list[str], life: float) -> tuple[str, str]:
+        """(token, token id)."""
+        check_name(subject, "service")
+        Scopes.parse(scopes)
+        if not scopes:
+            raise BadRequest(
+                "a token without scopes can do nothing", hint="publish:PATTERN, subscribe:PATTERN or admin"
+            )
+        token_id = uuid.uuid4().hex
+        issued = now // SECOND
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": subject,
+            "jti": token_id,
+            "iat": issued,
+            "exp": issued + max(1, int(life)),
+            "scope": " ".join(scopes),
+        }
+        return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
+
+    def verify(self, now: int, token: str) -> Identity:
+        refused = Unauthenticated("the token is missing, wrong, expired or revoked")
+        try:
+            header = jwt.get_unverified_header(token)
+            if set(header) - _HEADER or header.get("kid") != self._key_id:
+                raise refused
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                self._public,
+                algorithms=["EdDSA"],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                # The times are checked below, against the clock that was passed in.
+                options={"require": _CLAIMS, "verify_exp": False, "verify_iat": False},
+            )
+            expires_at = int(claims["exp"]) * SECOND
+            subject, token_id = str(claims["sub"]), str(claims["jti"])
+            scopes = Scopes.parse(str(claims["scope"]).split())
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, BusError):
+            raise refused from None
+        if expires_at <= now or token_id in self.revoked or f"sub:{subject}" in self.revoked:
+            raise refused
+        return Identity(subject, token_id, scopes, expires_at)

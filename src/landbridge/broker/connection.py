@@ -1,0 +1,435 @@
+"""One connection to a terminal: frames in, frames out, and who is at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from landbridge.broker.authority import Identity
+from landbridge.broker.fetches import Fetches
+from landbridge.broker.group import Consumer
+from landbridge.core.delivery.delivery import SECOND
+from landbridge.core.trust.scopes import Scopes
+from landbridge.errors import (
+    BadRequest,
+    BusError,
+    LeaseLost,
+    LimitReached,
+    ShuttingDown,
+    Unauthenticated,
+)
+from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
+from landbridge.protocol.session import Role, Session
+from landbridge.transport.incoming import Incoming
+from landbridge.transport.keepalive import keep_alive
+from landbridge.transport.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from landbridge.broker.server import Terminal
+    from landbridge.broker.topic import Topic
+
+#: Bytes waiting to be written to a peer above which it gets nothing more and isn't read from.
+HIGH_WATER = 4 << 20
+#: Seconds from the decision to end a connection until it is cut.
+CLOSE_WITHIN = 5.0
+EMPTY = memoryview(b"")
+
+
+class Connection(Incoming):
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
+        self.terminal = terminal
+        self.broker = terminal.broker
+        self.identity: Identity | None = None
+        #: What the peer calls itself, and where it is.
+        self.name = self.peer = ""
+        self.closed = False
+        #: False while the peer doesn't read what it was sent.
+        self.writable = True
+        #: subscription number → consumer.
+        self.consumers: dict[int, Consumer] = {}
+        #: Topics that this connection's producer may have entries in the ledgers of.
+        self.published_to: set[Topic] = set()
+        #: Bulk reads under way.
+        self._fetches = Fetches(self)
+        #: Bytes of batches that were received and not answered yet.
+        self._unanswered = 0
+        self._reading = True
+        self._transport: asyncio.Transport
+        self._outgoing: Outgoing
+        self._timer: asyncio.TimerHandle | None = None
+        self._handlers: dict[type[Frame], Callable[..., None]] = {
+            frames.Hello: self._hello,
+            frames.Join: self._join,
+            frames.Publish: self._publish,
+            frames.Settle: self._settle,
+            frames.Subscribe: self._subscribe,
+            frames.Credit: self._credit,
+            frames.Unsubscribe: self._unsubscribe,
+            frames.Transact: self._transact,
+            frames.Call: self._call,
+            frames.Renew: self._renew,
+            frames.Ping: self._ping,
+            frames.Bye: self._bye,
+            frames.Fetch: self._fetches.put,
+            frames.Stage: self._stage,
+        }
+
+    # -- transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._outgoing = Outgoing(self._transport)
+        keep_alive(transport)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "memory"
+        terminal = self.terminal
+        if terminal.closing:
+            self.close(ShuttingDown("the terminal is shutting down"))
+        elif len(terminal.connections) >= self.broker.limits.max_connections:
+            self.close(
+                LimitReached(f"{len(terminal.connections)} connections, as many as max_connections allows")
+            )
+        else:
+            terminal.connections.add(self)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.broker.limits.hello_within, self._no_hello)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(counted=True)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._throttle()
+        self._fetches.resume()
+        for consumer in list(self.consumers.values()):
+            consumer.group.pump()
+
+    def _throttle(self) -> None:
+        """Read only while the peer reads, and while it keeps to its window."""
+        reading = self.writable and self._unanswered <= 2 * self.broker.limits.publish_window
+        if reading != self._reading and not self.closed:
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def data_received(self, data: bytes | bytearray) -> None:
+        try:
+            events = self.session.receive_data(data)
+        except BusError as error:
+            self._refuse_peer(error)
+            return
+        for frame, tail in events:
+            if self.closed:
+                return
+            try:
+                if tail:
+                    self._handlers[type(frame)](frame, tail)
+                else:
+                    self._handlers[type(frame)](frame)
+            except BusError as error:
+                self.refuse(getattr(frame, "request", 0), error)
+
+    def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
+        if not self.closed:
+            self._outgoing.send(frame, *tail)
+
+    def flush(self) -> None:
+        """Write now: what is delivered should not wait for the answers that go out with it."""
+        if not self.closed:
+            self._outgoing.flush()
+
+    # -- who ---------------------------------------------------------------------------------------
+
+    @property
+    def subject(self) -> str:
+        return self.identity.subject if self.identity is not None else ""
+
+    @property
+    def scopes(self) -> Scopes:
+        assert self.identity is not None  # the session lets nothing but Hello through before
+        return self.identity.scopes
+
+    @property
+    def who(self) -> str:
+        return f"{self.subject}@{self.peer}" + (f" ({self.name})" if self.name else "")
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def refuse(self, request: int, error: BusError, subscription: int = 0) -> None:
+        self.broker.totals.refused += 1
+        self.broker.status.note(
+            self.broker.clock(),
+            "refuse",
+            who=self.subject,
+            peer=self.peer,
+            cause=error.code,
+            detail=str(error),
+        )
+        self.send(frames.Refused(request, error.code, str(error), error.hint, subscription))
+
+    def done(self, request: int, result: object = None) -> None:
+        if request:
+            self.send(frames.Done(request, result))
+
+    def lose(self, consumer: Consumer, error: BusError) -> None:
+        """End a subscription from this side."""
+        if self.consumers.pop(consumer.subscription, None) is not None:
+            self.send(frames.Lost(consumer.subscription, error.code, str(error), error.hint))
+            self.broker.unsubscribe(consumer, counted=False)
+
+    def close(self, error: BusError) -> None:
+        """Tell the peer why, and end."""
+        if not self.closed:
+            self.send(frames.Closing(error.code, str(error), error.hint))
+            self._outgoing.close()
+            # A peer that doesn't read gets no more than this to take what was sent to it.
+            self._end(counted=False, cause=error.code)
+            self._timer = asyncio.get_running_loop().call_later(CLOSE_WITHIN, self._transport.abort)
+
+    def _refuse_peer(self, error: BusError) -> None:
+        self.broker.totals.refused += 1
+        self.broker.status.note(
+            self.broker.clock(),
+            "refuse",
+            who=self.subject,
+            peer=self.peer,
+            cause=error.code,
+            detail=str(error),
+        )
+        self.close(error)
+
+    def _no_hello(self) -> None:
+        self._refuse_peer(Unauthenticated(f"no hello within {self.broker.limits.hello_within} s"))
+
+    def _end(self, *, counted: bool, cause: str = "") -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.session.close()
+        self.terminal.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for consumer in list(self.consumers.values()):
+            self.broker.unsubscribe(consumer, counted=counted)
+        self.consumers.clear()
+        self._fetches.close()
+        if self.identity is not None:
+            self.broker.status.note(
+                self.broker.clock(), "disconnect", who=self.subject, peer=self.peer, cause=cause
+            )
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def _hello(self, frame: frames.Hello) -> None:
+        self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
+        now = self.broker.clock()
+        self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
+        try:
+            self._identify(self.terminal.authority.verify(now, frame.token))
+        except BusError as error:
+            self._refuse_peer(error)
+            return
+        self.broker.status.note(now, "authenticate", who=self.subject, peer=self.peer, detail=self.name)
+        limits = self.broker.limits
+        self.send(
+            frames.Welcome(
+                frames.VERSION,
+                self.terminal.name,
+                limits.max_frame,
+                limits.max_payload,
+                limits.publish_window,
+            )
+        )
+
+    def _join(self, frame: frames.Join) -> None:
+        """Not a client but another terminal: from here on this is a link."""
+        network = self.broker.network
+        if network is None:
+            self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
+            return
+        self.closed = True
+        self.terminal.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        network.links.accept(self._transport, self.session, frame)
+
+    def _identify(self, identity: Identity) -> None:
+        self.identity = identity
+        if self._timer is not None:
+            self._timer.cancel()
+        span = (identity.expires_at - self.broker.clock()) / SECOND
+        # The loop's timers don't like spans of years; a day at a time is enough.
+        self._timer = asyncio.get_running_loop().call_later(min(span, 86400.0), self._expire)
+
+    def _expire(self) -> None:
+        assert self.identity is not None
+        if self.identity.expires_at <= self.broker.clock():
+            self.close(Unauthenticated("the token has expired", hint="connect with a fresh one"))
+        else:
+            self._identify(self.identity)
+
+    def time_passed(self) -> None:
+        if self.identity is not None:
+            self._expire()
+
+    def revoke(self, revoked: set[str]) -> None:
+        if self.identity is not None and {self.identity.token_id, f"sub:{self.subject}"} & revoked:
+            self.close(Unauthenticated("the token was revoked"))
+
+    def _renew(self, frame: frames.Renew) -> None:
+        identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        if identity.subject != self.subject:
+            raise Unauthenticated("a connection can't change its subject")
+        self._identify(identity)
+        self.done(frame.request)
+
+    def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:
+        size = len(tail)
+        self._unanswered += size
+        self._throttle()
+        self.broker.publish(
+            self,
+            frame,
+            tail,
+            partial(self._stored, frame.request, size),
+            partial(self._not_stored, frame.request, size),
+        )
+
+    def _stored(self, request: int, size: int, first: int) -> None:
+        self._unanswered -= size
+        self._throttle()
+        self.send(frames.Stored(request, first))
+
+    def _not_stored(self, request: int, size: int, error: BusError) -> None:
+        self._unanswered -= size
+        self._throttle()
+        self.refuse(request, error)
+
+    def _transact(self, frame: frames.Transact, tail: memoryview = EMPTY) -> None:
+        size = len(tail)
+        self._unanswered += size
+        self._throttle()
+        self.broker.transact(
+            self,
+            frame,
+            tail,
+            partial(self._transacted, frame.request, size),
+            partial(self._not_stored, frame.request, size),
+        )
+
+    def _transacted(self, request: int, size: int, firsts: list[int]) -> None:
+        self._unanswered -= size
+        self._throttle()
+        self.done(request, firsts)
+
+    def _stage(self, frame: frames.Stage, tail: memoryview = EMPTY) -> None:
+        size = len(tail)
+        self._unanswered += size
+        self._throttle()
+        self.terminal.operations.stages.put(
+            self,
+            frame,
+            tail,
+            partial(self._transacted, frame.request, size),
+            partial(self._not_stored, frame.request, size),
+        )
+
+    def consumer(self, subscription: int) -> Consumer:
+        try:
+            return self.consumers[subscription]
+        except KeyError:
+            # It ended while the request was on its way: what was leased has gone back already.
+            raise LeaseLost(f"there is no subscription {subscription} any more") from None
+
+    def _subscribe(self, frame: frames.Subscribe) -> None:
+        if frame.subscription in self.consumers:
+            raise BadRequest(f"subscription {frame.subscription} exists")
+        if len(self.consumers) >= self.broker.limits.max_subscriptions:
+            raise LimitReached(f"{len(self.consumers)} subscriptions, as many as max_subscriptions allows")
+        consumer = self.broker.subscribe(self, frame)
+        self.consumers[frame.subscription] = consumer
+        group = consumer.group
+        self.broker.status.note(
+            self.broker.clock(),
+            "subscribe",
+            who=self.subject,
+            peer=self.peer,
+            topic=frame.topic,
+            group=group.name,
+        )
+        self.send(
+            frames.Subscribed(
+                frame.request,
+                frame.subscription,
+                group.name,
+                group.topic.spec.kind,
+                group.at_most_once,
+                group.spec.ack_within,
+            )
+        )
+        group.pump()
+
+    def _settle(self, frame: frames.Settle) -> None:
+        if not frame.request and frame.subscription not in self.consumers:
+            return  # nobody waits for an answer
+        consumer = self.consumer(frame.subscription)
+        consumer.group.settle(
+            consumer,
+            frame.settlements,
+            partial(self.done, frame.request) if frame.request else None,
+            lambda error: self.refuse(frame.request, error, frame.subscription),
+        )
+
+    def _credit(self, frame: frames.Credit) -> None:
+        consumer = self.consumers.get(frame.subscription)
+        if consumer is not None:
+            consumer.group.credit(consumer, frame.messages, frame.bytes)
+
+    def _unsubscribe(self, frame: frames.Unsubscribe) -> None:
+        consumer = self.consumers.pop(frame.subscription, None)
+        if consumer is not None:
+            self.broker.unsubscribe(consumer, counted=False)
+        self.done(frame.request)
+
+    def _call(self, frame: frames.Call) -> None:
+        task = asyncio.ensure_future(self.terminal.operations.call(self, frame.op, frame.args))
+        self.terminal.tasks.add(task)
+
+        def answer(task: asyncio.Task[object]) -> None:
+            self.terminal.tasks.discard(task)
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                self.done(frame.request, task.result())
+            elif isinstance(error, BusError):
+                self.refuse(frame.request, error)
+            else:
+                self.terminal.log_crash(f"operation {frame.op}", error)
+                self.refuse(frame.request, BusError(f"the terminal failed: {type(error).__name__}"))
+
+        task.add_done_callback(answer)
+
+    def _ping(self, frame: frames.Ping) -> None:
+        self.done(frame.request)
+
+    def _bye(self, frame: frames.Bye) -> None:
+        # Leases first: an ordinary goodbye counts against no message.
+        for consumer in list(self.consumers.values()):
+            self.broker.unsubscribe(consumer, counted=False)
+        self.consumers.clear()
+        if frame.producer:
+            self.broker.forget_producer(frame.producer, self.published_to)

@@ -1,0 +1,82 @@
+"""The bulk reads of one connection, one at a time and only while the peer takes what it was sent: whatever it
+asks for, it can't make the terminal hold more than one answer for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from landbridge.errors import BusError, LimitReached
+from landbridge.protocol import frames
+from landbridge.protocol.session import MAX_HEAD
+
+if TYPE_CHECKING:
+    from landbridge.broker.connection import Connection
+
+#: Reads that may wait for their turn.
+MOST_WAITING = 64
+#: Batches in one answer: what is said of each stands in the head, which has a limit of its own.
+MOST_BATCHES = 8192
+
+
+class Fetches:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: deque[frames.Fetch] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, frame: frames.Fetch) -> None:
+        connection = self._connection
+        connection.scopes.demand("subscribe", frame.topic)
+        connection.broker.topic(frame.topic)
+        if len(self._waiting) >= MOST_WAITING:
+            raise LimitReached(f"{len(self._waiting)} fetches wait already, as many as may")
+        self._waiting.append(frame)
+        self.resume()
+
+    def resume(self) -> None:
+        if self._task is None and self._waiting and self._connection.writable:
+            self._task = asyncio.ensure_future(self._work())
+            self._task.add_done_callback(self._worked)
+
+    async def _work(self) -> None:
+        connection = self._connection
+        while self._waiting and connection.writable:
+            frame = self._waiting.popleft()
+            try:
+                await self._answer(frame)
+            except BusError as error:
+                connection.refuse(frame.request, error)
+            # A log in memory is read without waiting for anything; others want their turn too.
+            await asyncio.sleep(0)
+
+    async def _answer(self, frame: frames.Fetch) -> None:
+        connection = self._connection
+        # Meanwhile the topic may have been deleted, or the token replaced by one that may less.
+        connection.scopes.demand("subscribe", frame.topic)
+        log = connection.broker.topic(frame.topic).log
+        most = connection.broker.limits.max_frame
+        found = await log.fetch(frame.offset, min(frame.max_bytes, max(most - MAX_HEAD, most // 2)))
+        rows, tail = [], []
+        for first, batch in found[:MOST_BATCHES]:
+            data = batch.encode()
+            origin = "" if batch.origin is None else batch.origin.terminal
+            rows.append((first, len(batch), len(data), origin))
+            tail.append(data)
+        connection.send(frames.Fetched(frame.request, log.first, log.end, rows), *tail)
+
+    def _worked(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        if (crash := task.exception()) is not None:
+            self._connection.terminal.log_crash("a fetch", crash)
+            self._connection.close(BusError(f"the terminal failed: {type(crash).__name__}"))
+        else:
+            self.resume()
+
+    def close(self) -> None:
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,59 @@
+"""Prometheus metrics, made from the broker's own counters at the moment of the scrape: the hot path counts in
+plain integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from landbridge.broker.server import Terminal
+
+#: Topics and groups with series of their own; a scrape stays bounded.
+MOST_SERIES = 10_000
+
+
+class _Terminal(Collector):
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def collect(self) -> Iterator[Metric]:
+        broker = self._terminal.broker
+        for name, value in msgspec.structs.asdict(broker.totals).items():
+            yield CounterMetricFamily(
+                f"landbridge_{name}", f"{name.replace('_', ' ')} since the start", value
+            )
+        yield CounterMetricFamily(
+            "landbridge_commits", "commits to the store since the start", broker.committer.commits
+        )
+        yield GaugeMetricFamily("landbridge_connections", "connections now", len(self._terminal.connections))
+        yield GaugeMetricFamily("landbridge_topics", "topics now", len(broker.topics))
+        yield GaugeMetricFamily("landbridge_cache_bytes", "batches held in memory", broker.cache.size)
+        stored = GaugeMetricFamily("landbridge_topic_bytes", "bytes stored", labels=["topic"])
+        ends = CounterMetricFamily("landbridge_topic_messages", "offset of the topic's end", labels=["topic"])
+        lag = GaugeMetricFamily("landbridge_group_lag", "messages not settled", labels=["topic", "group"])
+        held = GaugeMetricFamily("landbridge_group_leases", "leases out", labels=["topic", "group"])
+        left = MOST_SERIES
+        for topic in broker.topics.values():
+            if left <= 0:
+                break
+            stored.add_metric([topic.name], topic.log.bytes)
+            ends.add_metric([topic.name], topic.log.end)
+            left -= 1
+            for group in topic.groups.values():
+                if group.durable:
+                    lag.add_metric([topic.name, group.name], group.delivery.cursor.lag(topic.log.end))
+                    held.add_metric([topic.name, group.name], len(group.delivery.leases))
+                    left -= 1
+        yield from (stored, ends, lag, held)
+
+
+def render(terminal: Terminal) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Terminal(terminal))
+    return generate_latest(registry).decode()

@@ -1,0 +1,157 @@
+"""The terminal as a server: a store, a broker, listeners and connections; start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import ssl
+import sys
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from landbridge.broker.authority import Authority
+from landbridge.broker.broker import SETTINGS, Broker
+from landbridge.broker.clock import Clock
+from landbridge.broker.connection import Connection
+from landbridge.broker.limits import Limits
+from landbridge.broker.operations import REVOKED, Operations
+from landbridge.core.log.store import PutDocument, Store
+from landbridge.core.trust.identity import SecureKey
+from landbridge.errors import ShuttingDown, TerminalUnreachable
+from landbridge.protocol import frames
+
+if TYPE_CHECKING:
+    from landbridge.crossing.network import Network, RegistryPort, Settings
+
+log = structlog.get_logger("landbridge.terminal")
+
+
+class Terminal:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        name: str = "terminal",
+        limits: Limits | None = None,
+        auto_create: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.broker = Broker(store, limits or Limits(), clock=clock, auto_create=auto_create)
+        self.operations = Operations(self)
+        self.connections: set[Connection] = set()
+        #: Operations under way.
+        self.tasks: set[asyncio.Task[object]] = set()
+        self.closing = False
+        self.authority: Authority
+        self._servers: list[asyncio.AbstractServer] = []
+        self._started_at = 0
+        #: The other terminals of its customer; None while it stands alone.
+        self.network: Network | None = None
+        #: Where it listens; empty where it doesn't.
+        self.url = ""
+
+    async def open(self) -> None:
+        """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.store.open)
+        await self.broker.open()
+        settings = dict(self.store.documents(SETTINGS))
+        key = settings.get("signing-key")
+        if key is None:
+            key = Authority.new_key()
+            await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
+        self.authority = Authority.from_raw(key, (entry for entry, _ in self.store.documents(REVOKED)))
+        self.operations.stages.open()
+        self._started_at = self.broker.clock()
+        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Take connections. Returns the port, which is the system's choice where 0 was given."""
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: Connection(self), host, port, ssl=tls)
+        except OSError as error:
+            raise TerminalUnreachable(
+                f"can't listen on {host}:{port}: {error.strerror or error}",
+                hint="is another terminal running there? give --port another number",
+            ) from None
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'lbs' if tls else 'lb'}://{shown}:{bound}"
+        log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
+        return bound
+
+    async def join(
+        self,
+        customer: str,
+        terminal: str,
+        key: SecureKey,
+        registry: RegistryPort,
+        registry_key: bytes,
+        settings: Settings | None = None,
+    ) -> Network:
+        """Become one of a customer's terminals: links to the others, and groups that cross them."""
+        # A terminal that stands alone starts faster without it.
+        from landbridge.crossing.network import Network
+
+        network = Network(self.broker, customer, terminal, key, registry, registry_key, settings)
+        await network.open()
+        self.network = network
+        return network
+
+    def attach(self) -> Connection:
+        """A connection inside this process; the caller gives it a transport."""
+        return Connection(self)
+
+    def issue_token(self, subject: str, scopes: list[str], life: float) -> str:
+        return self.authority.issue(self.broker.clock(), subject, scopes, life)[0]
+
+    def revoke(self, entry: str) -> None:
+        self.authority.revoked.add(entry)
+        for connection in list(self.connections):
+            connection.revoke({entry})
+
+    def time_passed(self) -> None:
+        """For a clock that is moved by hand: whatever waits for a moment looks at the clock again."""
+        self.broker.time_passed()
+        for connection in list(self.connections):
+            connection.time_passed()
+
+    def info(self) -> dict[str, Any]:
+        from landbridge import __version__
+
+        return {
+            "name": self.name,
+            "version": __version__,
+            "protocol": frames.VERSION,
+            "python": platform.python_version(),
+            "platform": sys.platform,
+            "time": self.broker.clock(),
+            "started_at": self._started_at,
+            "start": self.broker.start,
+            "topics": len(self.broker.topics),
+            "connections": len(self.connections),
+            "store": type(self.store).__name__,
+        }
+
+    def log_crash(self, what: str, error: BaseException) -> None:
+        log.error("crash", what=what, exc_info=error)
+
+    async def close(self) -> None:
+        """Stop taking connections, end those there are, write what is left, close the store."""
+        self.closing = True
+        for server in self._servers:
+            server.close()
+        for task in list(self.tasks):
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close(ShuttingDown("the terminal is shutting down"))
+        if self.network is not None:
+            await self.network.close()
+        await self.broker.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+        log.info("closed", terminal=self.name)

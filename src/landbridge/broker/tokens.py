@@ -1,0 +1,60 @@
+"""Which tokens a terminal has made: ids, subjects, scopes and times, never the tokens themselves. What has
+expired is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from sortedcontainers import SortedDict
+
+from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from landbridge.broker.broker import Broker
+
+KIND = "token"
+
+
+class IssuedToken(msgspec.Struct, frozen=True):
+    id: str
+    subject: str
+    scopes: list[str]
+    #: Microseconds.
+    issued_at: int
+    expires_at: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(IssuedToken).decode
+
+
+class Issued:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: (expires_at, id) → token, as on disk; None until somebody asks.
+        self._tokens: SortedDict[tuple[int, str], IssuedToken] | None = None
+
+    def _loaded(self) -> SortedDict[tuple[int, str], IssuedToken]:
+        if self._tokens is None:
+            found = (_decode(raw) for _, raw in self._broker.store.documents(KIND))
+            self._tokens = SortedDict({(token.expires_at, token.id): token for token in found})
+        return self._tokens
+
+    async def remember(self, token: IssuedToken) -> None:
+        """Write it down, and strike out those that have expired."""
+        tokens = self._loaded()
+        expired = list(tokens.irange(maximum=(self._broker.clock(), ""), inclusive=(True, False)))
+        writes: list[Write] = [PutDocument(KIND, token.id, _encode(token))]
+        await self._broker.write([*writes, *(DeleteDocument(KIND, id) for _, id in expired)])
+        tokens[token.expires_at, token.id] = token
+        for key in expired:
+            tokens.pop(key, None)  # or another call has, meanwhile
+
+    def after(self, expires_at: int, id: str) -> Iterator[IssuedToken]:
+        """Those that still hold, from the one that ends first, beginning behind (expires_at, id)."""
+        tokens = self._loaded()
+        begin = max((expires_at, id), (self._broker.clock(), "\U0010ffff"))
+        return (tokens[key] for key in tokens.irange(minimum=begin, inclusive=(False, True)))

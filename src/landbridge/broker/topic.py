@@ -1,0 +1,181 @@
+"""A topic in a terminal: its options, its log, its groups, and who of its producers has stored what."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from landbridge.broker.log import Log
+from landbridge.core.log import ledger
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.keyruns import KeyRuns
+from landbridge.core.log.ledger import Entry
+from landbridge.core.log.store import PutDocument, Store
+from landbridge.core.log.topic import TopicSpec
+from landbridge.errors import BacklogFull, QueueTaken, UnknownTopic
+
+if TYPE_CHECKING:
+    from landbridge.broker.commit import Commit
+    from landbridge.broker.connection import Connection
+    from landbridge.broker.group import Group
+
+KIND = "topic"
+#: Ledger entries kept in memory per topic; the others are read when their producer comes back.
+PRODUCERS = 1024
+#: Key runs held before the groups are made to catch up with them.
+MOST_RUNS = 8192
+
+
+class TopicDocument(msgspec.Struct, frozen=True):
+    log: int
+    spec: TopicSpec
+    created_at: int
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(TopicDocument).decode
+
+
+class Topic:
+    def __init__(self, spec: TopicSpec, log: Log, store: Store, *, created_at: int, stored: bool) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.log = log
+        self.created_at = created_at
+        self.groups: dict[str, Group] = {}
+        #: Those with consumers: the only ones that new messages have to be shown to at once. Apart, by key,
+        #: those that take one key alone.
+        self.listening: dict[Group, None] = {}
+        self._listening_to: dict[bytes, dict[Group, None]] = {}
+        #: Groups that take one key alone, with consumers or not, and where the keys stand that they may not
+        #: have caught up with; kept only while there are such groups.
+        self._keyed: dict[Group, None] = {}
+        self.key_runs = KeyRuns(log.end)
+        #: Its document is on disk; False until the first commit that carries it is through.
+        self.stored = stored
+        self.deleted = False
+        #: A queue's producer while it is connected.
+        self.claim: tuple[Connection, bytes] | None = None
+        #: Next look at what is too old, microseconds; None = none planned.
+        self.trim_at: int | None = None
+        self._store = store
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+
+    @property
+    def document(self) -> TopicDocument:
+        return TopicDocument(self.log.number, self.spec, self.created_at)
+
+    def save(self, commit: Commit) -> None:
+        """Make sure that the topic's document is on disk no later than what the commit says of it."""
+        if self.deleted:
+            raise UnknownTopic(f"the topic {self.name} was deleted")
+        if not self.stored:
+            commit.writes.append(PutDocument(KIND, self.name, encode(self.document)))
+            commit.after.append(self._saved)
+
+    def _saved(self) -> None:
+        self.stored = True
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def enter(self, group: Group) -> None:
+        """A group is there, or has a key now."""
+        if group.sole_key is not None:
+            if not self._keyed:
+                self.key_runs = KeyRuns(self.log.end)
+            self._keyed[group] = None
+        if group.consumers:
+            self.listen(group)
+
+    def quit(self, group: Group) -> None:
+        """It is gone, or about to change its key."""
+        self._keyed.pop(group, None)
+        self.ignore(group)
+
+    def listen(self, group: Group) -> None:
+        if group.sole_key is None:
+            self.listening[group] = None
+        else:
+            self._listening_to.setdefault(group.sole_key, {})[group] = None
+
+    def ignore(self, group: Group) -> None:
+        self.listening.pop(group, None)
+        if group.sole_key is not None and (listening := self._listening_to.get(group.sole_key)):
+            listening.pop(group, None)
+            if not listening:
+                del self._listening_to[group.sole_key]
+
+    def grown(self, batches: list[tuple[int, Batch]]) -> list[Group]:
+        """These were added to the log. Whom do they have to be shown to?"""
+        if not self._keyed:
+            return list(self.listening)
+        concerned = dict(self.listening)
+        mixed = False
+        for first, batch in batches:
+            key = batch.sole_key()
+            self.key_runs.add(first + len(batch), key)
+            if key is None:
+                mixed = True
+            else:
+                concerned.update(self._listening_to.get(key, {}))
+        if mixed:
+            for groups in self._listening_to.values():
+                concerned.update(groups)
+        if self.key_runs.size > MOST_RUNS:
+            self.catch_up()
+        return list(concerned)
+
+    def catch_up(self) -> None:
+        """Let the groups that take one key settle what came of other keys."""
+        for group in list(self._keyed):
+            group.catch_up()
+        self.key_runs.forget()
+
+    # -- producers ---------------------------------------------------------------------------------
+
+    def entry(self, producer: bytes) -> Entry:
+        found = self._entries.get(producer)
+        if found is None:
+            raw = self._store.ledger(self.log.number, producer)
+            found = ledger.decode(raw) if raw is not None else ledger.EMPTY
+            self.learn(producer, found)
+        return found
+
+    def learn(self, producer: bytes, entry: Entry) -> None:
+        self._entries[producer] = entry
+        if len(self._entries) > PRODUCERS:
+            self._entries.popitem(last=False)
+
+    def forget(self, producer: bytes) -> bool:
+        return self._entries.pop(producer, None) is not None
+
+    def claim_for(self, connection: Connection, producer: bytes) -> None:
+        """A queue has one producer. It may come back over a new connection, or with a new number."""
+        if self.spec.producer is not None and connection.subject != self.spec.producer:
+            raise QueueTaken(f"the queue {self.name} takes messages from {self.spec.producer} alone")
+        if self.claim is not None:
+            holder, known_as = self.claim
+            if holder is not connection and known_as != producer and not holder.closed:
+                raise QueueTaken(f"the queue {self.name} has a producer already: {holder.who}")
+        self.claim = (connection, producer)
+
+    # -- bounds ------------------------------------------------------------------------------------
+
+    def settled_to(self) -> int | None:
+        """Below this every durable group has settled; None where there is no such group."""
+        self.catch_up()
+        return min((g.delivery.cursor.floor for g in self.groups.values() if g.durable), default=None)
+
+    def check_backlog(self) -> None:
+        if self.log.bytes < self.spec.max_backlog:
+            return
+        settled_to = self.settled_to()
+        held = self.log.end - self.log.first
+        behind = 0 if settled_to is None else max(0, self.log.end - max(settled_to, self.log.first))
+        if held and self.log.bytes * behind // held >= self.spec.max_backlog:
+            raise BacklogFull(
+                f"the topic {self.name} holds {behind} unsettled messages, more than "
+                f"{self.spec.max_backlog} bytes"
+            )

@@ -1,0 +1,1 @@
+"""How a group hands out messages: order, filters, leases, attempts."""

@@ -1,0 +1,1 @@
+"""Ordered event dispatch: parsing, sequencing, exchange and queues."""

@@ -1,0 +1,52 @@
+"""A record: what stands in a log for one batch. Almost always the batch itself; where the terminal has
+something to add that the producer didn't say (for which groups it is, where it came from), an envelope around
+it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from landbridge.core.log.batch import Batch, Buffer, Origin
+from landbridge.errors import BadFrame
+
+#: First byte of an envelope; a bare batch starts with its version, which is small.
+_MARK = 0xFF
+_HEAD = struct.Struct("<BBHI")  # mark, 0, 0, length of the envelope; 8 bytes, so the batch stays aligned
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    audience: list[str] | None = None
+    origin: Origin | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Envelope).decode
+
+
+def wrap(batch: Batch) -> Buffer:
+    if batch.audience is None and batch.origin is None:
+        return batch.encode()
+    envelope = _encode(Envelope(None if batch.audience is None else sorted(batch.audience), batch.origin))
+    envelope += b" " * (-len(envelope) & 7)
+    return b"".join((_HEAD.pack(_MARK, 0, 0, len(envelope)), envelope, batch.encode()))
+
+
+def unwrap(data: Buffer) -> Batch:
+    view = memoryview(data)
+    if not view or view[0] != _MARK:
+        return Batch.decode(view)
+    if len(view) < _HEAD.size:
+        raise BadFrame("a record that is cut off")
+    _, _, _, length = _HEAD.unpack_from(view)
+    body = view[_HEAD.size :]
+    try:
+        envelope = _decode(body[:length])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFrame(f"a record whose envelope doesn't decode: {error}") from None
+    batch = Batch.decode(body[length:])
+    batch.audience = None if envelope.audience is None else frozenset(envelope.audience)
+    batch.origin = envelope.origin
+    return batch

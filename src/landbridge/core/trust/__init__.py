@@ -1,0 +1,1 @@
+"""Who is who and who may what: keys, tickets, seals, scopes, the directory."""

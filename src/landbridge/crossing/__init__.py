@@ -1,0 +1,1 @@
+"""Terminals as one bus: links, routes, sealed shipments."""

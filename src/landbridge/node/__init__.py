@@ -1,0 +1,1 @@
+"""One process of a terminal: settings, ports, TLS material, what is embedded."""

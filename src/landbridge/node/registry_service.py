@@ -1,0 +1,131 @@
+"""A registry with its store, its master key, its HTTP port and its operator's context, put together.
+
+Takes long to import; only ``landbridge registry`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from landbridge.broker.clock import Clock
+from landbridge.cli.context import save
+from landbridge.client import context as contexts
+from landbridge.client.context import Context
+from landbridge.errors import BadContext, ContextTaken, Unauthenticated
+from landbridge.node import logs, master_key
+from landbridge.node.assembly import signals
+from landbridge.node.embedded import DATABASE
+from landbridge.node.http_port import HttpPort
+from landbridge.node.listening import Endpoint
+from landbridge.registry.caller import Caller
+from landbridge.registry.http import app
+from landbridge.registry.registry import Registry
+from landbridge.stores.sqlite import SqliteStore
+
+log = structlog.get_logger("landbridge.registry")
+
+#: Requests at a time: every terminal has one that waits for a newer directory.
+MOST_REQUESTS = 20_000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``registry`` was asked for."""
+
+    data: Path
+    host: str
+    port: int
+    context: str
+    #: None: in the data folder.
+    master_key_file: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    reset_operator: bool
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What runs. Printed as JSON."""
+
+    url: str
+    data: str
+    #: Where the operator's credential is; None where this machine has none.
+    context: str | None
+    #: What signs the directories, base64 in JSON.
+    registry_key: bytes
+    pid: int
+
+
+async def serve(plan: Plan, ready: Callable[[Ready], None]) -> None:
+    """Start it, call ``ready``, and serve until SIGINT or SIGTERM."""
+    endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
+    tls = endpoint.tls()
+    _check_free(plan)
+    file = plan.data / DATABASE
+    is_new = not await asyncio.to_thread(file.exists)
+    key = await asyncio.to_thread(master_key.load, plan.data, plan.master_key_file, is_new=is_new)
+    registry = Registry(SqliteStore(file), key, Clock())
+    logs.take_over(asyncio.get_running_loop())
+    with signals() as stop:
+        await registry.open()
+        try:
+            hint = "give --port another number"
+            http = HttpPort(app(registry), endpoint, plan.port, tls, most=MOST_REQUESTS, hint=hint)
+            try:
+                context = await _keep_context(plan, registry, http.url, endpoint.ca())
+                log.info("registry", url=http.url, customers=len(registry.index.accounts))
+                ready(Ready(http.url, str(plan.data), context, registry.public_key, os.getpid()))
+                await stop.wait()
+            finally:
+                registry.directories.close()
+                await http.close()
+        finally:
+            await registry.close()
+
+
+def _found(name: str) -> Context | None:
+    try:
+        return contexts.load(name)
+    except BadContext:
+        return None
+
+
+def _check_free(plan: Plan) -> None:
+    """The operator's credential is shown once: there must be somewhere to put it."""
+    found = _found(plan.context)
+    if found is None or found.data == str(plan.data):
+        return
+    if found.url or (found.data is not None and (Path(found.data) / DATABASE).exists()):
+        raise ContextTaken(
+            f"the context {plan.context} is another's",
+            hint=f"give this one --context NAME, or 'landbridge context remove {plan.context}' first",
+        )
+
+
+async def _keep_context(plan: Plan, registry: Registry, url: str, ca: str | None) -> str | None:
+    """Save the operator's credential where it is new, and follow the registry where it has moved. A
+    credential that isn't here may be in use elsewhere: only who asks for it makes another."""
+    found = _found(plan.context)
+    token = registry.operator_token
+    if token is None and plan.reset_operator:
+        token = (await registry.customers.rotate_operator(Caller("operator"))).token
+    if token is None and found is not None and _is_operator(registry, found):
+        token = found.operator_token
+    if token is None:
+        return None
+    wanted = Context("", "", ca, str(plan.data), registry=url, operator_token=token)
+    if found != wanted:
+        save(plan.context, wanted)
+        log.info("context", name=plan.context, registry=url, made=found is None)
+    return plan.context
+
+
+def _is_operator(registry: Registry, found: Context) -> bool:
+    try:
+        return registry.callers.by_token(found.operator_token or "").account is None
+    except Unauthenticated:
+        return False

@@ -1,0 +1,1 @@
+"""Bytes between two processes: sockets, keepalive, a pair in memory. Client and terminal use the same."""
