@@ -20,7 +20,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.shipping.parcel import Parcel
 from landbridge.core.trust.directory import TerminalEntry
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Network, Settings
+from landbridge.crossing.network import Network, Settings, join
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.virtual import Process, VirtualClock, VirtualLoop
@@ -118,8 +118,8 @@ class World:
         await terminal.listen(site.host, PORT)
         identity = Identity(CUSTOMER, site.id, site.key)
         counter = Counter(self.office, identity)
-        network = await terminal.join(
-            CUSTOMER, site.id, site.key, counter, self.office.public_key, site.settings
+        network = await join(
+            terminal, CUSTOMER, site.id, site.key, counter, self.office.public_key, site.settings
         )
         site.terminal, site.network = terminal, network
         self._watch(site, network)

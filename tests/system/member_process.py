@@ -16,7 +16,7 @@ import uvloop
 from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Settings
+from landbridge.crossing.network import Settings, join
 from landbridge.stores.sqlite import SqliteStore
 
 
@@ -44,7 +44,7 @@ async def main(plan: Plan) -> None:
     identity = Identity(plan.customer, plan.terminal, key)
     async with RegistryClient(plan.registry, identity=identity) as registry:
         registry_key = bytes.fromhex(plan.registry_key)
-        await terminal.join(plan.customer, plan.terminal, key, registry, registry_key, plan.settings)
+        await join(terminal, plan.customer, plan.terminal, key, registry, registry_key, plan.settings)
         await terminal.listen("127.0.0.1", plan.port)
         print(terminal.issue_token("test", ["admin"], 3600.0), flush=True)
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -60,7 +60,7 @@ from landbridge.protocol import frames
 
 if TYPE_CHECKING:
     from landbridge.broker.connection import Connection
-    from landbridge.crossing.network import Network
+    from landbridge.protocol.session import Session
 
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
@@ -87,6 +87,30 @@ class Totals(msgspec.Struct):
     refused: int = 0
 
 
+class Crossing(Protocol):
+    """What the broker asks of the part that links this terminal to others (``landbridge.crossing``)."""
+
+    def topic_made(self, topic: Topic) -> None:
+        """A topic was made here: do groups elsewhere want its messages?"""
+
+    def check_subscribe(self, group: Group) -> None:
+        """Raise Misuse where this terminal may not have consumers of the group."""
+
+    def consumers_changed(self, group: Group) -> None: ...
+
+    def settled(self, group: Group) -> None:
+        """The group has settled messages."""
+
+    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
+        """Another terminal has dialled in: the connection is a link from here on."""
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
+        known yet."""
+
+    async def close(self) -> None: ...
+
+
 class Broker:
     def __init__(
         self, store: Store, limits: Limits, *, clock: Clock | None = None, auto_create: bool = True
@@ -110,7 +134,7 @@ class Broker:
         self._changed_timer: asyncio.TimerHandle | None = None
         self.trimmer = Trimmer(self)
         #: The other terminals of this customer; None where this one stands alone.
-        self.network: Network | None = None
+        self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
         #: When the lags were last looked at for the status log.
         self._lags_at = self.clock()
@@ -239,8 +263,8 @@ class Broker:
         topic = self._topic(spec, self._next_log, EMPTY, self.clock(), False)
         self._next_log += 1
         self.topics[spec.name] = topic
-        if self.network is not None:
-            self.network.topic_made(topic)
+        if self.crossing is not None:
+            self.crossing.topic_made(topic)
         return topic
 
     def group(self, topic: str, name: str) -> Group:
@@ -490,8 +514,8 @@ class Broker:
         if group is None:
             spec = group_spec({"topic": topic.name, "name": name})
             group = self.create_group(topic, spec, frame.start, durable=durable)
-        if self.network is not None:
-            self.network.check_subscribe(group)
+        if self.crossing is not None:
+            self.crossing.check_subscribe(group)
         if topic.spec.kind == "queue" and group.own_consumers:
             other = group.own_consumers[0].connection
             raise QueueTaken(f"the queue {topic.name} has a consumer already: {other.who}")
@@ -507,8 +531,8 @@ class Broker:
         return consumer
 
     def consumers_changed(self, group: Group) -> None:
-        if self.network is not None:
-            self.network.consumers_changed(group)
+        if self.crossing is not None:
+            self.crossing.consumers_changed(group)
 
     def new_consumer(self) -> int:
         """A number for a consumer, never used again in this terminal's life."""

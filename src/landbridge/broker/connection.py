@@ -256,15 +256,15 @@ class Connection(Incoming):
 
     def _join(self, frame: frames.Join) -> None:
         """Not a client but another terminal: from here on this is a link."""
-        network = self.broker.network
-        if network is None:
+        crossing = self.broker.crossing
+        if crossing is None:
             self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
             return
         self.closed = True
         self.terminal.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        network.links.accept(self._transport, self.session, frame)
+        crossing.accept(self._transport, self.session, frame)
 
     def _identify(self, identity: Identity) -> None:
         self.identity = identity

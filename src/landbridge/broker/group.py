@@ -143,8 +143,8 @@ class Group:
         """The cursor moved: the next commit writes it, at the latest one of its own very soon."""
         if self.watchers:
             self.tell_watchers()
-        if self.broker.network is not None:
-            self.broker.network.settled(self)
+        if self.broker.crossing is not None:
+            self.broker.crossing.settled(self)
         if not self.durable:
             self.delivery.cursor.document()  # written nowhere, but it must not gather changes for ever
         elif not self.deleted:

@@ -145,11 +145,8 @@ class Operations:
         }
 
     def _crossing(self, topic: str) -> list[str] | None:
-        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
-        known yet."""
-        network = self._terminal.network
-        entry = network.topics.get(topic) if network is not None else None
-        return None if entry is None else sorted(entry.groups)
+        crossing = self._broker.crossing
+        return None if crossing is None else crossing.groups_of(topic)
 
     async def topic_wait(
         self, connection: Connection, offsets: dict[str, int], within: float = 0.0
@@ -297,8 +294,8 @@ class Operations:
             group = broker.create_group(found, group_spec({"topic": topic, "name": name}), "latest")
             group.seek(to)
         else:
-            if broker.network is not None:
-                broker.network.check_subscribe(group)
+            if broker.crossing is not None:
+                broker.crossing.check_subscribe(group)
             if group.own_consumers:
                 raise BadRequest(
                     f"the group {name} of {topic} has consumers of its own", hint="use another group's name"

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import ssl
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -17,12 +17,8 @@ from landbridge.broker.connection import Connection
 from landbridge.broker.limits import Limits
 from landbridge.broker.operations import REVOKED, Operations
 from landbridge.core.log.store import PutDocument, Store
-from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import ShuttingDown, TerminalUnreachable
 from landbridge.protocol import frames
-
-if TYPE_CHECKING:
-    from landbridge.crossing.network import Network, RegistryPort, Settings
 
 log = structlog.get_logger("landbridge.terminal")
 
@@ -48,8 +44,6 @@ class Terminal:
         self.authority: Authority
         self._servers: list[asyncio.AbstractServer] = []
         self._started_at = 0
-        #: The other terminals of its customer; None while it stands alone.
-        self.network: Network | None = None
         #: Where it listens; empty where it doesn't.
         self.url = ""
 
@@ -84,24 +78,6 @@ class Terminal:
         self.url = f"{'lbs' if tls else 'lb'}://{shown}:{bound}"
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
-
-    async def join(
-        self,
-        customer: str,
-        terminal: str,
-        key: SecureKey,
-        registry: RegistryPort,
-        registry_key: bytes,
-        settings: Settings | None = None,
-    ) -> Network:
-        """Become one of a customer's terminals: links to the others, and groups that cross them."""
-        # A terminal that stands alone starts faster without it.
-        from landbridge.crossing.network import Network
-
-        network = Network(self.broker, customer, terminal, key, registry, registry_key, settings)
-        await network.open()
-        self.network = network
-        return network
 
     def attach(self) -> Connection:
         """A connection inside this process; the caller gives it a transport."""
@@ -150,8 +126,8 @@ class Terminal:
             task.cancel()
         for connection in list(self.connections):
             connection.close(ShuttingDown("the terminal is shutting down"))
-        if self.network is not None:
-            await self.network.close()
+        if self.broker.crossing is not None:
+            await self.broker.crossing.close()
         await self.broker.close()
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         log.info("closed", terminal=self.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -39,8 +39,12 @@ class Inquiries:
         self._terminal = terminal
         self._broker = terminal.broker
 
+    @property
+    def _joined(self) -> Network | None:
+        return cast("Network | None", self._broker.crossing)
+
     def _network(self) -> Network:
-        network = self._terminal.network
+        network = self._joined
         if network is None:
             raise BadRequest("this terminal stands alone", hint="start it with a registry and an identity")
         return network
@@ -58,9 +62,9 @@ class Inquiries:
         if not 0 <= offset < found.log.end:
             raise BadRequest(f"{topic} has no offset {offset} yet")
         if until != "stored":
-            if self._terminal.network is not None:
-                await self._terminal.network.until_known(topic)
-                self._terminal.network.forwarder.place()
+            if self._joined is not None:
+                await self._joined.until_known(topic)
+                self._joined.forwarder.place()
             groups = [group for group in found.groups.values() if group.durable]
             if not groups:
                 raise UnknownGroup(
@@ -71,7 +75,7 @@ class Inquiries:
         return {"topic": topic, "offset": offset, "until": until}
 
     async def _reached(self, group: Group, offset: int, until: str) -> None:
-        network = self._terminal.network
+        network = self._joined
         is_here = network is None or await self._is_here(network, group)
         if is_here and until == "arrived":
             return
@@ -115,7 +119,7 @@ class Inquiries:
         return {"places": rows}
 
     async def _in_group(self, group: Group, offset: int) -> dict[str, Any]:
-        network = self._terminal.network
+        network = self._joined
         if network is not None and group.forwarded:
             return await self._elsewhere(network, group, offset)
         row = {
@@ -241,7 +245,7 @@ class Inquiries:
 
     def _ask_elsewhere(self) -> str:
         """Whom to ask. A terminal in transit says what it can: it has parcels, none that it could open."""
-        network = self._terminal.network
+        network = self._joined
         kept = len(network.carrier.transits) if network is not None else 0
         sealed = f"; {counted(kept, 'parcel')} on the way through here, sealed" if kept else ""
         return UnknownMessage.default_hint + sealed
@@ -395,7 +399,7 @@ class Inquiries:
         }
 
     def _names(self, terminals: list[str]) -> list[str]:
-        network = self._terminal.network
+        network = self._joined
         return [network.name_of(t) for t in terminals] if network is not None else terminals
 
     def _named(self, network: Network, text: str) -> str:

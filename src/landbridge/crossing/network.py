@@ -59,7 +59,9 @@ from landbridge.protocol import frames
 if TYPE_CHECKING:
     from landbridge.broker.broker import Broker
     from landbridge.broker.group import Group
+    from landbridge.broker.server import Terminal
     from landbridge.broker.topic import Topic
+    from landbridge.protocol.session import Session
 
 log = structlog.get_logger("landbridge.network")
 
@@ -196,11 +198,18 @@ class Network:
                 self._adopt_topics(signed[1])
             except (BusError, msgspec.MsgspecError, IndexError) as error:
                 log.warning("the stored directory can't be used", detail=str(error))
-        self.broker.network = self
+        self.broker.crossing = self
         await self.carrier.open()
         await self.arrivals.open()
         self._tasks = [asyncio.ensure_future(self._poll()), asyncio.ensure_future(self._post_states())]
         self._tick()
+
+    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
+        self.links.accept(transport, session, frame)
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        entry = self.topics.get(topic)
+        return None if entry is None else sorted(entry.groups)
 
     def _sign(self, state: LinkState) -> SignedLinkState:
         return linkstate.sign(state, self._signing_key, self.identity.customer)
@@ -224,7 +233,7 @@ class Network:
             peer.close(Disconnected("the terminal is shutting down"))
         if peers:
             await asyncio.wait([peer.gone for peer in peers], timeout=2.0)
-        self.broker.network = None
+        self.broker.crossing = None
 
     def now(self) -> int:
         return self.broker.clock()
@@ -536,7 +545,7 @@ class Network:
 
     def paths_changed(self) -> None:
         self._whys.clear()
-        if self.broker.network is not None:
+        if self.broker.crossing is not None:
             self.carrier.paths_changed()
             self.place_soon()
             self.forwarder.look_again()
@@ -618,7 +627,7 @@ class Network:
 
     def _place(self) -> None:
         self._place_soon = False
-        if not self.closed and self.broker.network is not None:
+        if not self.closed and self.broker.crossing is not None:
             self.forwarder.place()
 
     # -- paths -------------------------------------------------------------------------------------
@@ -716,3 +725,18 @@ class Network:
         tls = ssl.create_default_context(cadata=self.directory.ca or None)
         tls.minimum_version = ssl.TLSVersion.TLSv1_3
         return tls
+
+
+async def join(
+    terminal: Terminal,
+    customer: str,
+    id: str,
+    key: SecureKey,
+    registry: RegistryPort,
+    registry_key: bytes,
+    settings: Settings | None = None,
+) -> Network:
+    """Make a terminal one of a customer's: links to the others, and groups that cross them."""
+    network = Network(terminal.broker, customer, id, key, registry, registry_key, settings)
+    await network.open()
+    return network

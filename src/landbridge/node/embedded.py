@@ -19,7 +19,7 @@ from landbridge.client.context import Context, is_loopback
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.trust.identity import SecureKey
 from landbridge.core.trust.tickets import Issue, Release, Renewal
-from landbridge.crossing.network import Settings
+from landbridge.crossing.network import Settings, join
 from landbridge.errors import Unauthenticated
 from landbridge.node import master_key, terminal_file
 from landbridge.node.listening import Endpoint
@@ -126,8 +126,8 @@ class Embedded(Membership):
         self.terminal, key = found
         near = NearRegistry(self.registry, self.terminal, key)
         settings = Settings(own_certificates=bool(self._digest))
-        network = await terminal.join(
-            account.id, self.terminal, key, near, self.registry.public_key, settings
+        network = await join(
+            terminal, account.id, self.terminal, key, near, self.registry.public_key, settings
         )
         network.certificate_digest = self._digest
 

@@ -22,7 +22,7 @@ from landbridge.client.registry import RegistryClient
 from landbridge.core.names import check_name
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.certificates import Certificates
-from landbridge.crossing.network import Network, Settings
+from landbridge.crossing.network import Network, Settings, join
 from landbridge.errors import BadRequest, Unauthenticated, Unavailable
 from landbridge.node import terminal_file
 from landbridge.node.assembly import Plan, serve
@@ -181,7 +181,8 @@ class Member(Membership):
     async def join(self, terminal: Terminal, address: str, http: str | None) -> None:
         settings = {key: self._said[key] for key in Settings.__struct_fields__ if key in self._said}
         settings["own_certificates"] = self._own_certificates
-        network = await terminal.join(
+        network = await join(
+            terminal,
             self.customer,
             self.terminal,
             self._key,

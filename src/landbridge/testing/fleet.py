@@ -27,7 +27,7 @@ from landbridge.client.registry import RegistryClient
 from landbridge.core.log.store import Store
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.certificates import Certificates
-from landbridge.crossing.network import Network, Settings
+from landbridge.crossing.network import Network, Settings, join
 from landbridge.registry.http import app
 from landbridge.registry.limits import Limits as RegistryLimits
 from landbridge.registry.registry import Registry
@@ -59,8 +59,8 @@ class Member:
 
     @property
     def network(self) -> Network:
-        assert self.terminal.network is not None
-        return self.terminal.network
+        assert isinstance(self.terminal.broker.crossing, Network)
+        return self.terminal.broker.crossing
 
 
 class Fleet:
@@ -164,8 +164,14 @@ class Fleet:
             address = f"lb{'' if tls is None else 's'}://127.0.0.1:{port}"
             await self.admin.update_terminal(member.id, address=address)
         member.port = port
-        network = await member.terminal.join(
-            self.customer, member.id, member.key, client, self.registry.public_key, member.settings
+        network = await join(
+            member.terminal,
+            self.customer,
+            member.id,
+            member.key,
+            client,
+            self.registry.public_key,
+            member.settings,
         )
         if certificates is not None:
             certificates.use(network)
