@@ -30,7 +30,7 @@ from bench.scenarios import Row
 from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
 from landbridge.stores.sqlite import SqliteStore
@@ -270,7 +270,7 @@ def crossing(scale: float, times: int) -> list[Row]:
                 rates.append(rate(a, b, count))
     middle = statistics.median
     return [
-        Row("plain TCP copy of the same bytes", middle(bare), "msg/s"),
+        Row("plain TCP copy of the same bytes", middle(bare), "msg/s", bare=True),
         Row(f"sealed from A to B, {SIZE} B", middle(direct), "msg/s", 2e5),
         Row(
             "sealed, over a line without delay", middle(near), "msg/s", note="a proxy in a process of its own"

@@ -25,6 +25,7 @@ import uvloop
 
 from bench.roles import SPAWN
 from bench.scenarios import Row
+from landbridge.gateways.event_topics import event_gateway
 from landbridge.gateways.events import EventGateway, EventOptions
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import attach, run_terminal
@@ -195,7 +196,7 @@ async def through_topics(folder: str) -> tuple[int, int]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     running = run_terminal(SqliteStore(Path(folder) / "bus.db"))
     bus = await attach(await running.__aenter__()).__aenter__()
-    gateway = await EventGateway(bus, topic="events", options=OPTIONS).__aenter__()
+    gateway = await event_gateway(bus, "events", OPTIONS).__aenter__()
     await gateway.listen("127.0.0.1", 0, 0)
     keep.extend((running, bus, gateway))
     return gateway.event_port, gateway.client_port
@@ -293,8 +294,8 @@ def events(scale: float, times: int) -> list[Row]:
     m = f"{count:,} events, 100 clients"
     return [
         Row(f"gateway CPU, {m}", median("ours", "cpu"), "s", None, "less"),
-        Row(f"bare asyncio streams CPU, {m}", median("bare", "cpu"), "s", None, "less"),
-        Row(f"bare asyncio protocols CPU, {m}", median("frugal", "cpu"), "s", None, "less"),
+        Row(f"bare asyncio streams CPU, {m}", median("bare", "cpu"), "s", None, "less", bare=True),
+        Row(f"bare asyncio protocols CPU, {m}", median("frugal", "cpu"), "s", None, "less", bare=True),
         Row(
             "gateway CPU, share of bare streams",
             median("ours", "cpu") / median("bare", "cpu"),
@@ -311,7 +312,7 @@ def events(scale: float, times: int) -> list[Row]:
         ),
         Row(f"events dispatched, {m}", count / median("ours", "seconds"), "msg/s"),
         Row(f"gateway RSS, {m}, most", median("ours", "most") / 2**20, "MiB", None, "less"),
-        Row(f"bare streams RSS, {m}, most", median("bare", "most") / 2**20, "MiB", None, "less"),
+        Row(f"bare streams RSS, {m}, most", median("bare", "most") / 2**20, "MiB", None, "less", bare=True),
         Row(
             f"gateway RSS, nobody follows: after {count:,} events, share of after {count // 10:,}",
             long["after"] / short["after"],

@@ -18,7 +18,7 @@ from bench import report, roles
 from bench.scenarios import Row
 from bench.sequencing import sequencing
 from landbridge.pipeline import Place, Trigger, run, session
-from landbridge.pipeline.lake.archive import Archive
+from landbridge.pipeline.jobs.archive import Archive
 
 ROWS = 5_000_000
 #: Times as many rows, for how the figures grow.
@@ -117,7 +117,7 @@ def pipeline(scale: float, times: int, *, growth: bool = False) -> list[Row]:
     with roles.scratch() as folder, roles.terminal(Path(folder) / "bus.db") as running:
         begin = time.perf_counter()
         spark = session("local[2]", **{"spark.driver.memory": "2g", "spark.log.level": "ERROR"})
-        rows.append(Row("pipeline: session start", time.perf_counter() - begin, "s"))
+        rows.append(Row("pipeline: session start", time.perf_counter() - begin, "s", None, "less"))
         try:
             with landbridge.sync.connect(running.url, token=running.token) as bus:
                 made = Pipeline(spark, running, bus)
@@ -143,17 +143,17 @@ def pipeline(scale: float, times: int, *, growth: bool = False) -> list[Row]:
                 )
                 rows += [
                     Row("pipeline: topic → noop", read, "rows/s", target=1_500_000),
-                    Row("pipeline: Parquet → noop", plain, "rows/s"),
+                    Row("pipeline: Parquet → noop", plain, "rows/s", bare=True),
                     Row("pipeline: topic, share of Spark's Parquet source", share, "×", target=0.5),
                     Row("pipeline: topic → Parquet", count / written, "rows/s", target=600_000),
                     Row("pipeline: topic → lake, by the job", count / archived, "rows/s"),
-                    Row("pipeline: data frame → noop", count / framed, "rows/s"),
+                    Row("pipeline: data frame → noop", count / framed, "rows/s", bare=True),
                     Row("pipeline: data frame → topic", count / sunk, "rows/s", target=800_000),
                 ]
                 spans = made.latency(max(10, int(EVENTS * scale)))
                 p50, p90 = statistics.median(spans), statistics.quantiles(spans, n=10)[-1]
                 rows.append(Row("pipeline: topic → topic, p50", 1000 * p50, "ms", 100, "less"))
-                rows.append(Row("pipeline: topic → topic, p90", 1000 * p90, "ms"))
+                rows.append(Row("pipeline: topic → topic, p90", 1000 * p90, "ms", None, "less"))
                 rows += sequencing(spark, bus, made.access, scale)
                 if growth:
                     made.publish("rows", count * (GROWTH - 1))

@@ -40,13 +40,15 @@ def table(rows: list[Row]) -> None:
     Console().print(out)
 
 
+def as_json(rows: list[Row]) -> str:
+    facts = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
+    found = {"machine": facts, "rows": [row.as_dict() for row in rows]}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
 def save(rows: list[Row], name: str) -> None:
     RESULTS.mkdir(exist_ok=True)
-    facts = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
-    text = json.dumps(
-        {"machine": facts, "rows": [row.as_dict() for row in rows]}, indent=1, ensure_ascii=False
-    )
-    (RESULTS / f"{name}.json").write_text(text + "\n")
+    (RESULTS / f"{name}.json").write_text(as_json(rows))
     picture(rows, RESULTS / f"{name}.svg")
 
 

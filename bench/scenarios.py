@@ -29,6 +29,8 @@ class Row:
     #: "at least" or "at most" the target.
     better: str = "more"
     note: str = ""
+    #: Whether the row measures the machine alone, without Landbridge. `--against` doesn't judge such a row.
+    bare: bool = False
 
     @property
     def met(self) -> bool | None:
@@ -57,7 +59,7 @@ def both(
         crew.add(consume, "orders", "group", count)
         crew.add(publish, "orders", count, size)
         (_, consumed), (begin, published) = crew.results()
-        return count / (max(consumed, published) - begin)
+        return float(count / (max(consumed, published) - begin))
 
 
 def one_after_the_other(publish: Any, consume: Any, count: int, size: int) -> tuple[float, float]:
@@ -81,7 +83,7 @@ def fan_out(count: int, groups: int) -> float:
         crew.add(roles.consume_groups, "orders", [f"group-{n}" for n in range(groups)], count)
         crew.add(roles.publish_many, "orders", count, 100)
         (_, consumed), (begin, _) = crew.results()
-        return groups * count / (consumed - begin)
+        return float(groups * count / (consumed - begin))
 
 
 def latency(count: int) -> list[float]:
@@ -121,7 +123,7 @@ def speed(scale: float, times: int) -> list[Row]:
             single.append(both(*each, count, size))
         small = size == 100
         rows += [
-            Row(f"bare ceiling, {size} B", statistics.median(bare), "msg/s"),
+            Row(f"bare ceiling, {size} B", statistics.median(bare), "msg/s", bare=True),
             Row(f"both at once, batches, {size} B", statistics.median(ours), "msg/s", 1e6 if small else None),
             Row(
                 f"both at once, each message acked, {size} B",

@@ -9,7 +9,7 @@ from typing import Any
 
 import landbridge.sync
 from bench.scenarios import Row
-from landbridge.pipeline.sequence.sequence import SHARDS, Numbering, stateful, tasks, transform
+from landbridge.pipeline.jobs.sequence.sequence import SHARDS, Numbering, stateful, tasks, transform
 
 #: Rows of a run, in so many micro-batches of which the first one warms up the JVM and the workers.
 ROWS, BATCHES = 1_500_000, 3

@@ -1,4 +1,10 @@
-"""What the tests of every folder share."""
+"""What the tests of every folder share.
+
+How hard Hypothesis tries: `./dev test` takes the profile "quick", `./dev test --all` takes "full". After a
+change of core, a long search:
+
+    HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest tests/core --timeout 0
+"""
 
 from __future__ import annotations
 
@@ -13,9 +19,24 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # No deadline and no complaint about slowness: a busy machine is not a bug.
-settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", settings.get_profile("quick"), max_examples=5000)
+settings.register_profile(
+    "full", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100
+)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=50)
+settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+#: Seconds for a test of a folder whose tests start many processes, Spark's among them. On a busy machine such
+#: a test takes minutes.
+PATIENT = dict.fromkeys(("system", "pipeline"), 600)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        limit = PATIENT.get(item.path.parent.name)
+        if limit and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(limit))
 
 
 @pytest.fixture

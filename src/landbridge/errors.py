@@ -1,60 +1,15 @@
 """Every error that Landbridge raises, in one place.
 
     BusError
-    ├── Misuse                 the caller's fault: change the request
-    │   ├── BadRequest         bad_request        malformed arguments
-    │   ├── BadName            bad_name           a name that breaks the naming rules
-    │   ├── BadContext         bad_context        no such context, or an unreadable one
-    │   ├── ContextTaken       context_taken      the context is another terminal's
-    │   ├── BadOption          bad_option         an option of a Spark reader or writer that can't be used
-    │   ├── JavaMissing        java_missing       no Java that Spark could run on
-    │   ├── SparkMissing       spark_missing      PySpark, or what it needs, is not installed
-    │   ├── BadStatement       bad_statement      SQL that can't be run, or that would write
-    │   ├── JobFailed          job_failed         a job's own code, or Spark, has failed
-    │   ├── BadPayload         bad_payload        a payload that can't be encoded or decoded
-    │   ├── TooLarge           too_large          payload or frame above its limit
-    │   ├── UnknownTopic       unknown_topic
-    │   ├── UnknownMessage     unknown_message    no message of that id here
-    │   ├── GroupElsewhere     group_elsewhere    the group's consumers are at other terminals
-    │   ├── UnknownGroup       unknown_group
-    │   ├── TopicExists        topic_exists       the topic is there with other options
-    │   ├── GroupExists        group_exists       the group is there with other options
-    │   ├── Unauthenticated    unauthenticated    no, wrong, expired or revoked token
-    │   ├── Forbidden          forbidden          the token's scopes don't allow it
-    │   ├── TicketExpired      ticket_expired     a ticket past its five minutes, or past renewing
-    │   ├── TicketRefused      ticket_refused     a ticket that is forged, or not for who shows it
-    │   ├── QueueTaken         queue_taken        a queue has one producer, one group, one consumer
-    │   ├── LeaseLost          lease_lost         the message is no longer this consumer's to settle
-    │   ├── SequenceGap        sequence_gap       a producer's batch came before its predecessor
-    │   ├── OffsetGone         offset_gone        the offset is below what retention kept
-    │   ├── AlreadyArchived    already_archived   the lake has these offsets of the topic, by another query
-    │   ├── UnknownTerminal    unknown_terminal   no such terminal of this customer
-    │   ├── UnknownCustomer    unknown_customer
-    │   ├── UnknownPlan        unknown_plan       nobody has made a long-term plan of the links yet
-    │   ├── NameTaken          name_taken         another terminal or customer has that name
-    │   └── StillHolds         still_holds        what is to be removed has messages that somebody waits for
-    ├── PeerFault              the other side broke the protocol
-    │   ├── BadFrame           bad_frame
-    │   ├── WrongVersion       wrong_version
-    │   └── BadSeal            bad_seal           a sealed frame that is forged, changed or not for us
-    ├── Unavailable            try again later
-    │   ├── LimitReached       limit_reached      a settable limit (the 429 of this bus)
-    │   ├── BacklogFull        backlog_full       a topic holds as much unsettled as it may
-    │   ├── TerminalUnreachable unreachable       nobody answers at that address
-    │   ├── RegistryUnreachable registry_unreachable  the registry doesn't answer
-    │   ├── Disconnected       disconnected       the connection ended before the answer came
-    │   ├── ShuttingDown       shutting_down
-    │   └── TimedOut           timed_out
-    └── StoreFailure           the disk under the bus
-        ├── StoreFull          store_full         no room: nothing is acked, reading goes on
-        ├── StoreCorrupt       store_corrupt      a stored batch or page fails its check
-        ├── StoreTooNew        store_too_new      written by a newer Landbridge
-        ├── LakeDamaged        lake_damaged       a commit record of a lake is missing or can't be read
-        ├── StoreBusy          store_busy         another process has it open
-        └── StoreFailed        store_failed       any other I/O error; restart after mending
+    ├── Misuse          the caller's fault: change the request
+    ├── PeerFault       the other side broke the protocol
+    ├── Unavailable     try again later
+    └── StoreFailure    the disk under the bus
 
-``code`` is stable: it is what travels on the wire, what HTTP problem documents name, what
-``docs/errors.md`` explains and what decides the exit status of the CLI.
+Each leaf has a stable ``code``, which names the error on the wire and in HTTP problem documents. Beside the
+code stand the exit status of the CLI, the status of the HTTP answer, whether the same request may succeed
+later, and a hint. The docstring of a leaf says what happened. ``docs/errors.md`` repeats all of it, which a
+test checks.
 """
 
 from __future__ import annotations
@@ -63,321 +18,333 @@ from typing import ClassVar
 
 
 class BusError(Exception):
-    """The root. ``str(error)`` says what happened, ``error.hint`` what to do about it."""
+    """A bug. Please report it."""
 
+    #: Stable name of the error on the wire, in HTTP problem documents and in ``--json`` output.
     code: ClassVar[str] = "internal"
-    #: May the very same request succeed later?
-    retriable: ClassVar[bool] = False
-    #: What the CLI exits with. 1 is left to Python's own crashes, 2 to usage errors of the shell.
+    #: Exit status of the CLI. 1 is left to Python's own crashes, 2 to usage errors of the shell.
     exit_status: ClassVar[int] = 70
-    #: The hint where the place that raises gives none.
+    #: Status of the HTTP answer, at every HTTP port of the product.
+    http_status: ClassVar[int] = 500
+    #: Whether the very same request may succeed later.
+    retriable: ClassVar[bool] = False
+    #: Hint of an error that is raised without one.
     default_hint: ClassVar[str] = ""
 
+    def __init_subclass__(
+        cls, *, code: str, exit_status: int, http_status: int, retriable: bool | None = None
+    ) -> None:
+        cls.code, cls.exit_status, cls.http_status = code, exit_status, http_status
+        if retriable is not None:
+            cls.retriable = retriable
+
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """``message`` says what happened, with the numbers; ``hint`` what to do about it."""
         super().__init__(message)
         self.hint = self.default_hint if hint is None else hint
 
 
-class Misuse(BusError):
-    code = "misuse"
-    exit_status = 10
+class Misuse(BusError, code="misuse", exit_status=10, http_status=400):
+    """The caller's fault: the request has to change before it can succeed."""
 
 
-class BadRequest(Misuse):
-    code = "bad_request"
-    exit_status = 10
+class BadRequest(Misuse, code="bad_request", exit_status=10, http_status=400):
+    """The arguments make no sense together, or the operation is unknown."""
 
 
-class BadName(Misuse):
-    code = "bad_name"
-    exit_status = 11
+class BadName(Misuse, code="bad_name", exit_status=11, http_status=400):
+    """The name of a topic, group, service or context breaks the naming rules."""
+
     default_hint = "use letters, digits, '_', '-' in words joined by '.', at most 200 characters"
 
 
-class BadContext(Misuse):
-    code = "bad_context"
-    exit_status = 12
+class BadContext(Misuse, code="bad_context", exit_status=12, http_status=400):
+    """The context is missing or unreadable, or its address would send a token in the clear."""
+
     default_hint = "run 'landbridge context list', or start a terminal with 'landbridge up'"
 
 
-class ContextTaken(Misuse):
-    code = "context_taken"
-    exit_status = 17
+class BadPayload(Misuse, code="bad_payload", exit_status=13, http_status=400):
+    """The payload can't be encoded, or is not what the handler expects."""
 
 
-class BadOption(Misuse):
-    code = "bad_option"
-    exit_status = 18
+class TooLarge(Misuse, code="too_large", exit_status=14, http_status=413):
+    """A payload or a frame is above its limit."""
 
-
-class JavaMissing(Misuse):
-    code = "java_missing"
-    exit_status = 19
-    default_hint = "install a JDK 17, 21 or 25 and set JAVA_HOME, or 'pip install landbridge[pipeline]'"
-
-
-class SparkMissing(Misuse):
-    code = "spark_missing"
-    exit_status = 36
-    default_hint = "pip install 'landbridge[pipeline]'"
-
-
-class BadStatement(Misuse):
-    code = "bad_statement"
-    exit_status = 39
-
-
-class JobFailed(Misuse):
-    code = "job_failed"
-    exit_status = 43
-    default_hint = "the job goes on from its checkpoint once that is mended"
-
-
-class BadPayload(Misuse):
-    code = "bad_payload"
-    exit_status = 13
-
-
-class TooLarge(Misuse):
-    code = "too_large"
-    exit_status = 14
     default_hint = "send it in parts, or raise the limit on the terminal"
 
 
-class UnknownTopic(Misuse):
-    code = "unknown_topic"
-    exit_status = 20
+class NameTaken(Misuse, code="name_taken", exit_status=15, http_status=409):
+    """Another terminal or customer has that name."""
+
+    default_hint = "choose another name, or rename the one that has it"
+
+
+class StillHolds(Misuse, code="still_holds", exit_status=16, http_status=409):
+    """Terminals hold messages that would be lost by this removal; `force` gives them up."""
+
+    default_hint = "wait until they are delivered, or repeat the request with force=true to give them up"
+
+
+class ContextTaken(Misuse, code="context_taken", exit_status=17, http_status=409):
+    """The context belongs to another terminal, and `landbridge up` does not replace it."""
+
+
+class BadOption(Misuse, code="bad_option", exit_status=18, http_status=400):
+    """An option or a schema of a Spark reader or writer can't be used."""
+
+
+class JavaMissing(Misuse, code="java_missing", exit_status=19, http_status=400):
+    """Spark needs Java, and none was found that Spark can run on."""
+
+    default_hint = "install a JDK 17, 21 or 25 and set JAVA_HOME, or 'pip install landbridge[pipeline]'"
+
+
+class SparkMissing(Misuse, code="spark_missing", exit_status=36, http_status=400):
+    """PySpark, or a package that it needs, is not installed."""
+
+    default_hint = "pip install 'landbridge[pipeline]'"
+
+
+class JobFailed(Misuse, code="job_failed", exit_status=43, http_status=422):
+    """A job failed in its own code or in Spark. The note on the error says where."""
+
+    default_hint = "repair the cause: the job then goes on from its checkpoint"
+
+
+class BadStatement(Misuse, code="bad_statement", exit_status=39, http_status=400):
+    """Spark can't parse, resolve or run the SQL, or the SQL would write. The place is marked."""
+
+
+class UnknownDocument(Misuse, code="unknown_document", exit_status=71, http_status=404):
+    """The collection has no document of that key."""
+
+
+class DocumentExists(Misuse, code="document_exists", exit_status=72, http_status=409):
+    """A document was to be created, and there is one of that key already."""
+
+    default_hint = "update it by its version"
+
+
+class DocumentChanged(Misuse, code="document_changed", exit_status=73, http_status=412):
+    """A document has another version than the caller expected: somebody else has written it."""
+
+    default_hint = "read it again, then decide anew"
+
+
+class UnknownTopic(Misuse, code="unknown_topic", exit_status=20, http_status=404):
+    """The topic does not exist, and the caller may not create it."""
+
     default_hint = "see 'landbridge topic list', or create it with 'landbridge topic create'"
 
 
-class UnknownGroup(Misuse):
-    code = "unknown_group"
-    exit_status = 21
+class UnknownGroup(Misuse, code="unknown_group", exit_status=21, http_status=404):
+    """The group does not exist."""
+
     default_hint = "see 'landbridge group list', or create it with 'landbridge group create'"
 
 
-class UnknownMessage(Misuse):
-    code = "unknown_message"
-    exit_status = 35
-    default_hint = "ask the terminal where it was published, or one that it was for"
+class UnknownMessage(Misuse, code="unknown_message", exit_status=35, http_status=404):
+    """The terminal has no message with that id, or has it no longer."""
+
+    default_hint = "ask the terminal where the message was published, or one that it was sent to"
 
 
-class GroupElsewhere(Misuse):
-    code = "group_elsewhere"
-    exit_status = 34
+class GroupElsewhere(Misuse, code="group_elsewhere", exit_status=34, http_status=409):
+    """The consumers of the group belong at other terminals: this terminal is not in the group."""
 
 
-class TopicExists(Misuse):
-    code = "topic_exists"
-    exit_status = 22
+class TopicExists(Misuse, code="topic_exists", exit_status=22, http_status=409):
+    """The topic exists with other options."""
 
 
-class GroupExists(Misuse):
-    code = "group_exists"
-    exit_status = 23
+class GroupExists(Misuse, code="group_exists", exit_status=23, http_status=409):
+    """The group exists with other options."""
 
 
-class Unauthenticated(Misuse):
-    code = "unauthenticated"
-    exit_status = 30
-    default_hint = "get a token with 'landbridge token create' and put it into the context or token="
+class QueueTaken(Misuse, code="queue_taken", exit_status=24, http_status=409):
+    """A queue has one producer, one group and one consumer at a time, and the place is taken."""
 
-
-class Forbidden(Misuse):
-    code = "forbidden"
-    exit_status = 31
-    default_hint = "ask for a token with the scope that is named"
-
-
-class TicketExpired(Misuse):
-    code = "ticket_expired"
-    exit_status = 32
-    default_hint = "renew the ticket, if the topic's late_open allows it"
-
-
-class TicketRefused(Misuse):
-    code = "ticket_refused"
-    exit_status = 33
-    default_hint = "is the terminal in a group of the topic, and are it and the sender not revoked?"
-
-
-class QueueTaken(Misuse):
-    code = "queue_taken"
-    exit_status = 24
     default_hint = "a queue has one producer, one group and one consumer at a time; use a stream for more"
 
 
-class LeaseLost(Misuse):
-    code = "lease_lost"
-    exit_status = 25
-    default_hint = "it took longer than ack_within, or the connection was lost: the message was given back"
+class LeaseLost(Misuse, code="lease_lost", exit_status=25, http_status=409):
+    """The message was given back to its group, so this consumer can no longer settle it."""
+
+    default_hint = "the handler took longer than ack_within, or the connection was lost"
 
 
-class SequenceGap(Misuse):
-    code = "sequence_gap"
-    exit_status = 26
+class SequenceGap(Misuse, code="sequence_gap", exit_status=26, http_status=409):
+    """A producer's batch came before its predecessor was stored. Clients handle this themselves."""
 
 
-class OffsetGone(Misuse):
-    code = "offset_gone"
-    exit_status = 27
-    default_hint = "retention has removed it; seek to 'earliest'"
+class OffsetGone(Misuse, code="offset_gone", exit_status=27, http_status=410):
+    """Retention has removed that offset."""
+
+    default_hint = "seek to 'earliest'"
 
 
-class AlreadyArchived(Misuse):
-    code = "already_archived"
-    exit_status = 37
+class AlreadyArchived(Misuse, code="already_archived", exit_status=37, http_status=409):
+    """Another query has already archived these offsets of the topic in the lake."""
 
 
-class UnknownTerminal(Misuse):
-    code = "unknown_terminal"
-    exit_status = 28
-    default_hint = "list the customer's terminals: it may have been removed"
+class UnknownTerminal(Misuse, code="unknown_terminal", exit_status=28, http_status=404):
+    """The customer has no such terminal."""
+
+    default_hint = "list the customer's terminals: this one may have been removed"
 
 
-class UnknownCustomer(Misuse):
-    code = "unknown_customer"
-    exit_status = 29
+class UnknownCustomer(Misuse, code="unknown_customer", exit_status=29, http_status=404):
+    """The registry has no such customer."""
 
 
-class UnknownPlan(Misuse):
-    code = "unknown_plan"
-    exit_status = 38
+class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
+    """The customer has no long-term plan of its links yet."""
+
     default_hint = "make one with 'landbridge pipeline run routes'"
 
 
-class NameTaken(Misuse):
-    code = "name_taken"
-    exit_status = 15
-    default_hint = "choose another name, or change what has it"
+class Unauthenticated(Misuse, code="unauthenticated", exit_status=30, http_status=401):
+    """The token is missing, wrong, expired or revoked. The answer does not say which."""
+
+    default_hint = "get a token with 'landbridge token create' and put it into the context or token="
 
 
-class StillHolds(Misuse):
-    code = "still_holds"
-    exit_status = 16
-    default_hint = "let them be delivered first, or repeat it with force=true to give them up"
+class Forbidden(Misuse, code="forbidden", exit_status=31, http_status=403):
+    """The scopes of the token don't allow the request."""
+
+    default_hint = "ask for a token with the scope that is named"
 
 
-class PeerFault(BusError):
-    code = "peer_fault"
-    exit_status = 40
+class TicketExpired(Misuse, code="ticket_expired", exit_status=32, http_status=410):
+    """The ticket is past its five minutes, or past the time in which it can be renewed."""
+
+    default_hint = "renew the ticket, if the topic's late_open allows it"
 
 
-class BadFrame(PeerFault):
-    code = "bad_frame"
-    exit_status = 40
+class TicketRefused(Misuse, code="ticket_refused", exit_status=33, http_status=403):
+    """The ticket is forged, of another topic or terminal, or its sender or bearer may not use it."""
+
+    default_hint = "is the terminal in a group of the topic, and is neither it nor the sender revoked?"
 
 
-class WrongVersion(PeerFault):
-    code = "wrong_version"
-    exit_status = 41
+class PeerFault(BusError, code="peer_fault", exit_status=40, http_status=400):
+    """The other side broke the protocol."""
+
+
+class BadFrame(PeerFault, code="bad_frame", exit_status=40, http_status=400):
+    """The other side sent something that is not the protocol."""
+
+
+class WrongVersion(PeerFault, code="wrong_version", exit_status=41, http_status=502):
+    """The two sides speak different versions of the protocol."""
+
     default_hint = "update the older of the two sides"
 
 
-class BadSeal(PeerFault):
-    code = "bad_seal"
-    exit_status = 42
-    default_hint = "nothing of it was used; the sender sends again what it gets no ack for"
+class BadSeal(PeerFault, code="bad_seal", exit_status=42, http_status=400):
+    """A sealed frame was forged, changed on the way, or is not for this terminal."""
+
+    default_hint = "nothing of the frame was used; the sender repeats a frame that is not acked"
 
 
-class Unavailable(BusError):
-    code = "unavailable"
-    retriable = True
-    exit_status = 50
+class Unavailable(BusError, code="unavailable", exit_status=50, http_status=503, retriable=True):
+    """The request may succeed later."""
 
 
-class LimitReached(Unavailable):
-    code = "limit_reached"
-    exit_status = 51
+class LimitReached(Unavailable, code="limit_reached", exit_status=51, http_status=429):
+    """A settable limit is reached: topics, groups, connections, subscriptions."""
 
 
-class BacklogFull(Unavailable):
-    code = "backlog_full"
-    exit_status = 52
+class BacklogFull(Unavailable, code="backlog_full", exit_status=52, http_status=503):
+    """The slowest group of the topic is as far behind as it may be."""
+
     default_hint = "let the groups catch up, delete an abandoned group, or raise the topic's max_backlog"
 
 
-class TerminalUnreachable(Unavailable):
-    code = "unreachable"
-    exit_status = 53
+class TerminalUnreachable(Unavailable, code="unreachable", exit_status=53, http_status=503):
+    """The address can't be connected to, or can't be listened on."""
+
     default_hint = "is it running? start one with 'landbridge up', or check 'landbridge context show'"
 
 
-class RegistryUnreachable(Unavailable):
-    code = "registry_unreachable"
-    exit_status = 57
-    default_hint = "nothing is lost, what is stored waits; check the registry's address and certificate"
+class Disconnected(Unavailable, code="disconnected", exit_status=54, http_status=503):
+    """The connection ended before the answer came."""
 
 
-class Disconnected(Unavailable):
-    code = "disconnected"
-    exit_status = 54
+class ShuttingDown(Unavailable, code="shutting_down", exit_status=55, http_status=503):
+    """The terminal or the registry is being stopped."""
 
 
-class ShuttingDown(Unavailable):
-    code = "shutting_down"
-    exit_status = 55
+class TimedOut(Unavailable, code="timed_out", exit_status=56, http_status=504):
+    """The answer took longer than the caller allowed."""
 
 
-class TimedOut(Unavailable):
-    code = "timed_out"
-    exit_status = 56
+class RegistryUnreachable(Unavailable, code="registry_unreachable", exit_status=57, http_status=503):
+    """The registry doesn't answer. Messages wait where they are."""
+
+    default_hint = "nothing is lost, stored messages wait; check the registry's address and certificate"
 
 
-class StoreFailure(BusError):
-    code = "store_failure"
-    exit_status = 60
+class StoreFailure(BusError, code="store_failure", exit_status=60, http_status=500):
+    """The disk under the bus failed."""
 
 
-class StoreFull(StoreFailure):
-    code = "store_full"
-    retriable = True
-    exit_status = 61
-    default_hint = "make room on the disk: nothing was lost, and publishing goes on as soon as there is some"
+class StoreFull(StoreFailure, code="store_full", exit_status=61, http_status=507, retriable=True):
+    """The disk is full. Nothing is lost, and reading goes on."""
+
+    default_hint = "make room on the disk: publishing then goes on by itself"
 
 
-class StoreCorrupt(StoreFailure):
-    code = "store_corrupt"
-    exit_status = 62
+class StoreCorrupt(StoreFailure, code="store_corrupt", exit_status=62, http_status=500):
+    """A stored batch or page fails its checksum."""
+
     default_hint = "the rest stays readable; move the group past it with 'landbridge group seek'"
 
 
-class StoreTooNew(StoreFailure):
-    code = "store_too_new"
-    exit_status = 63
+class StoreTooNew(StoreFailure, code="store_too_new", exit_status=63, http_status=500):
+    """The data was written by a newer version of Landbridge."""
+
     default_hint = "update landbridge, or use another data folder"
 
 
-class LakeDamaged(StoreFailure):
-    code = "lake_damaged"
-    exit_status = 66
-    default_hint = "nothing was changed; bring the lake's folder _commits back as it was"
+class StoreBusy(StoreFailure, code="store_busy", exit_status=64, http_status=503):
+    """Another process has the data folder open."""
 
-
-class StoreBusy(StoreFailure):
-    code = "store_busy"
-    exit_status = 64
     default_hint = "another terminal uses this data folder; stop it or give --data another one"
 
 
-class StoreFailed(StoreFailure):
-    code = "store_failed"
-    exit_status = 65
-    default_hint = "mend the disk and restart the terminal: what was acked is stored"
+class Fenced(StoreFailure, code="fenced", exit_status=67, http_status=503, retriable=True):
+    """Another process owns this part of the store now. Nothing was written."""
+
+    default_hint = "another process has taken over; ask again, and the new owner answers"
 
 
-def _leaves(root: type[BusError]) -> dict[str, type[BusError]]:
+class StoreFailed(StoreFailure, code="store_failed", exit_status=65, http_status=500):
+    """The disk failed in another way. The terminal stops acking until it is restarted."""
+
+    default_hint = "repair the disk and restart the terminal: everything that was acked is stored"
+
+
+class LakeDamaged(StoreFailure, code="lake_damaged", exit_status=66, http_status=500):
+    """A commit record of a lake is missing or can't be read."""
+
+    default_hint = "nothing was changed; restore the lake's folder _commits"
+
+
+def _tree(root: type[BusError]) -> dict[str, type[BusError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
-        found.update(_leaves(child))
+        found.update(_tree(child))
     return found
 
 
 #: code → class, for turning an error on the wire back into an exception.
-BY_CODE: dict[str, type[BusError]] = _leaves(BusError)
+BY_CODE: dict[str, type[BusError]] = _tree(BusError)
 
 
 def from_wire(code: str, message: str, hint: str) -> BusError:
-    """The exception for an error that another process reported. An unknown code (a newer peer) keeps
-    its text."""
+    """Return the exception for an error that another process reported.
+
+    An unknown code, of a newer peer, becomes a plain BusError with the same text."""
     return BY_CODE.get(code, BusError)(message, hint=hint)

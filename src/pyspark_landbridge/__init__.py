@@ -1,6 +1,6 @@
-"""``format("landbridge")``: Spark looks for data sources in packages whose name begins with ``pyspark_``, so
-that nothing has to be registered. Everything that is heavy is imported when it is used, for these objects are
-pickled and this module is imported by every look."""
+"""``format("landbridge")``. Spark looks for data sources in packages whose names begin with ``pyspark_``, so
+nothing has to be registered. Heavy imports are inside of the methods, because these objects are pickled and
+Spark imports this module at every lookup of a format."""
 
 from __future__ import annotations
 
@@ -35,48 +35,48 @@ class DefaultSource(DataSource):
         return "landbridge"
 
     def schema(self) -> str:
-        from landbridge.pipeline import columns
-        from landbridge.pipeline.options import extra_columns
+        from landbridge.pipeline.connector.columns import schema
+        from landbridge.pipeline.connector.options import extra_columns
 
         headers, metadata = extra_columns(self.options)
-        return columns.schema(headers=headers, metadata=metadata)
+        return schema(headers=headers, metadata=metadata)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from landbridge.pipeline.source import BatchReader
+        from landbridge.pipeline.connector.source import BatchReader
 
         return BatchReader(schema, *self._to_read(schema, stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from landbridge.pipeline.source import StreamReader
+        from landbridge.pipeline.connector.source import StreamReader
 
         return StreamReader(schema, *self._to_read(schema, stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from landbridge.pipeline.sink import BatchWriter
+        from landbridge.pipeline.connector.sink import BatchWriter
 
         return BatchWriter(*self._to_write(schema, overwrite, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from landbridge.pipeline.sink import StreamWriter
+        from landbridge.pipeline.connector.sink import StreamWriter
 
         return StreamWriter(*self._to_write(schema, overwrite, stream=True))
 
     def _to_read(self, schema: StructType, *, stream: bool) -> Any:
-        from landbridge.pipeline.access import Access
-        from landbridge.pipeline.columns import check_read_schema
-        from landbridge.pipeline.options import read_options
+        from landbridge.pipeline.connector.access import TerminalAccess
+        from landbridge.pipeline.connector.columns import check_read_schema
+        from landbridge.pipeline.connector.options import read_options
 
         check_read_schema(schema)
         options = read_options(self.options, stream=stream)
-        return Access.of(self.options), options
+        return TerminalAccess.of(self.options), options
 
     def _to_write(self, schema: StructType, overwrite: bool, *, stream: bool) -> Any:
-        from landbridge.pipeline.access import Access
-        from landbridge.pipeline.columns import check_write_schema
-        from landbridge.pipeline.options import write_options
+        from landbridge.pipeline.connector.access import TerminalAccess
+        from landbridge.pipeline.connector.columns import check_write_schema
+        from landbridge.pipeline.connector.options import write_options
 
         if overwrite:
             raise BadOption("a topic can't be overwritten, only appended to", hint='mode("append")')
         options = write_options(self.options, stream=stream)
         check_write_schema(schema, options.topic)
-        return Access.of(self.options), options
+        return TerminalAccess.of(self.options), options

@@ -177,8 +177,8 @@ def test_routes_and_topology(bus: Bus, tmp_path: Path) -> None:
 def test_the_doctor_looks_at_registry_and_links(bus: Bus) -> None:
     until(lambda: bus.call("network", "--context", "paris")["links"])
     arguments = ["--context", "paris", "--port", str(free_port()), "--http-port", str(free_port())]
-    found = bus.call("doctor", *arguments)["checks"]
-    checks = {check["check"]: (check["state"], check["detail"]) for check in found}
+    found = until(lambda: (said := bus.place.call("doctor", *arguments, "--json")).status == 0 and said)
+    checks = {check["check"]: (check["state"], check["detail"]) for check in found.json["checks"]}
     assert checks["registry"] == ("ok", "answers the terminal")
     assert checks["links"][1].startswith("up: ")
     assert checks["certificate"][0] == "ok"

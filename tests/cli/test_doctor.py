@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from landbridge.cli import doctor
-from tests.cli.conftest import Place
+from tests.cli.conftest import LIMIT, Place, until
 from tests.ports import free_port
 
 
@@ -20,21 +20,33 @@ def ports() -> list[str]:
     return ["--port", str(free_port()), "--http-port", str(free_port())]
 
 
+def settled(place: Place, *arguments: str) -> Any:
+    """What the doctor says when nothing depends on a moment's load any more, or else in the end."""
+    steady = ("terminal", "latency", "clock", "registry", "registry from here", "registry clock", "http port")
+    end = time.monotonic() + LIMIT
+    while True:
+        found = place.call("doctor", *arguments, "--json")
+        states = {name: check["state"] for name, check in checks(found).items()}
+        if all(states.get(name) == "ok" for name in steady) or time.monotonic() > end:
+            return found
+
+
 def test_all_is_well(place: Place) -> None:
     with place.up("--http-port", str(free_port())) as running:
         port, http_port = (running.ready[name].rpartition(":")[2] for name in ("url", "http"))
-        found = place.call("doctor", "--deep", "--port", port, "--http-port", http_port, "--json")
+        # On a busy machine an answer may come too late: the doctor is right to say so, and is asked again.
+        found = settled(place, "--deep", "--port", port, "--http-port", http_port)
         assert found.status == 0, found.out
         states = {name: check["state"] for name, check in checks(found).items()}
         busy = {"store": "warn"}  # it is open, so it can't be checked
-        assert states.pop("fsync") in ("ok", "warn")  # as the disk is
-        names = "python packages config context terminal latency clock registry links data store"
+        for disk in ("data", "fsync"):
+            assert states.pop(disk) in ("ok", "warn")  # as the disk is
+        names = "python packages config context terminal latency clock registry links store"
         others = ["registry from here", "registry clock", "bus port", "http port"]
         assert states == dict.fromkeys([*names.split(), *others], "ok") | busy
         assert "in use, by the context's terminal" in checks(found)["bus port"]["detail"]
         assert "healthy" in checks(found)["http port"]["detail"]
-        plain = place.call("doctor", *ports())
-        assert plain.status == 0
+        plain = until(lambda: (said := place.call("doctor", *ports())).status == 0 and said)
         assert "ok    terminal" in plain.out
         running.stop()
     found = place.call("doctor", "--deep", *ports(), "--json")
@@ -103,9 +115,14 @@ def test_data_that_can_not_be_written(place: Place) -> None:
 
 @pytest.mark.parametrize(("difference", "state"), [(0.01, "ok"), (-5.0, "warn"), (90.0, "fail")])
 def test_clocks(difference: float, state: str) -> None:
-    check = doctor._clock(difference)
+    check = doctor._clock(1000.0 + difference, 999.9, 1000.1)
     assert check.state == state
     assert ("behind" if difference < 0 else "ahead") in check.detail
+
+
+def test_slow_answer_does_not_make_a_clock_wrong() -> None:
+    assert doctor._clock(1008.0, 1000.0, 1008.5).state == "ok"
+    assert doctor._clock(1012.0, 1000.0, 1008.5).state == "warn"
 
 
 def test_expired_token(place: Place) -> None:

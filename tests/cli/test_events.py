@@ -97,7 +97,7 @@ def test_shell_has_a_bus_an_exchange_and_a_gateway(place: Place) -> None:
 
 
 def test_shell_reaches_the_terminal_of_the_context(shared: Place) -> None:
-    shown = shared.run("console-shell", "0", "0", "-c", "print(bus.terminal)")
+    shown = shared.run("console-shell", "0", "0", "-c", "print(bus.terminal_name)")
     assert (shown.status, shown.out) == (0, "local\n")
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from landbridge.broker.server import Terminal
 from landbridge.errors import LimitReached, StoreFailed, TerminalUnreachable
-from landbridge.gateways.metrics import Metrics, problem_of
+from landbridge.gateways.metrics import Metrics
 from landbridge.node.assembly import dial_to
+from landbridge.protocol.http import problem_of
 from landbridge.testing import run_terminal
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from landbridge.cli.service import find
+from landbridge.cli.service import find_service
 from landbridge.errors import BadRequest
 from tests.cli.conftest import Place, finish, read_line
 
@@ -97,7 +97,7 @@ def test_what_is_not_a_service(code: Path, spec: str, message: str, monkeypatch:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     with pytest.raises(BadRequest, match=message):
-        find(spec)
+        find_service(spec)
 
 
 def test_service_without_handlers_and_code_that_is_broken(shared: Place, code: Path) -> None:

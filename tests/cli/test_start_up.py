@@ -11,7 +11,8 @@ import pytest
 from landbridge.cli.main import COMMANDS
 
 HEAVY = [
-    "landbridge.terminal",
+    "landbridge.broker",
+    "landbridge.crossing",
     "landbridge.stores",
     "uvicorn",
     "structlog",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from landbridge.cli import terminal
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from landbridge.errors import BadRequest
 from landbridge.node import terminal_file
 from landbridge.node.terminal_file import KEYS, endpoint, read
@@ -56,8 +55,8 @@ def test_values_are_read_alike_from_yaml_and_from_texts(tmp_path: Path) -> None:
 
 def test_every_setting_of_crossing_is_a_key_and_every_key_a_flag() -> None:
     assert set(Settings.__struct_fields__) <= set(KEYS)
-    assert set(KEYS) <= set(inspect.signature(terminal.start).parameters)
-    Settings(**{key: KEYS[key](text) for key, text in SAMPLES.items()})
+    assert set(KEYS) == set(terminal.TerminalSettings.__struct_fields__)
+    Settings(**{key: KEYS[key].read(text) for key, text in SAMPLES.items()})
 
 
 SAMPLES: dict[str, Any] = {

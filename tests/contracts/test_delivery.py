@@ -245,7 +245,7 @@ async def test_an_ack_that_failed_has_settled_nothing(crashes: list[Any], whole:
         async with Reader(bus.subscribe("orders", group="g"), batches=True) as reader:
             batch = await reader.next()
             act = batch.ack if whole else next(iter(batch)).ack
-            await terminal.broker.committer.drain()
+            await terminal.broker.drain()
             store.failing = True
             with pytest.raises(StoreFull):
                 await act(wait=True)
@@ -299,7 +299,7 @@ async def test_a_vanished_consumer_gives_back(terminal: Terminal, way: Way) -> N
             await (await reader.next()).ack(wait=True)
             await reader.next()
             (connection,) = [c for c in terminal.connections if c.subject == "fleeting"]
-            fleeting._closed = LeaseLost("gone")  # it won't come back
+            fleeting.closed = LeaseLost("gone")  # it won't come back
             connection._transport.abort()
             await eventually(lambda: connection not in terminal.connections)
         async with Reader(bus.subscribe("orders", group="g")) as other:
@@ -373,7 +373,7 @@ async def test_what_was_acked_just_before_a_clean_shutdown_stays_acked(crashes: 
         reader = await Reader(bus.subscribe("orders", group="g")).__aenter__()
         for message in await reader.take(100):
             await message.ack()
-        bus._closed = LeaseLost("done")
+        bus.closed = LeaseLost("done")
         (connection,) = terminal.connections
         await turns(3)  # the acks are with the terminal, perhaps not yet on disk
         assert terminal.broker.group("orders", "g").delivery.cursor.floor == 100

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from landbridge.broker.server import Terminal
-from landbridge.cli.events import EventsPlan, beside
 from landbridge.client.bus import Bus
 from landbridge.core.events.parser import LONGEST_LINE
 from landbridge.errors import BadRequest, Forbidden, QueueTaken, TerminalUnreachable
 from landbridge.gateways import event_topics
-from landbridge.gateways.event_topics import client_of, group_of
-from landbridge.gateways.events import Client, EventGateway, EventOptions, Source
+from landbridge.gateways.event_topics import client_of, event_gateway, group_of
+from landbridge.gateways.events import EventClient, EventGateway, EventOptions, EventSource
+from landbridge.node.assembly import dial_to
+from landbridge.node.events import beside
+from landbridge.node.plan import EventsPlan
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import attach, run_terminal
 from tests.events import is_window, oracle, random_lines, shuffled
@@ -126,7 +128,7 @@ async def place_on(terminal: Terminal, topic: str | None = None, **options: Any)
     options = {"note_every": 0.001, **options}
     async with (
         attach(terminal, subject="events") as bus,
-        EventGateway(bus, topic=topic, options=EventOptions(**options)) as gateway,
+        event_gateway(bus, topic, EventOptions(**options)) as gateway,
     ):
         await gateway.listen("127.0.0.1", 0, 0)
         place = Place(gateway, bus, terminal)
@@ -306,7 +308,7 @@ async def test_overlong_line_is_one_mistake_however_it_arrives(memory: Place) ->
 async def test_one_byte_at_a_time(memory: Place) -> None:
     """Straight into the protocol: the socket would put the bytes together again."""
     one = await memory.visitor(b"1")
-    source = Source(memory.gateway)
+    source = EventSource(memory.gateway)
     for byte in b"2|P|3|1\r\n1|B\n\nx\n3|B\n":
         source.data_received(bytes([byte]))
     await one.reads([b"1|B", b"2|P|3|1", b"3|B"])
@@ -513,14 +515,14 @@ async def test_broadcast_to_many_is_one_text(memory: Place) -> None:
     """Its cost doesn't grow with lines × clients: all get the same object."""
     texts: list[bytes] = []
 
-    class Listening(Client):
+    class Listening(EventClient):
         def write(self, text: bytes) -> None:
             texts.append(text)
 
     for n in range(1000):
         client = Listening(memory.gateway)
         client.id = b"%d" % n
-        memory.gateway.joined(client)
+        memory.gateway.on_client(client)
     await memory.send(*broadcasts(500))
     await memory.dispatched(500)
     assert len(texts) % 1000 == 0
@@ -680,7 +682,7 @@ async def test_note_needs_its_scope(terminal: Terminal) -> None:
 async def test_gateway_beside_a_terminal_has_a_credential_of_its_own(topic: str | None) -> None:
     async with run_terminal(MemoryStore()) as terminal:
         plan = EventsPlan(event_port=0, client_port=0, topic=topic)
-        async with beside(terminal, plan) as gateway:
+        async with beside(terminal, plan, dial_to(terminal)) as gateway:
             (connection,) = terminal.connections
             assert connection.subject == "events"
             assert connection.scopes.admin == (topic is not None)

@@ -98,7 +98,7 @@ async def test_reading_goes_on_while_the_disk_is_full(faulty: Terminal, store: F
         async with bus.publisher("orders") as out:
             await out.send_many([b"%d" % n for n in range(100)])
         await bus.call("group.create", topic="orders", name="g")
-        await faulty.broker.committer.drain()
+        await faulty.broker.drain()
         store.failing = True
         async with (
             Reader(bus.subscribe("orders", group="g")) as reader,
@@ -116,7 +116,7 @@ async def test_an_ack_that_is_not_stored_is_refused_and_the_message_comes_again(
         await bus.publish("orders", b"1")
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             message = await reader.next()
-            await faulty.broker.committer.drain()
+            await faulty.broker.drain()
             store.failing = True
             with pytest.raises(StoreFull):
                 await message.ack(wait=True)
@@ -135,7 +135,7 @@ async def test_acks_that_nobody_waits_for_do_not_end_the_subscription(
             await bus.publish("orders", b"%d" % number)
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             messages = await reader.take(3)
-            await faulty.broker.committer.drain()
+            await faulty.broker.drain()
             commits, store.failing = store.commits, True
             for message in messages:
                 await message.ack()
@@ -152,7 +152,7 @@ async def test_requeue_and_bury_while_the_disk_is_full(faulty: Terminal, store: 
             await bus.publish("orders", b"%d" % number)
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             first, second = await reader.take(2)
-            await faulty.broker.committer.drain()
+            await faulty.broker.drain()
             store.failing = True
             with pytest.raises(StoreFull):
                 await first.bury("bad")
@@ -222,10 +222,10 @@ async def test_a_broken_disk_acks_nothing(crashes: list[Any]) -> None:
 @pytest.mark.parametrize("error", [ValueError("a bug"), MemoryError(), OSError(5, "EIO")])
 async def test_a_store_that_breaks_its_contract(crashes: list[Any], error: Exception) -> None:
     class Broken(FaultyStore):
-        def commit(self, writes: Any) -> None:
+        async def commit(self, unit: int, epoch: int, writes: Any) -> Any:
             if self.failing:
                 raise error
-            super().commit(writes)
+            return await super().commit(unit, epoch, writes)
 
     store = Broken(MemoryStore())
     async with run_terminal(store) as terminal, attach(terminal) as bus:
@@ -240,7 +240,7 @@ async def test_a_store_that_breaks_its_contract(crashes: list[Any], error: Excep
 async def test_a_slow_disk_groups_what_waits(faulty: Terminal, store: FaultyStore) -> None:
     async with attach(faulty) as bus:
         await bus.publish("orders", b"first")
-        await faulty.broker.committer.drain()
+        await faulty.broker.drain()
         before = store.commits
         store.gate.clear()
         publishes = [asyncio.ensure_future(bus.publish("orders", b"%d" % n)) for n in range(50)]

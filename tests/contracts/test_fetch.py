@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from landbridge.broker.commit import Commit
 from landbridge.broker.fetches import MOST_BATCHES, MOST_WAITING
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
@@ -112,7 +111,7 @@ async def test_fetches_wait_for_a_peer_that_does_not_read(terminal: Terminal) ->
         connection = next(iter(terminal.connections))
         connection.pause_writing()
         requests = [asyncio.ensure_future(bus.fetch("orders", 0)) for _ in range(MOST_WAITING)]
-        link = await bus.live_link()
+        link = await bus.live_wire()
         refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await asyncio.sleep(0)
         connection.resume_writing()
@@ -159,10 +158,7 @@ async def test_where_a_batch_came_from_is_told(terminal: Terminal) -> None:
         batch.origin = Origin("ter_lyon", 1, [(7, 8)], ["ter_lyon"], 2)
         batch.audience = frozenset({"billing"})
 
-        def work(commit: Commit) -> None:
-            commit.append(topic, batch)
-
-        await terminal.broker.perform(work)
+        await topic.writer.put(lambda commit: commit.append(topic.log, batch))
         found = await bus.fetch("orders", 0)
         assert [(each.origin, each.batch.payloads()) for each in found.batches] == [
             ("", [b"here"]),

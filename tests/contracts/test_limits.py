@@ -18,7 +18,7 @@ from landbridge.protocol.session import Session
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import WAYS, Way
-from tests.waiting import Reader, eventually
+from tests.waiting import LIMIT, Reader, eventually
 
 TCP = WAYS[1]
 
@@ -159,7 +159,7 @@ async def test_flush_ends_even_if_what_comes_behind_a_refusal_is_stored(terminal
         with pytest.raises(TooLarge):
             await out.flush()
         await out.send(b"5")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             await out.flush()
         assert (out.sent, out.stored) == (5, 4)
         async with Reader(bus.subscribe("orders", group="g")) as reader:

@@ -11,6 +11,7 @@ from landbridge.errors import BadRequest, LeaseLost, QueueTaken
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
+from tests.plain_store import bounds_of
 from tests.waiting import Reader, eventually
 
 
@@ -155,9 +156,9 @@ async def test_an_ack_while_disconnected_is_refused_and_so_are_those_after_it(te
             stale = await reader.take(3)
             (connection,) = terminal.connections
             connection._transport.abort()
-            await eventually(lambda: bus.link is None)
+            await eventually(lambda: bus.wire is None)
             await stale[0].ack(wait=False)  # nobody waits, nothing to tell
-            await eventually(lambda: bus.link is not None)
+            await eventually(lambda: bus.wire is not None)
             fresh = await reader.take(3)
             for message in stale[1:]:
                 with pytest.raises(LeaseLost):
@@ -193,7 +194,7 @@ async def test_at_most_once_is_settled_before_it_is_sent(crashes: list[Any]) -> 
         await bus.call("topic.create", name="jobs", kind="queue", delivery="at-most-once")
         await bus.publish("jobs", b"1")
         await bus.call("group.create", topic="jobs", name="workers")
-        await terminal.broker.committer.drain()
+        await terminal.broker.drain()
         store.gate.clear()
         try:
             async with Reader(bus.subscribe("jobs", group="workers")) as reader:
@@ -212,7 +213,7 @@ async def test_at_most_once_goes_on_after_a_full_disk(crashes: list[Any]) -> Non
         await bus.call("topic.create", name="jobs", kind="queue", delivery="at-most-once")
         await bus.publish("jobs", b"1")
         await bus.call("group.create", topic="jobs", name="workers")
-        await terminal.broker.committer.drain()
+        await terminal.broker.drain()
         commits, store.failing = store.commits, True
         async with Reader(bus.subscribe("jobs", group="workers")) as reader:
             await eventually(lambda: store.commits > commits)
@@ -231,7 +232,7 @@ async def test_settled_messages_are_not_kept(timed: Terminal, clock: FakeClock, 
         clock.advance(2)
         log = timed.broker.topics["jobs"].log
         await eventually(lambda: log.first == 100)
-        assert timed.store.logs()[log.number].bytes == 0
+        assert bounds_of(timed.store, log).bytes == 0
 
 
 async def test_exactly_once_over_lost_connections(terminal: Terminal, way: Way) -> None:

@@ -70,7 +70,7 @@ async def test_one_line_for_the_loss_and_one_for_the_return(
 
         bus._dial = away
         cut(terminal)
-        await eventually(lambda: bus.link is None)
+        await eventually(lambda: bus.wire is None)
         await bus.ping()
     lines = [record.getMessage() for record in caplog.records if record.name == "landbridge.client"]
     assert len(lines) == 2  # however many tries it took, and none for the goodbye
@@ -130,7 +130,7 @@ async def test_publish_while_disconnected_waits(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await bus.publish("orders", b"0")
         cut(terminal)
-        await eventually(lambda: bus.link is None)
+        await eventually(lambda: bus.wire is None)
         assert (await bus.publish("orders", b"1")).offset == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_publisher_waits_for_room_while_disconnected(terminal: Terminal)
     async with attach(terminal) as bus:
         bus._dial = never
         cut(terminal)
-        await eventually(lambda: bus.link is None)
+        await eventually(lambda: bus.wire is None)
         out = bus.publisher("orders")
         sent = 0
 
@@ -171,7 +171,7 @@ async def test_a_publisher_waits_for_room_while_disconnected(terminal: Terminal)
             await asyncio.sleep(0.05)
         flooding.cancel()
         assert sent * 1000 < 2 * bus.window + (2 << 20)
-        assert len(out._outbox._parcels) <= 65
+        assert len(out._outbox._batches) <= 65
 
 
 async def never(factory: Any) -> Any:
@@ -188,7 +188,7 @@ async def test_a_small_outbox_behind_a_slow_disk(crashes: list[Any]) -> None:
             for number in range(1000):
                 await out.send(b"%d" % number)
                 await asyncio.sleep(0)
-            assert len(out._outbox._parcels) <= 65
+            assert len(out._outbox._batches) <= 65
         finally:
             store.gate.set()
         await out.flush()
@@ -228,8 +228,8 @@ async def test_ephemeral_subscriptions_go_on(terminal: Terminal) -> None:
         await producer.publish("news", b"1")
         assert await reader.payloads(1) == [b"1"]
         cut(terminal)
-        await eventually(lambda: bus.link is None)
-        await eventually(lambda: bus.link is not None)
+        await eventually(lambda: bus.wire is None)
+        await eventually(lambda: bus.wire is not None)
         await eventually(lambda: len(terminal.broker.topics["news"].groups) == 1)
         await producer.publish("news", b"2")
         assert await reader.payloads(1) == [b"2"]
@@ -240,7 +240,7 @@ async def test_subscribing_while_disconnected(terminal: Terminal) -> None:
         await bus.publish("orders", b"1")
         for number in range(5):
             cut(terminal)
-            await eventually(lambda: bus.link is None)
+            await eventually(lambda: bus.wire is None)
             async with Reader(bus.subscribe("orders", group=f"g{number}")) as reader:
                 assert await reader.payloads(1) == [b"1"]
 
@@ -278,8 +278,8 @@ async def test_a_failed_subscription_does_not_come_back(terminal: Terminal) -> N
         subscription = await bus.subscribe("orders", group="g").open()
         await bus.call("topic.delete", name="orders")
         cut(terminal)
-        await eventually(lambda: bus.link is None)
-        await eventually(lambda: bus.link is not None)
+        await eventually(lambda: bus.wire is None)
+        await eventually(lambda: bus.wire is not None)
         await bus.ping()
         assert "orders" not in terminal.broker.topics
         await subscription.close()
@@ -379,9 +379,9 @@ async def test_both_sides_have_the_kernel_watch_the_connection(terminal: Termina
     token = terminal.issue_token("svc", ["admin"], 3600)
     async with landbridge.connect(terminal.url, token=token) as bus:
         (connection,) = terminal.connections
-        assert bus.link is not None
-        assert bus.link._transport is not None
-        for transport in (connection._transport, bus.link._transport):
+        assert bus.wire is not None
+        assert bus.wire._transport is not None
+        for transport in (connection._transport, bus.wire._transport):
             watched = transport.get_extra_info("socket")
             assert watched.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -413,7 +413,7 @@ async def test_closing_while_disconnected_returns(terminal: Terminal) -> None:
     bus = await attach(terminal).open()
     bus._dial = never
     cut(terminal)
-    await eventually(lambda: bus.link is None)
+    await eventually(lambda: bus.wire is None)
     publishing = asyncio.ensure_future(bus.publish("orders", b"1"))
     reading = asyncio.ensure_future(anext(aiter(bus.subscribe("orders", group="g"))))
     await asyncio.sleep(0)
@@ -430,7 +430,7 @@ async def test_a_goodbye_leaves_no_trace_in_the_ledger(terminal: Terminal, way: 
         async with bus.transaction() as t:
             await t.publish("orders", b"2")
     await eventually(lambda: not terminal.connections)
-    await terminal.broker.committer.drain()
+    await terminal.broker.drain()
     assert isinstance(terminal.store, MemoryStore)
     assert not any(terminal.store._ledger.values())
 

@@ -10,6 +10,7 @@ from landbridge.broker.server import Terminal
 from landbridge.errors import LeaseLost, OffsetGone
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
+from tests.plain_store import bounds_of
 from tests.waiting import Reader, eventually, turns
 
 DAY = 86400.0
@@ -17,7 +18,7 @@ DAY = 86400.0
 
 def bounds(terminal: Terminal, topic: str) -> tuple[int, int]:
     log = terminal.broker.topics[topic].log
-    stored = terminal.store.logs()[log.number]
+    stored = bounds_of(terminal.store, log)
     assert (log.first, log.end) == (stored.first, stored.end)
     return log.first, log.end
 
@@ -28,7 +29,7 @@ async def look(terminal: Terminal, clock: FakeClock, seconds: float = 61.0) -> N
     for _ in range(3):
         clock.advance(1.1)
         await eventually(lambda: not terminal.broker.trimmer._tasks)
-        await terminal.broker.committer.drain()
+        await terminal.broker.drain()
         await turns(2)
 
 
@@ -148,7 +149,7 @@ async def test_size(timed: Terminal, clock: FakeClock) -> None:
         await look(timed, clock)
         _first, end = bounds(timed, "orders")
         log = timed.broker.topics["orders"].log
-        stored = timed.store.logs()[log.number].bytes
+        stored = bounds_of(timed.store, log).bytes
         assert end == 50
         assert 8_000 < stored <= 10_000, "as much as is allowed, and no more"
         assert log.bytes == stored
@@ -166,7 +167,7 @@ async def test_size_with_messages_of_very_different_sizes(timed: Terminal, clock
         log = timed.broker.topics["orders"].log
         assert end == 510
         assert first in (5, 6, 7)
-        assert log.bytes == timed.store.logs()[log.number].bytes <= 500_000
+        assert log.bytes == bounds_of(timed.store, log).bytes <= 500_000
 
 
 async def test_backlog_is_measured_right_after_large_ones_are_gone(timed: Terminal, clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.broker.commit import Commit
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.broker.stages import PREFIX
@@ -18,7 +18,7 @@ from landbridge.client.bus import Bus
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.ranges import Range
-from landbridge.core.log.store import Append, Copy, PutDocument, Store, Trim, Write
+from landbridge.core.log.store import Append, Bounds, Copy, PutDocument, Store, Trim, Write
 from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
@@ -55,12 +55,12 @@ class FullAt(FaultyStore):
         super().__init__(store)
         self._pieces_left = piece
 
-    def commit(self, writes: Sequence[Write]) -> None:
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
         if any(isinstance(write, PutDocument) and write.kind == "stage" for write in writes):
             self._pieces_left -= 1
             if not self._pieces_left:
                 raise self.error
-        super().commit(writes)
+        return await super().commit(unit, epoch, writes)
 
 
 class WatchedStore(FaultyStore):
@@ -70,9 +70,10 @@ class WatchedStore(FaultyStore):
         super().__init__(store)
         self.written: list[Append | Copy] = []
 
-    def commit(self, writes: Sequence[Write]) -> None:
-        super().commit(writes)
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
+        trimmed = await super().commit(unit, epoch, writes)
         self.written += [write for write in writes if isinstance(write, Append | Copy)]
+        return trimmed
 
     def to(self, topic: Topic) -> list[Append | Copy]:
         return [write for write in self.written if write.log == topic.log.number]
@@ -114,14 +115,14 @@ async def test_a_number_is_published_once_whatever_its_rerun_staged(terminal: Te
         assert await rows(bus) == [b"a", b"b", b"c"]
 
 
-async def test_several_topics_are_one_commit(terminal: Terminal) -> None:
-    async with attach(terminal) as bus:
+async def test_several_topics_are_one_commit(crashes: list[Any]) -> None:
+    async with run_terminal(MemoryStore()) as terminal, attach(terminal) as bus:
         log, one = await put(bus, "q", b"1")
         _, two = await put(bus, "q", b"2", topic="bills")
         runs = [("orders", [one]), ("bills", [two])]
-        commits = terminal.broker.committer.commits
+        commits = terminal.broker.commits
         await bus.call("stage.commit", stage="q", number=0, log=log, runs=runs)
-        assert terminal.broker.committer.commits <= commits + 2  # the rows with the decision; the stage
+        assert terminal.broker.commits <= commits + 2  # the rows with the decision; the stage
         assert (await rows(bus), await rows(bus, "bills")) == ([b"1"], [b"2"])
 
 
@@ -155,7 +156,7 @@ async def test_a_dropped_stage_publishes_nothing_and_undoes_nothing(terminal: Te
         assert not await commit(bus, "q", 0, log, run)
         await bus.call("stage.drop", stage="q", forget=True)
         assert await rows(bus) == [b"a"]
-        assert list(terminal.store.documents("stage")) == []
+        assert not any([await terminal.store.documents(unit, "stage") for unit in range(4)])
 
 
 async def test_runs_of_a_stage_that_was_made_anew_are_not_taken_for_others(terminal: Terminal) -> None:
@@ -249,11 +250,11 @@ async def test_whole_batches_are_copied_and_cut_ones_are_appended(tmp_path: Path
         orders = terminal.broker.topics["orders"]
         assert [type(write) for write in store.to(orders)] == [Append, Copy, Copy]
         assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
-        assert orders.log.end == store.logs()[orders.log.number].end == 5
-        assert store.check() == []
+        assert orders.log.end == (await store.logs(0))[orders.log.number].end == 5
+        assert await store.check() == []
     async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
         assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
-        assert terminal.store.check() == []
+        assert await terminal.store.check() == []
 
 
 async def test_what_a_stage_publishes_is_byte_for_byte_what_an_append_stores(crashes: list[Any]) -> None:
@@ -264,8 +265,8 @@ async def test_what_a_stage_publishes_is_byte_for_byte_what_an_append_stores(cra
         await commit(bus, "q", 0, log, (first, first + 2))
         orders = terminal.broker.topics["orders"]
         assert [type(write) for write in store.to(orders)] == [Copy]
-        assert orders.log.bytes == store.logs()[orders.log.number].bytes == len(data)
-        assert store.read(orders.log.number, 0, 1)[0].data == record.wrap(Batch.decode(data)) == data
+        assert orders.log.bytes == (await store.logs(0))[orders.log.number].bytes == len(data)
+        assert (await store.read(orders.log.number, 0, 1))[0].data == record.wrap(Batch.decode(data)) == data
 
 
 async def test_a_stage_trimmed_in_the_same_commit_is_no_source_and_no_trouble(crashes: list[Any]) -> None:
@@ -273,16 +274,17 @@ async def test_a_stage_trimmed_in_the_same_commit_is_no_source_and_no_trouble(cr
     store = WatchedStore(MemoryStore())
     async with run_terminal(store) as terminal, attach(terminal) as bus:
         log, (first, end) = await put(bus, "q", b"a", b"b")
-        perform = terminal.broker.perform
+        writer = terminal.broker.writers[0]
+        put_work = writer.put
 
-        async def trim_before(work: Any) -> None:
-            def both(commit: Commit) -> None:
+        def trim_before(work: Any) -> Any:
+            def both(commit: BrokerCommit) -> Any:
                 commit.writes.append(Trim(log, end))
-                work(commit)
+                return work(commit)
 
-            await perform(both)
+            return put_work(both)
 
-        terminal.broker.perform = trim_before  # type: ignore[method-assign]  # a commit of two
+        writer.put = trim_before  # type: ignore[method-assign]  # a commit of two
         await commit(bus, "q", 0, log, (first, end))
         assert [type(write) for write in store.to(terminal.broker.topics["orders"])] == [Append]
         assert await rows(bus) == [b"a", b"b"]

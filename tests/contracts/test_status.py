@@ -32,7 +32,7 @@ class Status:
     async def events(self, who: str | None = None) -> list[dict[str, Any]]:
         """What has happened since the last call."""
         self._clock.advance(0.001)
-        await self._terminal.broker.committer.drain()
+        await self._terminal.broker.drain()
         log = self._terminal.broker.topics["$status"].log
         events = []
         while self._terminal.broker.group("$status", "watch").delivery.cursor.floor < log.end:

@@ -33,14 +33,18 @@ from landbridge.core.log.store import (
 from landbridge.errors import BadRequest, StoreBusy, StoreFailed
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
+from tests.plain_store import PlainStore
 
 
 @dataclass(frozen=True)
 class Driver:
     name: str
     #: A closed store in a folder. Made twice in the same folder it is the same store, if it is durable.
-    make: Callable[[Path], Store]
+    of: Callable[[Path], Store]
     durable: bool = True
+
+    def make(self, folder: Path) -> PlainStore:
+        return PlainStore(self.of(folder))
 
 
 def restless(folder: Path) -> SqliteStore:
@@ -70,7 +74,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def store(driver: Driver, folder: Path) -> Iterator[Store]:
+def store(driver: Driver, folder: Path) -> Iterator[PlainStore]:
     store = driver.make(folder)
     store.open()
     yield store
@@ -89,7 +93,7 @@ def firsts(batches: list[StoredBatch]) -> list[int]:
 # -- logs and reading
 
 
-def test_a_new_store_is_empty(store: Store) -> None:
+def test_a_new_store_is_empty(store: PlainStore) -> None:
     assert store.logs() == {}
     assert store.read(1, 0, ALL) == []
     assert store.seek_time(1, 0) == 0
@@ -97,33 +101,33 @@ def test_a_new_store_is_empty(store: Store) -> None:
     assert list(store.documents("topic")) == []
 
 
-def test_what_was_appended_is_read(store: Store) -> None:
+def test_what_was_appended_is_read(store: PlainStore) -> None:
     store.commit([Append(1, 0, 10, 123, b"hello"), Append(1, 10, 11, 124, b"")])
     assert store.read(1, 0, ALL) == [StoredBatch(0, 10, 123, b"hello"), StoredBatch(10, 11, 124, b"")]
     assert store.logs() == {1: LogBounds(0, 11, 5, 124)}
 
 
-def test_nothing_to_commit_is_no_error(store: Store) -> None:
+def test_nothing_to_commit_is_no_error(store: PlainStore) -> None:
     store.commit([])
     store.commit([Trim(1, 5), DeleteDocument("topic", "none"), PutLedger(1, b"none", None), DropLog(9)])
     assert store.logs() == {}
 
 
-def test_reading_begins_with_the_batch_that_holds_the_offset(store: Store) -> None:
+def test_reading_begins_with_the_batch_that_holds_the_offset(store: PlainStore) -> None:
     store.commit([batch(0), batch(10), batch(20)])
     assert firsts(store.read(1, 9, ALL)) == [0, 10, 20]
     assert firsts(store.read(1, 10, ALL)) == [10, 20]
     assert firsts(store.read(1, 29, ALL)) == [20]
 
 
-def test_reading_at_or_past_the_end_finds_nothing(store: Store) -> None:
+def test_reading_at_or_past_the_end_finds_nothing(store: PlainStore) -> None:
     store.commit([batch(0)])
     assert store.read(1, 10, ALL) == []
     assert store.read(1, 1000, ALL) == []
     assert store.read(2, 0, ALL) == []
 
 
-def test_reading_returns_what_fits_but_at_least_one(store: Store) -> None:
+def test_reading_returns_what_fits_but_at_least_one(store: PlainStore) -> None:
     store.commit([batch(0, data=b"x" * 100), batch(10, data=b"x" * 100), batch(20, data=b"x" * 100)])
     assert firsts(store.read(1, 0, 0)) == [0]
     assert firsts(store.read(1, 0, 199)) == [0]
@@ -132,27 +136,27 @@ def test_reading_returns_what_fits_but_at_least_one(store: Store) -> None:
     assert firsts(store.read(1, 5, 300)) == [0, 10, 20]
 
 
-def test_large_batches_come_back_whole(store: Store) -> None:
+def test_large_batches_come_back_whole(store: PlainStore) -> None:
     data = [bytes([number]) * size for number, size in enumerate((1, 16_000, 17_000, 100_000, 1_000_000))]
     store.commit([Append(1, at, at + 1, 0, part) for at, part in enumerate(data)])
     assert [found.data for found in store.read(1, 0, ALL)] == data
     assert store.logs()[1].bytes == sum(map(len, data))
 
 
-def test_a_log_may_start_anywhere(store: Store) -> None:
+def test_a_log_may_start_anywhere(store: PlainStore) -> None:
     store.commit([batch(5000)])
     assert store.logs() == {1: LogBounds(5000, 5010, 13, 0)}
     assert firsts(store.read(1, 0, ALL)) == [5000]
 
 
-def test_logs_do_not_mix(store: Store) -> None:
+def test_logs_do_not_mix(store: PlainStore) -> None:
     store.commit([batch(0, log=1), batch(0, log=2), batch(10, log=1), batch(0, log=-3)])
     assert firsts(store.read(1, 0, ALL)) == [0, 10]
     assert firsts(store.read(2, 0, ALL)) == [0]
     assert {log: bounds.end for log, bounds in store.logs().items()} == {1: 20, 2: 10, -3: 10}
 
 
-def test_a_view_is_stored_as_its_bytes_at_the_time_of_the_commit(store: Store) -> None:
+def test_a_view_is_stored_as_its_bytes_at_the_time_of_the_commit(store: PlainStore) -> None:
     buffer = bytearray(b"....payload....")
     numbers = array("q", range(1000))
     store.commit([Append(1, 0, 1, 0, memoryview(buffer)[4:11]), Append(1, 1, 2, 0, memoryview(numbers))])
@@ -177,7 +181,7 @@ def test_a_view_is_stored_as_its_bytes_at_the_time_of_the_commit(store: Store) -
         pytest.param(batch(10, time=99), id="older than the log's newest"),
     ],
 )
-def test_a_commit_with_a_wrong_append_is_refused_whole(store: Store, append: Append) -> None:
+def test_a_commit_with_a_wrong_append_is_refused_whole(store: PlainStore, append: Append) -> None:
     store.commit([batch(0, time=100), PutDocument("topic", "a", b"1"), PutLedger(1, b"p", b"1")])
     before = store.logs()
     with pytest.raises(BadRequest):
@@ -215,7 +219,7 @@ LARGE = batch(0, 3, data=bytes(range(256)) * 500)
 SMALL = batch(3, 10, data=b"small")
 
 
-def test_a_copy_is_the_same_batch_in_another_place(store: Store) -> None:
+def test_a_copy_is_the_same_batch_in_another_place(store: PlainStore) -> None:
     store.commit([LARGE, SMALL, batch(7, 2, log=2, time=5)])
     store.commit([copy(SMALL, 9, log=2, time=5), copy(LARGE, 19, log=2, time=6)])
     assert store.read(2, 9, ALL) == [copied(SMALL, 9, time=5), copied(LARGE, 19, time=6)]
@@ -225,7 +229,7 @@ def test_a_copy_is_the_same_batch_in_another_place(store: Store) -> None:
     assert firsts(store.read(2, 9, 128_004)) == [9]
 
 
-def test_a_copy_may_begin_a_log_and_copies_may_be_copied(store: Store) -> None:
+def test_a_copy_may_begin_a_log_and_copies_may_be_copied(store: PlainStore) -> None:
     store.commit([LARGE])
     store.commit([copy(LARGE, 50, log=2)])
     store.commit([Copy(3, 0, 3, 0, 2, 50), Copy(3, 3, 6, 0, 2, 50), Copy(3, 6, 9, 0, 3, 0)])
@@ -248,7 +252,7 @@ def test_a_copy_may_begin_a_log_and_copies_may_be_copied(store: Store) -> None:
         pytest.param(DropLog(2), 1, id="drop the other"),
     ],
 )
-def test_either_side_may_go_without_the_other_noticing(store: Store, write: Write, left: int) -> None:
+def test_either_side_may_go_without_the_other_noticing(store: PlainStore, write: Write, left: int) -> None:
     store.commit([LARGE, copy(LARGE, 0, log=2)])
     before = store.logs()[left]
     store.commit([write])
@@ -259,7 +263,7 @@ def test_either_side_may_go_without_the_other_noticing(store: Store, write: Writ
     assert store.read(left, 0, ALL) == []
 
 
-def test_a_stretch_of_shared_and_other_batches_goes_together(store: Store) -> None:
+def test_a_stretch_of_shared_and_other_batches_goes_together(store: PlainStore) -> None:
     batches = [batch(at * 10, data=b"%d" % at * 4000) for at in range(20)]
     store.commit(batches)
     store.commit([copy(each, at * 10, log=2) for at, each in enumerate(batches[::2])])
@@ -271,7 +275,7 @@ def test_a_stretch_of_shared_and_other_batches_goes_together(store: Store) -> No
     assert store.read(1, 0, ALL)[1].data == batches[16].data
 
 
-def test_a_copy_sees_what_comes_before_it_in_its_commit(store: Store) -> None:
+def test_a_copy_sees_what_comes_before_it_in_its_commit(store: PlainStore) -> None:
     store.commit([LARGE, SMALL])
     store.commit(
         [
@@ -305,7 +309,7 @@ def test_a_copy_sees_what_comes_before_it_in_its_commit(store: Store) -> None:
         pytest.param([Trim(3, 24), Copy(2, 10, 13, 9, 3, 21)], id="of what was trimmed and not removed yet"),
     ],
 )
-def test_a_copy_that_breaks_the_rules_is_refused_whole(store: Store, writes: list[Write]) -> None:
+def test_a_copy_that_breaks_the_rules_is_refused_whole(store: PlainStore, writes: list[Write]) -> None:
     store.commit([LARGE, SMALL, batch(0, log=2, time=9)])
     store.commit([batch(at * 3, 3, log=3) for at in range(9)])
     store.commit([Trim(3, 3)])
@@ -337,7 +341,7 @@ def test_copies_are_there_after_the_store_is_opened_anew(driver: Driver, folder:
 # -- trimming and dropping
 
 
-def test_trimming_removes_whole_batches_only(store: Store) -> None:
+def test_trimming_removes_whole_batches_only(store: PlainStore) -> None:
     store.commit([batch(0), batch(10), batch(20)])
     store.commit([Trim(1, 19)])
     assert store.logs() == {1: LogBounds(10, 30, 2 * len(b"batch at 10"), 0)}
@@ -347,14 +351,14 @@ def test_trimming_removes_whole_batches_only(store: Store) -> None:
     assert firsts(store.read(1, 15, ALL)) == [20]
 
 
-def test_trimming_below_the_first_batch_changes_nothing(store: Store) -> None:
+def test_trimming_below_the_first_batch_changes_nothing(store: PlainStore) -> None:
     store.commit([batch(100), batch(110)])
     before = store.logs()
     store.commit([Trim(1, 0), Trim(1, 100), Trim(1, 109), Trim(2, 50)])
     assert store.logs() == before
 
 
-def test_a_log_that_was_trimmed_entirely_keeps_its_end_and_its_time(store: Store) -> None:
+def test_a_log_that_was_trimmed_entirely_keeps_its_end_and_its_time(store: PlainStore) -> None:
     store.commit([batch(0, time=5), batch(10, time=6)])
     store.commit([Trim(1, 10**9)])
     assert store.logs() == {1: LogBounds(20, 20, 0, 6)}
@@ -367,7 +371,7 @@ def test_a_log_that_was_trimmed_entirely_keeps_its_end_and_its_time(store: Store
     assert firsts(store.read(1, 0, ALL)) == [20]
 
 
-def test_trimming_many_batches_shows_at_once(store: Store) -> None:
+def test_trimming_many_batches_shows_at_once(store: PlainStore) -> None:
     store.commit([batch(at * 10, data=b"x" * 10) for at in range(1000)])
     store.commit([Trim(1, 5000)])
     assert store.logs() == {1: LogBounds(5000, 10_000, 5000, 0)}
@@ -382,7 +386,7 @@ def test_trimming_many_batches_shows_at_once(store: Store) -> None:
     assert firsts(store.read(1, 0, ALL)) == [10_010]
 
 
-def test_a_log_whose_every_batch_was_trimmed_reads_as_empty_at_once(store: Store) -> None:
+def test_a_log_whose_every_batch_was_trimmed_reads_as_empty_at_once(store: PlainStore) -> None:
     """A driver may remove the batches later, but nobody sees them."""
     store.commit([batch(at * 10) for at in range(1000)])
     store.commit([Trim(1, 10_000)])
@@ -390,7 +394,7 @@ def test_a_log_whose_every_batch_was_trimmed_reads_as_empty_at_once(store: Store
         assert store.read(1, offset, ALL) == []
 
 
-def test_a_dropped_log_is_gone_with_its_ledger(store: Store) -> None:
+def test_a_dropped_log_is_gone_with_its_ledger(store: PlainStore) -> None:
     store.commit([batch(0), PutLedger(1, b"p", b"1"), batch(0, log=2), PutLedger(2, b"p", b"2")])
     store.commit([DropLog(1)])
     assert set(store.logs()) == {2}
@@ -399,7 +403,7 @@ def test_a_dropped_log_is_gone_with_its_ledger(store: Store) -> None:
     assert store.ledger(2, b"p") == b"2"
 
 
-def test_a_dropped_log_may_begin_again(store: Store) -> None:
+def test_a_dropped_log_may_begin_again(store: PlainStore) -> None:
     store.commit([batch(at * 10) for at in range(300)])
     store.commit([DropLog(1)])
     store.commit([batch(500, 3, time=0)])
@@ -410,7 +414,7 @@ def test_a_dropped_log_may_begin_again(store: Store) -> None:
     assert store.ledger(1, b"p") == b"1"
 
 
-def test_writes_take_effect_in_the_order_given(store: Store) -> None:
+def test_writes_take_effect_in_the_order_given(store: PlainStore) -> None:
     store.commit(
         [
             batch(0),
@@ -438,13 +442,15 @@ def test_writes_take_effect_in_the_order_given(store: Store) -> None:
     ("time", "offset"),
     [(0, 0), (100, 0), (101, 10), (200, 10), (201, 40), (300, 40), (301, 50), (10**9, 50)],
 )
-def test_seeking_a_time_finds_the_oldest_batch_at_or_after_it(store: Store, time: int, offset: int) -> None:
+def test_seeking_a_time_finds_the_oldest_batch_at_or_after_it(
+    store: PlainStore, time: int, offset: int
+) -> None:
     times = [100, 200, 200, 200, 300]
     store.commit([batch(at * 10, time=when) for at, when in enumerate(times)])
     assert store.seek_time(1, time) == offset
 
 
-def test_seeking_a_time_that_was_trimmed_finds_the_oldest_batch(store: Store) -> None:
+def test_seeking_a_time_that_was_trimmed_finds_the_oldest_batch(store: PlainStore) -> None:
     store.commit([batch(at * 10, time=at) for at in range(100)])
     store.commit([Trim(1, 500)])
     assert store.seek_time(1, 3) == 500
@@ -455,7 +461,7 @@ def test_seeking_a_time_that_was_trimmed_finds_the_oldest_batch(store: Store) ->
 # -- documents and ledger
 
 
-def test_documents_come_by_prefix_and_in_order(store: Store) -> None:
+def test_documents_come_by_prefix_and_in_order(store: PlainStore) -> None:
     keys = ["a", "a.b", "a.c", "a%", "a_", "ab", "b", "", "é", "\uffff", "\U0001f600", "a\x00z"]
     store.commit([PutDocument("topic", key, key.encode()) for key in keys])
     store.commit([PutDocument("group", "a.b", b"other")])
@@ -465,7 +471,7 @@ def test_documents_come_by_prefix_and_in_order(store: Store) -> None:
     assert list(store.documents("none")) == []
 
 
-def test_a_document_is_replaced_and_deleted(store: Store) -> None:
+def test_a_document_is_replaced_and_deleted(store: PlainStore) -> None:
     store.commit([PutDocument("topic", "a", b"1")])
     store.commit([PutDocument("topic", "a", b"")])
     assert list(store.documents("topic")) == [("a", b"")]
@@ -473,7 +479,7 @@ def test_a_document_is_replaced_and_deleted(store: Store) -> None:
     assert list(store.documents("topic")) == []
 
 
-def test_a_ledger_entry_is_replaced_and_forgotten(store: Store) -> None:
+def test_a_ledger_entry_is_replaced_and_forgotten(store: PlainStore) -> None:
     store.commit([PutLedger(1, b"p", b"1"), PutLedger(1, b"", b"2")])
     store.commit([PutLedger(1, b"p", b"3")])
     assert (store.ledger(1, b"p"), store.ledger(1, b"")) == (b"3", b"2")
@@ -521,7 +527,7 @@ def test_a_store_is_opened_once(driver: Driver, folder: Path) -> None:
     store.close()
 
 
-def test_a_reader_beside_the_writer_sees_whole_commits(store: Store) -> None:
+def test_a_reader_beside_the_writer_sees_whole_commits(store: PlainStore) -> None:
     """Each commit appends two batches, one to each log, and trims; the reader never sees half of one."""
     last, problems, gave_up = 600, list[str](), Event()
 

@@ -209,7 +209,7 @@ async def test_a_failed_commit_shows_nothing_and_the_message_comes_again(
             Reader(bus.subscribe("invoices", group="g")) as invoices,
         ):
             message = await reader.next()
-            await terminal.broker.committer.drain()
+            await terminal.broker.drain()
             store.failing = True
             with pytest.raises(StoreFull):
                 async with bus.transaction() as t:

@@ -10,6 +10,7 @@ from typing import Any
 import landbridge
 import landbridge.sync
 from landbridge.broker.server import Terminal
+from landbridge.client.nouns import Noun
 from landbridge.testing import attach
 
 _END = object()
@@ -23,6 +24,8 @@ class Threaded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        if isinstance(found, Noun):
+            return Threaded(found)
         if not callable(found) or name in ("json", "text"):
             return found
 

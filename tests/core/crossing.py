@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from landbridge.core.trust import tickets
+from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.core.trust.seal import Header, Opener, Sealer, look
-from landbridge.core.trust.tickets import Issue, Mint, Release, Renewal, Requester, Sender, Ticket, Vault
+from landbridge.core.trust.tickets import Issue, Mint, Release, Renewal, Requester, Ticket, Vault
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -44,11 +45,9 @@ class Crossing:
         )
         return msgspec.structs.replace(facts, **changes)
 
-    def sender(self, ticket: Ticket) -> Sender | None:
-        for identity in (self.oslo, self.rome, self.lima):
-            if identity.terminal == ticket.sender:
-                return Sender(keys=[identity.public], revoked=ticket.sender in self.revoked)
-        return None
+    def sender_keys(self, ticket: Ticket) -> list[PublicKeys]:
+        known = (self.oslo, self.rome, self.lima) if ticket.sender not in self.revoked else ()
+        return [identity.public for identity in known if identity.terminal == ticket.sender]
 
     def issue(self, identity: Identity | None = None, now: int = NOW, max_age: float = 7 * 86_400.0) -> Issue:
         return tickets.issue(
@@ -71,7 +70,7 @@ class Crossing:
             box,
             requester=self.requester(by or self.lima),
             topic=topic or self.topic,
-            sender=self.sender(parsed),
+            sender_keys=self.sender_keys(parsed),
             private=self.vault.topic_private(self.customer, self.customer_key, self.topic, self.key),
         )
 
@@ -82,7 +81,7 @@ class Crossing:
             self.mint,
             parsed,
             requester=self.requester(by),
-            sender=self.sender(parsed),
+            sender_keys=self.sender_keys(parsed),
             late_open=self.late_open,
         )
 

@@ -5,11 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from landbridge.core.delivery.delivery import SCAN, SECOND, Delivery, Policy
+from landbridge.core.delivery.delivery import SCAN, Delivery, Policy
 from landbridge.core.delivery.filters import Match, filter_of
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.cursor import Cursor, Try
 from landbridge.core.log.ranges import normalise
+from landbridge.core.time import SECOND
 
 CONSUMER = st.sampled_from([1, 1, 1, 2, 3])
 MESSAGE = st.tuples(

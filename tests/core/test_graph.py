@@ -91,7 +91,7 @@ def buses(draw, most=7):
     return Bus(kinds, links, draw(st.sets(st.sampled_from(ids), max_size=1)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(buses(), st.data())
 def test_path_is_the_cheapest(bus, data):
     source, there = data.draw(st.lists(st.sampled_from(list(bus.kinds)), min_size=2, max_size=2, unique=True))
@@ -112,7 +112,7 @@ def shares(path, other, source) -> bool:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(buses(), st.data())
 def test_path_apart_from_others_shares_nothing_if_that_is_possible(bus, data):
     source, there = data.draw(st.lists(st.sampled_from(list(bus.kinds)), min_size=2, max_size=2, unique=True))
@@ -167,7 +167,7 @@ def disjoint_paths(bus, source, there) -> int:
         flow += 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(buses(), st.data())
 def test_best_and_first_alternate_are_as_disjoint_as_the_graph_allows(bus, data):
     """Two disjoint paths from the flow; the pair found is disjoint too, unless the cheapest path itself lies
@@ -254,7 +254,7 @@ def test_revoked_and_unknown_terminals_are_not_there():
     assert graph.cost("a", ("b", "c")) == math.inf
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(buses(), st.data())
 def test_dominators_are_those_without_whom_there_is_no_path(bus, data):
     source = data.draw(st.sampled_from(list(bus.kinds)))

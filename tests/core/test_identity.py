@@ -3,22 +3,22 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import (
+    Handshake,
     Identity,
     Proof,
     Proofs,
     SecureKey,
-    check_link_signature,
     check_public_keys,
-    link_signature,
     verify,
 )
 from landbridge.core.trust.primitives import fields, wrap
 from landbridge.errors import BadRequest, BadSeal, LimitReached, Unauthenticated
 
-SECOND = 1_000_000
 NOW = 1_790_000_000 * SECOND
 
 
@@ -267,49 +267,44 @@ def test_one_terminal_can_not_fill_the_memory_of_nonces():
 A, B = b"a" * 16, b"b" * 16
 
 
+LINK = Handshake("cus_a", "ter_oslo", "ter_lima", A, B)
+
+
 def test_both_sides_of_a_link_prove_themselves():
     oslo, lima = identity("ter_oslo"), identity("ter_lima")
-    answer = link_signature(lima, "listener", "ter_oslo", "ter_lima", A, B)
-    assert check_link_signature([lima.public], "listener", "cus_a", "ter_oslo", "ter_lima", A, B, answer)
-    last = link_signature(oslo, "dialler", "ter_oslo", "ter_lima", A, B)
-    assert check_link_signature([oslo.public], "dialler", "cus_a", "ter_oslo", "ter_lima", A, B, last)
+    assert LINK.is_signed("listener", [lima.public], LINK.sign(lima, "listener"))
+    assert LINK.is_signed("dialler", [oslo.public], LINK.sign(oslo, "dialler"))
 
 
 def test_link_signature_is_good_for_one_role_and_one_handshake():
     lima = identity("ter_lima")
     keys = [SecureKey.new().public, lima.public]
-    signature = link_signature(lima, "listener", "ter_oslo", "ter_lima", A, B, binding=b"certificate")
+    bound = replace(LINK, binding=b"certificate")
+    signature = bound.sign(lima, "listener")
 
-    def good(role="listener", customer="cus_a", dialler="ter_oslo", listener="ter_lima", a=A, b=B, **more):
-        more = {"binding": b"certificate"} | more
-        return check_link_signature(keys, role, customer, dialler, listener, a, b, signature, **more)
+    def good(role="listener", **changes):
+        return replace(bound, **changes).is_signed(role, keys, signature)
 
     assert good()
     assert not good(role="dialler")
-    assert not good(role="dialler", dialler="ter_lima", listener="ter_oslo", a=B, b=A)
+    assert not good(role="dialler", dialler="ter_lima", listener="ter_oslo", nonce_a=B, nonce_b=A)
     assert not good(customer="cus_b")
     assert not good(dialler="ter_rome")
     assert not good(listener="ter_rome")
-    assert not good(a=B, b=A)
-    assert not good(b=b"c" * 16)
+    assert not good(nonce_a=B, nonce_b=A)
+    assert not good(nonce_b=b"c" * 16)
     assert not good(binding=b"")
-    assert not check_link_signature(
-        [], "listener", "cus_a", "ter_oslo", "ter_lima", A, B, signature, binding=b"certificate"
-    )
+    assert not bound.is_signed("listener", [], signature)
 
 
 def test_terminal_does_not_link_to_itself():
     oslo = identity("ter_oslo")
-    signature = link_signature(oslo, "listener", "ter_oslo", "ter_oslo", A, B)
-    assert not check_link_signature(
-        [oslo.public], "listener", "cus_a", "ter_oslo", "ter_oslo", A, B, signature
-    )
+    itself = replace(LINK, listener="ter_oslo")
+    assert not itself.is_signed("listener", [oslo.public], itself.sign(oslo, "listener"))
 
 
 def test_link_without_a_challenge_is_refused():
     lima = identity("ter_lima")
-    for a, b in ((b"", B), (A, b"")):
-        signature = link_signature(lima, "listener", "ter_oslo", "ter_lima", a, b)
-        assert not check_link_signature(
-            [lima.public], "listener", "cus_a", "ter_oslo", "ter_lima", a, b, signature
-        )
+    for changes in ({"nonce_a": b""}, {"nonce_b": b""}):
+        empty = replace(LINK, **changes)
+        assert not empty.is_signed("listener", [lima.public], empty.sign(lima, "listener"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from landbridge.core.log.ranges import RangeSet
-from landbridge.core.shipping.inbound import Inbound, Verdict
+from landbridge.core.shipping.inbound import Inbound, Position, Verdict
 from landbridge.core.shipping.outbound import Outbound
 from landbridge.core.shipping.parcel import Piece
 
@@ -80,7 +80,7 @@ class Crossing(RuleBasedStateMachine):
         epoch, sequence, oldest, groups, runs = self.network[index] if keep else self.network.pop(index)
         if lost:
             return
-        verdict = self.inbound.judge(epoch, sequence, oldest)
+        verdict = self.inbound.position.judge(epoch, sequence, oldest)
         if verdict is Verdict.NEXT:
             for group in groups:
                 fresh = self.inbound.fresh(group, runs)
@@ -130,7 +130,7 @@ class Crossing(RuleBasedStateMachine):
             for sequence in sorted(self.outbound.shipments):
                 self.send(sequence)
                 epoch, sequence, oldest, groups, runs = self.network.pop()
-                if self.inbound.judge(epoch, sequence, oldest) is Verdict.NEXT:
+                if self.inbound.position.judge(epoch, sequence, oldest) is Verdict.NEXT:
                     for group in groups:
                         fresh = self.inbound.fresh(group, runs)
                         self.log[group] += [o for first, end in fresh for o in range(first, end)]
@@ -144,17 +144,17 @@ TestCrossing.settings = settings(max_examples=60, stateful_step_count=60, deadli
 
 
 def test_a_destination_that_lost_its_memory_goes_on_where_the_source_is():
-    assert Inbound().judge(5, 50, 50) is Verdict.NEXT
-    assert Inbound().judge(5, 51, 50) is Verdict.EARLY
-    assert Inbound().judge(5, 49, 50) is Verdict.REPEATED
+    assert Position().judge(5, 50, 50) is Verdict.NEXT
+    assert Position().judge(5, 51, 50) is Verdict.EARLY
+    assert Position().judge(5, 49, 50) is Verdict.REPEATED
 
 
 def test_an_epoch_that_is_over_is_stale():
     inbound = Inbound()
     inbound.apply(2, 1, {"g": 0}, [(0, 5)])
-    assert inbound.judge(1, 2, 1) is Verdict.STALE
-    assert inbound.judge(2, 1, 1) is Verdict.REPEATED
-    assert inbound.judge(3, 1, 1) is Verdict.NEXT
+    assert inbound.position.judge(1, 2, 1) is Verdict.STALE
+    assert inbound.position.judge(2, 1, 1) is Verdict.REPEATED
+    assert inbound.position.judge(3, 1, 1) is Verdict.NEXT
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), max_size=20), st.integers(0, 60))
@@ -165,4 +165,4 @@ def test_state_stays_small_however_the_offsets_come(runs, floor):
         inbound.apply(1, sequence, {"g": 0}, [(first, first + length)])
     inbound.apply(1, len(runs) + 1, {"g": floor}, [])
     assert inbound.fresh("g", [(0, floor)]) == []
-    assert len(Inbound.decode(inbound.encode())._here["g"]) <= max(0, 60 - floor)
+    assert len(Inbound.decode(inbound.encode())._groups["g"].above) <= max(0, 60 - floor)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core import lake
-from landbridge.core.lake import DataFile, Listing, Overtaken, Part, Record, State
+from landbridge.core.lake import DataFile, LakeRecord, LakeState, Listing, Overtaken, Part
 from landbridge.errors import AlreadyArchived, LakeDamaged, StoreTooNew
 
 FOLDER = "messages/topic=orders/date=2026-01-31"
@@ -17,13 +17,13 @@ def file(
     return DataFile(f"{folder}/{name}.parquet", rows, size, first, first + rows)
 
 
-def archived(batch: int, *files: DataFile, query: str = "q", attempt: str = "") -> Record:
+def archived(batch: int, *files: DataFile, query: str = "q", attempt: str = "") -> LakeRecord:
     ends = lake.ends_of(files)
-    return Record(attempt=attempt or f"{query}-{batch}", query=query, batch=batch, added=files, ends=ends)
+    return LakeRecord(attempt=attempt or f"{query}-{batch}", query=query, batch=batch, added=files, ends=ends)
 
 
-def state_of(*records: Record) -> State:
-    state = State()
+def state_of(*records: LakeRecord) -> LakeState:
+    state = LakeState()
     for record in records:
         state.check(record)
         state.apply(record)
@@ -59,7 +59,7 @@ def test_offsets_of_another_query_are_refused() -> None:
 
 
 def test_a_barred_attempt_never_commits() -> None:
-    state = state_of(Record(attempt="x", fenced=("q-0",)))
+    state = state_of(LakeRecord(attempt="x", fenced=("q-0",)))
     with pytest.raises(Overtaken, match="q-0 was given up"):
         state.check(archived(0, file()))
     state.check(archived(0, file(), attempt="q-0-again"))
@@ -68,7 +68,7 @@ def test_a_barred_attempt_never_commits() -> None:
 def test_compaction_replaces_files_that_are_still_there() -> None:
     a, b, both = file("a"), file("b", first=10), file("ab", rows=20)
     state = state_of(archived(0, a), archived(1, b))
-    replace = Record(attempt="compact", added=(both,), removed=(a.path, b.path))
+    replace = LakeRecord(attempt="compact", added=(both,), removed=(a.path, b.path))
     assert not state.includes(replace)
     state.check(replace)
     state.apply(replace)
@@ -76,14 +76,14 @@ def test_compaction_replaces_files_that_are_still_there() -> None:
     assert list(state.files) == [both.path]
     assert state.leaving == {a.path, b.path}
     assert state.ends == {"orders": 20}
-    with pytest.raises(Overtaken, match="removed by somebody else"):
-        state.check(Record(attempt="another", removed=(a.path,)))
-    state.apply(Record(attempt="forget", gone=(a.path, b.path)))
+    with pytest.raises(Overtaken, match="removed by another process"):
+        state.check(LakeRecord(attempt="another", removed=(a.path,)))
+    state.apply(LakeRecord(attempt="forget", gone=(a.path, b.path)))
     assert state.leaving == set()
 
 
 def test_records_and_states_survive_the_disk() -> None:
-    records = [archived(0, file("a")), Record(attempt="c", removed=(file("a").path,), fenced=("z",))]
+    records = [archived(0, file("a")), LakeRecord(attempt="c", removed=(file("a").path,), fenced=("z",))]
     assert [lake.decode_record(lake.encode(each), "r") for each in records] == records
     state = state_of(*records)
     assert lake.decode_state(lake.encode(state), "s") == state
@@ -99,14 +99,14 @@ def test_what_is_no_record_is_told(data: bytes) -> None:
 
 def test_records_of_a_newer_version_are_told() -> None:
     with pytest.raises(StoreTooNew, match="version 2"):
-        State().apply(Record(version=2, attempt="x"))
+        LakeState().apply(LakeRecord(version=2, attempt="x"))
     with pytest.raises(StoreTooNew, match="version 2"):
-        lake.decode_state(lake.encode(State(version=2)), "s")
+        lake.decode_state(lake.encode(LakeState(version=2)), "s")
 
 
 def test_a_record_that_removes_what_is_not_there_is_told() -> None:
     with pytest.raises(LakeDamaged, match="which is not there"):
-        State().apply(Record(attempt="x", removed=("a",)))
+        LakeState().apply(LakeRecord(attempt="x", removed=("a",)))
 
 
 def test_a_gap_in_the_numbers_is_told() -> None:

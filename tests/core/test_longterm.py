@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landbridge.core.routing.graph import HOPS, Graph
+from landbridge.core.routing.graph import HOPS, Graph, Mesh
 from landbridge.core.routing.linkstate import COST_MOST, LinkState
-from landbridge.core.routing.longterm import Mesh
 from landbridge.core.routing.meter import PRIOR, Meter
 from landbridge.core.routing.plan import (
     Plan,
@@ -91,7 +90,7 @@ def buses(draw: st.DrawFn, most: int = 7) -> Bus:
 
 
 @given(buses())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_paths_are_the_cheapest_and_follow_the_rules(bus: Bus) -> None:
     found = bus.paths()
     for source in bus.carries:
@@ -111,7 +110,7 @@ def test_paths_are_the_cheapest_and_follow_the_rules(bus: Bus) -> None:
 
 
 @given(buses())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_single_points_are_those_whose_loss_parts_somebody(bus: Bus) -> None:
     found = {point.terminal: point for point in bus.mesh.single_points()}
     for terminal in bus.carries:
@@ -171,7 +170,7 @@ def test_blocks_are_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (a, b): 1.0 + (len(a) * 7 + int(b[1:]) * 3 + int(a[1:])) % 5 for a, b in combinations(carries, 2)
     }
     whole = Bus(carries, links).paths()
-    monkeypatch.setattr("landbridge.core.routing.longterm._BLOCK", 2 * 2 * len(links))
+    monkeypatch.setattr("landbridge.core.routing.graph._BLOCK", 2 * 2 * len(links))
     assert Bus(carries, links).paths() == whole
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.routing.meter import LOSS_MOST, SECOND, STEP, Meter, Parts, quantised
+from landbridge.core.routing.meter import LOSS_MOST, STEP, Meter, Parts, quantised
+from landbridge.core.time import SECOND
 
 MS = 1000
 

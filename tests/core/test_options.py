@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.log.topic import group_spec, topic_spec
 from landbridge.core.options import differences
+from landbridge.core.topic import group_spec, topic_spec
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 

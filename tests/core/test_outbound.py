@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from landbridge.core.shipping.outbound import AGAIN_AFTER, AGAIN_AFTER_MOST, SECOND, Outbound
+from landbridge.core.shipping.outbound import AGAIN_AFTER, AGAIN_AFTER_MOST, Outbound
 from landbridge.core.shipping.parcel import Piece
+from landbridge.core.time import SECOND
 
 
 def shipment(outbound: Outbound, number: int, *groups: str):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from landbridge.core.trust import tickets
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.core.trust.primitives import wrap
-from landbridge.core.trust.tickets import CustomerKey, Mint, Requester, Sender, TopicKey, Vault, box_info
+from landbridge.core.trust.tickets import CustomerKey, Mint, Requester, TopicKey, Vault, box_info
 from landbridge.errors import BadRequest, BadSeal, StoreCorrupt, TicketExpired, TicketRefused
 from tests.core.crossing import NOW, SECOND, Crossing
 
@@ -299,7 +299,7 @@ def test_ticket_of_a_removed_sender_is_refused(world):
             boxed(world, issue),
             requester=world.requester(world.lima),
             topic="orders",
-            sender=None,
+            sender_keys=[],
             private=private,
         )
 
@@ -351,7 +351,7 @@ def test_version_of_the_topic_key_that_is_gone_opens_nothing(world):
             boxed(world, issue),
             requester=world.requester(world.lima),
             topic="orders",
-            sender=Sender(keys=[world.oslo.public]),
+            sender_keys=[world.oslo.public],
             private=None,
         )
 
@@ -473,7 +473,7 @@ def test_renewal_follows_the_table(customer, terminal, member, revoked, sender_r
             requester=Requester(
                 customer=customer, terminal=terminal, keys=keys, member=member, revoked=revoked
             ),
-            sender=Sender(keys=[keys], revoked=sender_revoked),
+            sender_keys=[] if sender_revoked else [keys],
             late_open=late_open,
         )
     except (TicketExpired, TicketRefused):

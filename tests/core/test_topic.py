@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.log.topic import GroupSpec, TopicSpec, group_spec, topic_spec
 from landbridge.core.names import MAX_LENGTH
+from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
 from landbridge.errors import BadName, BadRequest
 
 JSON = st.recursive(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
 from landbridge import errors
 from landbridge.broker.limits import Limits
-from landbridge.broker.operations import Operations
+from landbridge.client.nouns import NOUNS, Method
 from landbridge.core.status import LEVELS
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +27,35 @@ def leaves() -> list[type[errors.BusError]]:
     return [kind for kind in errors.BY_CODE.values() if not kind.__subclasses__()]
 
 
-@pytest.mark.parametrize("kind", leaves(), ids=lambda kind: kind.code)
+@pytest.mark.parametrize("kind", [*leaves(), errors.BusError], ids=lambda kind: kind.code)
 def test_error_is_documented(kind: type[errors.BusError]) -> None:
-    row = f"| `{kind.code}` | `{kind.__name__}` | {kind.exit_status} | {'yes' if kind.retriable else ''} |"
-    assert row in text("errors.md")
-    assert kind.code in (errors.__doc__ or "")
+    names = f"`{kind.code}` | `{kind.__name__}`"
+    numbers = f"{kind.exit_status} | {kind.http_status} | {'yes' if kind.retriable else ''}"
+    assert f"| {names} | {numbers} | {kind.__doc__} |" in text("errors.md").splitlines()
+
+
+def test_no_other_error_is_documented() -> None:
+    codes = re.findall(r"^\| `(\w+)` \|", text("errors.md"), re.MULTILINE)
+    assert sorted(codes) == sorted([*(kind.code for kind in leaves()), errors.BusError.code])
+
+
+@pytest.mark.parametrize("kind", errors.BY_CODE.values(), ids=lambda kind: kind.code)
+def test_http_status_fits_the_branch(kind: type[errors.BusError]) -> None:
+    """4xx asks the caller to change the request, 429 and 5xx to try again or to call the operator."""
+    status = HTTPStatus(kind.http_status)
+    if issubclass(kind, errors.Misuse):
+        assert 400 <= status < 500
+        assert status != 429
+    elif issubclass(kind, errors.Unavailable):
+        assert status in (429, 503, 504)
+    elif issubclass(kind, errors.StoreFailure):
+        assert status in (500, 503, 507)
+    elif issubclass(kind, errors.PeerFault):
+        assert status in (400, 502)
+    else:
+        assert status == 500
+    if kind.retriable:
+        assert status in (429, 503, 504, 507)
 
 
 def test_exit_statuses_differ() -> None:
@@ -47,13 +73,11 @@ def test_status_level_is_documented(level: str) -> None:
     assert f"| `{level}` |" in text("operations.md")
 
 
-def operations() -> list[str]:
-    return [n.replace("_", ".", 1) for n in vars(Operations) if not n.startswith("_") and n != "call"]
-
-
-@pytest.mark.parametrize("operation", operations())
-def test_operation_is_documented(operation: str) -> None:
-    assert f"`{operation}`" in text("client.md")
+@pytest.mark.parametrize("noun", NOUNS)
+def test_typed_methods_are_documented(noun: str) -> None:
+    own = vars(NOUNS[noun]).items()
+    methods = [name for name, found in own if isinstance(found, Method) or inspect.isfunction(found)]
+    assert f"| `bus.{noun}` | {', '.join(f'`{name}`' for name in methods)} |" in text("client.md")
 
 
 def documents() -> list[Path]:
@@ -67,6 +91,7 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
-def test_command_reference_is_up_to_date() -> None:
+def test_references_are_up_to_date() -> None:
     scope = runpy.run_path(str(DOCS / "reference.py"), run_name="reference")
     assert text("cli.md") == scope["page"](), "run ./dev docs"
+    assert text("operations-reference.md") == scope["operations_page"](), "run ./dev docs"

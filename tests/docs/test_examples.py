@@ -72,7 +72,7 @@ def run_python(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "example", module)
     result = eval(compiled, module.__dict__)
     if inspect.iscoroutine(result):
-        asyncio.run(asyncio.wait_for(result, 30))
+        asyncio.run(asyncio.wait_for(result, 60))
 
 
 def run_console(lines: str) -> None:

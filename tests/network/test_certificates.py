@@ -13,11 +13,11 @@ from cryptography import x509
 
 from landbridge.crossing.certificates import Certificates
 from landbridge.errors import RegistryUnreachable
-from landbridge.testing.fleet import Fleet, Member, until
+from landbridge.testing.fleet import Fleet, FleetMember, until
 from tests.waiting import LIMIT
 
 
-async def take(fleet: Fleet, member: Member, count: int) -> list[object]:
+async def take(fleet: Fleet, member: FleetMember, count: int) -> list[object]:
     found: list[object] = []
     async with fleet.attach(member) as bus:
         async for message in bus.subscribe("orders", group="billing"):
@@ -28,7 +28,7 @@ async def take(fleet: Fleet, member: Member, count: int) -> list[object]:
     raise AssertionError("the subscription ended")
 
 
-def link_of(one: Member, other: Member) -> ssl.SSLObject:
+def link_of(one: FleetMember, other: FleetMember) -> ssl.SSLObject:
     found = one.network.peers[other.id]._transport.get_extra_info("ssl_object")
     assert isinstance(found, ssl.SSLObject)
     return found

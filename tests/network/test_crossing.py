@@ -97,7 +97,7 @@ async def test_what_waits_at_the_origin_is_sent_after_its_restart_once():
             async with asyncio.timeout(LIMIT):
                 found = await take(there, "orders", "billing", 5)
             assert found == [{"id": number} for number in range(5)]
-            await until(lambda: not paris.network.held())
+            await until(lambda: not paris.network.forwarder.held())
         topic = tokyo.terminal.broker.topics["orders"]
         assert topic.log.end == 5
 
@@ -145,7 +145,7 @@ async def test_another_member_takes_over_when_a_terminal_is_gone():
         async with fleet.attach(paris) as here, fleet.attach(osaka) as there:
             async with fleet.attach(tokyo) as first:
                 waiting = asyncio.ensure_future(take(first, "orders", "billing", 1))
-                await until(lambda: bool(tokyo.network._consumers()))
+                await until(lambda: bool(tokyo.network.placing.consumers()))
                 await here.publish("orders", {"id": 1})
                 async with asyncio.timeout(LIMIT):
                     assert await waiting == [{"id": 1}]
@@ -327,7 +327,7 @@ async def test_delays_and_filters_of_a_far_group_are_kept():
             assert (message.json(), message.key, message.priority) == ({"id": 2}, "eu", 7)
             assert message.headers == {"a": "b"}
             await message.ack(wait=True)
-            await until(lambda: not paris.network.held())
+            await until(lambda: not paris.network.forwarder.held())
         assert paris.network.forwarder.totals.shipped == 1
 
 
@@ -348,7 +348,7 @@ async def test_a_group_that_is_added_later_gets_what_was_published_since():
 async def test_a_message_of_a_terminal_outside_the_customer_is_not_taken():
     async with Fleet() as ours, Fleet() as theirs:
         paris, rome = await ours.server("paris"), await theirs.server("rome")
-        stranger = Peer(rome.network, paris.id)
+        stranger = Peer(rome.network, rome.network, paris.id)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: stranger, "127.0.0.1", paris.port)
         with pytest.raises(BusError, match="another customer"):
@@ -362,7 +362,7 @@ async def test_a_terminal_whose_key_is_another_one_gets_no_link():
         paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
         await fleet.linked()
         tokyo.network.identity = Identity(fleet.customer, tokyo.id, SecureKey.new())
-        thief = Peer(tokyo.network, paris.id)
+        thief = Peer(tokyo.network, tokyo.network, paris.id)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: thief, "127.0.0.1", paris.port)
         with pytest.raises(BusError, match="proof is wrong"):
@@ -425,7 +425,7 @@ async def test_a_timeout_says_that_the_message_is_stored():
         await fleet.linked()
         async with fleet.attach(paris) as here:
             with pytest.raises(TimedOut, match=r"stored in orders at offset 0, id .* but not acked"):
-                await here.publish("orders", {"id": 1}, until="acked", timeout=1.0)
+                await here.publish("orders", {"id": 1}, until="acked", timeout=3.0)
 
 
 async def test_messages_of_a_group_that_lost_its_last_terminal_wait_for_another():

@@ -10,14 +10,15 @@ from typing import TypeAlias
 
 import pytest
 
-from landbridge.core.shipping import outbound
+from landbridge.core.shipping import outbound, reassembly
 from landbridge.core.shipping.parcel import Ask, Parcel
-from landbridge.crossing import arrivals
-from landbridge.crossing.network import Settings
+from landbridge.crossing.arrivals import Arrivals
+from landbridge.crossing.ground import Settings
 from landbridge.crossing.peer import Fate
+from landbridge.crossing.shelf import Shelf
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.faults import FaultyStore
-from landbridge.testing.fleet import Fleet, Member, until
+from landbridge.testing.fleet import Fleet, FleetMember, until
 from tests.waiting import LIMIT, Reader
 
 #: What it is, and whom to tell.
@@ -25,7 +26,7 @@ Caught: TypeAlias = tuple[Parcel, memoryview, Fate]
 
 
 @contextmanager
-def caught(member: Member) -> Iterator[list[Caught]]:
+def caught(member: FleetMember) -> Iterator[list[Caught]]:
     """Shipments for a terminal, taken from the link before it sees them, with whom to tell what becomes of
     them."""
     found: list[Caught] = []
@@ -42,7 +43,7 @@ class Site:
     """Paris sends to tokyo, whose store waits or fails when told to. The shipment of message 1 was caught,
     and that of message 2; message 0 has arrived, so tokyo has the key."""
 
-    def __init__(self, fleet: Fleet, paris: Member, tokyo: Member, store: FaultyStore) -> None:
+    def __init__(self, fleet: Fleet, paris: FleetMember, tokyo: FleetMember, store: FaultyStore) -> None:
         self.fleet, self.paris, self.tokyo, self.store = fleet, paris, tokyo, store
         self.shipments: list[Caught] = []
         #: (hop, what it was told)
@@ -57,7 +58,7 @@ class Site:
                 for number in (1, 2):
                     await here.publish("orders", b"%d" % number)
                     await until(lambda wanted=number: len(self.shipments) == wanted)  # type: ignore[misc]
-        await self.tokyo.terminal.broker.committer.drain()
+        await self.tokyo.terminal.broker.drain()
 
     def bring(self, hop: str, number: int) -> None:
         """A hop hands over the shipment of a message."""
@@ -89,7 +90,7 @@ async def site(monkeypatch: pytest.MonkeyPatch):
     for place, name in (
         (outbound, "AGAIN_AFTER"),
         (outbound, "AGAIN_AFTER_MOST"),
-        (arrivals, "MISSING_AFTER"),
+        (reassembly, "MISSING_AFTER"),
     ):
         monkeypatch.setattr(place, name, 3600.0)
     store = FaultyStore(MemoryStore())
@@ -136,7 +137,7 @@ async def test_of_two_hops_with_an_early_shipment_none_is_told_before_it_is_on_t
     site.store.gate.clear()
     site.bring("one", 2)
     site.bring("other", 2)
-    await until(lambda: not here._held)  # on its way to the shelf: the one before it doesn't come
+    await until(lambda: not here.table._held_bytes)  # on its way to the shelf: the one before it doesn't come
     await site.said()
     assert (site.told, here.totals.shelved) == ([], 0)
     site.store.gate.set()
@@ -152,7 +153,7 @@ async def test_of_two_hops_with_an_early_shipment_none_is_told_before_it_is_on_t
 async def test_a_shipment_on_the_shelf_stays_there_until_its_twin_is_stored(site: Site) -> None:
     here = site.tokyo.network.arrivals
     site.bring("one", 2)
-    await until(lambda: bool(here.waiting))
+    await until(lambda: here.table.on_shelf == 1)
     site.store.gate.clear()
     site.bring("one", 1)
     site.bring("other", 2)  # the next one now, from the hop and from the shelf
@@ -161,7 +162,26 @@ async def test_a_shipment_on_the_shelf_stays_there_until_its_twin_is_stored(site
     site.store.gate.set()
     await until(lambda: site.on_the_way == 0)
     assert site.stored == 3
-    await until(lambda: not here.waiting)
+    await until(lambda: here.table.on_shelf == 0)
+
+
+async def test_a_crash_between_storing_a_shipment_and_clearing_the_shelf_does_no_harm(site: Site) -> None:
+    here, broker = site.tokyo.network.arrivals, site.tokyo.terminal.broker
+    site.bring("one", 2)
+    await until(lambda: here.table.on_shelf == 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here._shelf, "remove", lambda place: None)  # the crash comes before it is written
+        site.bring("one", 1)
+        await until(lambda: site.stored == 3)
+        await until(lambda: site.on_the_way == 0)
+    shelf = Shelf(broker, "$sealed", 1 << 20)
+    again = Arrivals(site.tokyo.network, shelf)
+    await again.open()
+    assert (shelf.count, again.table.on_shelf) == (1, 1)
+    await until(lambda: (shelf.count, again.table.on_shelf) == (0, 0))
+    await broker.drain()
+    assert (site.stored, again.totals.repeated) == (3, 1)
+    await again.close()
 
 
 async def test_of_two_groups_in_a_lane_one_goes_elsewhere_when_nothing_is_confirmed() -> None:
@@ -195,8 +215,8 @@ async def test_of_two_groups_in_a_lane_one_goes_elsewhere_when_nothing_is_confir
             for _, _, decide in lost:
                 decide("declined")  # all of them come again now, rather than in ten seconds
             assert await audit.payloads(3) == [b"1", b"2", b"3"]
-            await until(lambda: not paris.network.held())
-        first = next(iter(paris.network.forwarder.records.values()))
+            await until(lambda: not paris.network.forwarder.held())
+        first = next(iter(paris.network.forwarder.records.shipments.values()))
         assert (first.destination, first.groups) == (tokyo.id, ["audit", "billing"])
         assert paris.network.forwarder.totals.failovers == 1
         # Tokyo has them for the group that stayed, and for it alone.

@@ -9,11 +9,11 @@ import msgspec
 
 from landbridge.core.routing.plan import Plan, PlannedLink
 from landbridge.crossing.measurements import TOPIC, Measurement, Measurements
-from landbridge.testing.fleet import QUICK, Fleet, Member, until
+from landbridge.testing.fleet import QUICK, Fleet, FleetMember, until
 from tests.waiting import LIMIT
 
 
-async def written(fleet: Fleet, member: Member) -> list[Measurement]:
+async def written(fleet: Fleet, member: FleetMember) -> list[Measurement]:
     if TOPIC not in member.terminal.broker.topics:
         return []
     async with fleet.attach(member) as bus:
@@ -39,7 +39,7 @@ async def test_one_terminal_writes_down_what_all_of_them_say() -> None:
             # What the terminal has begun to write by itself may come a little later.
             while len(newest) < 3 or not all(each.links for each in newest.values()):
                 paris.network.measurements.write()
-                await paris.terminal.broker.committer.drain()
+                await paris.terminal.broker.drain()
                 found = await written(fleet, paris)
                 newest = {each.terminal: each for each in found}
         assert {each.terminal for each in found} == set(members)
@@ -77,7 +77,7 @@ async def test_what_can_not_be_written_in_time_is_told(monkeypatch: Any) -> None
         events = [msgspec.json.decode(raw) for raw in paris.terminal.broker.status.drain(1)]
         [event] = [event for event in events if event["event"] == "error"]
         assert (event["cause"], event["messages"]) == ("links_overflow", 2)
-        await paris.terminal.broker.committer.drain()
+        await paris.terminal.broker.drain()
         assert len(await written(fleet, paris)) == 1
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from landbridge.crossing.forwarder import BURST, LATE, SECOND, Pace
+from landbridge.core.time import SECOND
+from landbridge.crossing.lane import BURST, LATE, Pace
 
 RATE = 1_000_000
 SIZE = 100_000

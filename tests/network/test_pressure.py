@@ -8,7 +8,7 @@ import pytest
 
 from landbridge.core.shipping.parcel import Parcel
 from landbridge.crossing import peer
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from landbridge.testing import wan
 from landbridge.testing.fleet import Fleet, until
 from landbridge.testing.wan import Line
@@ -62,7 +62,7 @@ async def test_what_a_slow_line_does_not_take_is_not_piled_up(monkeypatch: pytes
                 ):
                     numbers = [int(found.split()[0]) for found in await reader.payloads(count)]
             assert numbers == list(range(count))
-            await until(lambda: not paris.network.held())
+            await until(lambda: not paris.network.forwarder.held())
     # It was full at times, and never by more than the shipment that filled it.
     assert HIGH_WATER < link.most_unwritten <= HIGH_WATER + link.largest + AROUND
     assert link.largest < len(payload) * count / 10

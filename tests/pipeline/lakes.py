@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow.dataset
 
-from landbridge.pipeline.lake.archive import Batches, Payload
+from landbridge.pipeline.jobs.archive import Batches
 from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake
+from landbridge.pipeline.lake.rows import Payload
 
 
 def committed(lake: Lake) -> list[int]:

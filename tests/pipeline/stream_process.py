@@ -25,10 +25,10 @@ def to_topic(spark: Any, access: dict[str, str], source: str, sink: str, checkpo
 
 def to_lake(spark: Any, access: dict[str, str], source: str, lake: str, checkpoint: str, rows: int) -> None:
     """With a compaction after another beside it."""
-    from landbridge.pipeline.lake.archive import Archive
+    from landbridge.pipeline.jobs.archive import Archive
+    from landbridge.pipeline.jobs.running import Place, Trigger
     from landbridge.pipeline.lake.compact import compact
     from landbridge.pipeline.lake.lake import Lake
-    from landbridge.pipeline.running import Place, Trigger
 
     job = Archive(lake, (source,), rows=rows, payload="json")
     query = job.start(Place(spark, checkpoint, Trigger(once=True), access))

@@ -16,8 +16,8 @@ import pytest
 
 from landbridge.core import latency, status
 from landbridge.errors import BadOption
-from landbridge.pipeline.activity.activity import Activity, transform
-from landbridge.pipeline.activity.minutes import (
+from landbridge.pipeline.jobs.activity.activity import Activity, transform
+from landbridge.pipeline.jobs.activity.minutes import (
     BYTES,
     COUNTS,
     EVENTS,
@@ -27,8 +27,8 @@ from landbridge.pipeline.activity.minutes import (
     figures,
     merged,
 )
-from landbridge.pipeline.activity.table import ActivityTable, Part
-from landbridge.pipeline.running import Place, Trigger, run
+from landbridge.pipeline.jobs.activity.table import ActivityTable, BatchFolder
+from landbridge.pipeline.jobs.running import Place, Trigger, run
 from tests.pipeline.busy import keep_busy
 from tests.pipeline.site import Site
 
@@ -128,7 +128,7 @@ def test_rows_are_those_of_the_oracle_however_the_log_was_cut(spark: Any) -> Non
 def test_a_micro_batch_counts_once_and_folders_stay_few(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landbridge.pipeline.activity.table.SPANS", (2,))
+    monkeypatch.setattr("landbridge.pipeline.jobs.activity.table.SPANS", (2,))
     table = ActivityTable(spark, str(tmp_path / "table"))
     with pytest.raises(BadOption, match="no table of activity"):
         table.read()
@@ -138,10 +138,10 @@ def test_a_micro_batch_counts_once_and_folders_stay_few(
     for number in (0, 1, 1, 2):  # 1 is run again: Spark died before it knew that 1 was written
         table.write(cut[number], "query-1", number)
     assert found(table.read()) == expected(events)
-    assert table.parts()[0] == [Part(0, 1), Part(2, 2)]
+    assert table.parts()[0] == [BatchFolder(0, 1), BatchFolder(2, 2)]
     assert table.parts()[1] == []  # those within others are gone
-    (tmp_path / "table" / Part(2, 2).folder / "_SUCCESS").unlink()  # as if it had died while writing
-    assert table.parts()[0] == [Part(0, 1)]
+    (tmp_path / "table" / BatchFolder(2, 2).folder / "_SUCCESS").unlink()  # as if it had died while writing
+    assert table.parts()[0] == [BatchFolder(0, 1)]
     with pytest.raises(BadOption, match="another query"):
         table.write(cut[0], "query-2", 0)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from landbridge.core.lake import STATE_EVERY, Listing, Record
+from landbridge.core.lake import STATE_EVERY, LakeRecord, Listing
 from landbridge.errors import AlreadyArchived, BadOption, OffsetGone, StoreBusy, UnknownTopic
-from landbridge.pipeline.files import Files, HadoopFiles, LocalFiles
-from landbridge.pipeline.lake.archive import Archive
+from landbridge.pipeline.jobs.archive import Archive
+from landbridge.pipeline.jobs.running import Outcome, Place, Trigger, run
+from landbridge.pipeline.lake.files import Files, HadoopFiles, LocalFiles
 from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake, micros
-from landbridge.pipeline.running import Outcome, Place, Trigger, run
 from tests.pipeline.lakes import Died, Dying, committed, found, messages, stages, take
 from tests.pipeline.site import Site
 
@@ -156,7 +156,7 @@ def test_a_twin_of_the_same_micro_batch_adds_nothing(spark: Any, tmp_path: Path)
     path = str(tmp_path)
 
     class Overtaken(Lake):
-        def commit(self, record: Record) -> Any:
+        def commit(self, record: LakeRecord) -> Any:
             self.disk.delete([f"{STAGING}/{record.attempt}"])  # so that the twin can't give it up
             take(Lake(spark, path), messages(spark, range(5)))
             return super().commit(record)
@@ -182,7 +182,9 @@ def test_writers_take_turns(spark: Any, site: Site) -> None:
     def write(query: str) -> None:
         lake = Lake(spark, lake_of(site))
         for batch in range(each):
-            lake.commit(Record(attempt=f"{query}-{batch}", query=query, batch=batch, ends={query: batch + 1}))
+            lake.commit(
+                LakeRecord(attempt=f"{query}-{batch}", query=query, batch=batch, ends={query: batch + 1})
+            )
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, "abcdefgh"))
@@ -198,7 +200,7 @@ def test_a_writer_that_slept_through_the_commits_of_others_comes_in_behind_them(
     spark: Any, site: Site
 ) -> None:
     def commit(lake: Lake, batch: int, query: str = "busy") -> None:
-        lake.commit(Record(attempt=f"{query}-{batch}", query=query, batch=batch))
+        lake.commit(LakeRecord(attempt=f"{query}-{batch}", query=query, batch=batch))
 
     sleepy, busy = Lake(spark, lake_of(site)), Lake(spark, lake_of(site))
     commit(busy, 0)

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from landbridge.client.fetch import FetchedBatch
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.errors import BadOption
-from landbridge.pipeline import columns
-from landbridge.pipeline.columns import Columns, batches, check_read_schema, check_write_schema, runs
+from landbridge.pipeline.connector import columns
+from landbridge.pipeline.connector.columns import (
+    Columns,
+    batches,
+    check_read_schema,
+    check_write_schema,
+    runs,
+)
 
 ID = bytes(range(16))
 _bytes = st.binary(max_size=12)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.core.lake import Record
+from landbridge.core.lake import LakeRecord
 from landbridge.errors import BadOption, LakeDamaged
 from landbridge.pipeline.lake.compact import compact
 from landbridge.pipeline.lake.lake import STAGING, Lake
@@ -98,7 +98,7 @@ def test_only_what_has_not_changed_for_long_is_taken_for_dead(spark: Any, path: 
 
 def test_of_two_compactions_one_does_it(spark: Any, path: str) -> None:
     class Overtaken(Lake):
-        def commit(self, record: Record) -> Any:
+        def commit(self, record: LakeRecord) -> Any:
             if record.removed:
                 assert len(compact(Lake(spark, path))) == 1
             return super().commit(record)
@@ -109,7 +109,7 @@ def test_of_two_compactions_one_does_it(spark: Any, path: str) -> None:
 
 def test_an_archive_goes_on_beside_a_compaction(spark: Any, path: str) -> None:
     class Meanwhile(Lake):
-        def commit(self, record: Record) -> Any:
+        def commit(self, record: LakeRecord) -> Any:
             if record.removed:
                 take(Lake(spark, path), messages(spark, range(30, 35)), 3)
             return super().commit(record)

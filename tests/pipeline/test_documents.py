@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import landbridge.sync
-from landbridge.pipeline import options
+from landbridge.pipeline.connector import options
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
 
@@ -27,16 +27,6 @@ def test_the_examples_run(spark: Any, bus: landbridge.sync.Bus, tmp_path: Path) 
     assert bus.fetch("copies", 0).end == 100
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *options.ACCESS,
-        *options.READ,
-        *options.READ_BATCH,
-        *options.READ_STREAM,
-        *options.WRITE,
-        *options.WRITE_BATCH,
-    ],
-)
+@pytest.mark.parametrize("name", options.OPTIONS)
 def test_option_is_documented(name: str) -> None:
     assert re.search(rf"^\| [^|]*`{name}`", TEXT, re.M)

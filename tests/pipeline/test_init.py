@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from landbridge.errors import BadRequest
-from landbridge.pipeline import project
+from landbridge.pipeline.jobs import project
 from tests.cli.conftest import Place
 
 TEMPLATES = Path(project.__file__).parent / "templates"

@@ -10,8 +10,8 @@ import pytest
 
 from landbridge.client.context import Context, save
 from landbridge.errors import BadOption
-from landbridge.pipeline.access import Access
-from landbridge.pipeline.options import EARLIEST, LATEST, Bound, read_options, write_options
+from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.connector.options import EARLIEST, LATEST, Bound, read_options, write_options
 
 ORDERS = {"subscribe": "orders"}
 
@@ -138,7 +138,7 @@ def test_a_context_is_looked_up_where_the_query_is_planned(
 ) -> None:
     monkeypatch.setenv("LANDBRIDGE_HOME", str(tmp_path))
     save("office", Context("lb://127.0.0.1:7420", "very-secret"))
-    access = Access.of({"context": "office"})
+    access = TerminalAccess.of({"context": "office"})
     assert access.url == "lb://127.0.0.1:7420"
     monkeypatch.setenv("LANDBRIDGE_HOME", str(tmp_path / "elsewhere"))
     there = pickle.loads(pickle.dumps(access))
@@ -164,5 +164,5 @@ def test_wrong_access(
     for name in ("LANDBRIDGE_URL", "LANDBRIDGE_TOKEN", "LANDBRIDGE_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BadOption, match=said) as caught:
-        Access.of(options)
+        TerminalAccess.of(options)
     assert "very-secret" not in f"{caught.value!r} {caught.value} {caught.value.hint}"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from landbridge.errors import BadName, BadOption, BadStatement
-from landbridge.pipeline.access import Access
-from landbridge.pipeline.replay import Chunk, Extent, Replay, Stage, identity
-from landbridge.pipeline.running import Place
+from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.jobs.replay import Chunk, Extent, Replay, identity, reached_by
+from landbridge.pipeline.jobs.running import Place
 from tests.pipeline.site import Site
 from tests.pipeline.test_views import archive, examples
 
@@ -47,12 +47,12 @@ def test_the_same_arguments_are_the_same_replay() -> None:
 
 
 def test_how_far_a_replay_is_is_known_to_the_terminal(site: Site) -> None:
-    stage = Stage(Access.of(site.access), f"replay-{site.name}")
-    assert stage.reached(3, 1000) == 3
-    site.bus.call("stage.commit", stage=f"replay-{site.name}", number=617, log=None, runs=[])
-    assert stage.reached(3, 1000) == 617
-    assert stage.reached(700, 1000) == 700
-    assert stage.reached(3, 10) == 10
+    access, name = TerminalAccess.of(site.access), f"replay-{site.name}"
+    assert reached_by(access, name, 3, 1000) == 3
+    site.bus.call("stage.commit", stage=name, number=617, log=None, runs=[])
+    assert reached_by(access, name, 3, 1000) == 617
+    assert reached_by(access, name, 700, 1000) == 700
+    assert reached_by(access, name, 3, 10) == 10
     assert site.rows("again") == []
 
 

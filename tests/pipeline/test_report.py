@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from landbridge.core import latency
-from landbridge.pipeline.activity.minutes import COUNTS, HISTOGRAMS
-from landbridge.pipeline.activity.page import page
-from landbridge.pipeline.activity.report import MOST_STEPS, SECOND, Report, step_for, summarise
+from landbridge.core.time import SECOND
+from landbridge.pipeline.jobs.activity.minutes import COUNTS, HISTOGRAMS
+from landbridge.pipeline.jobs.activity.page import page
+from landbridge.pipeline.jobs.activity.report import MOST_STEPS, ActivityReport, step_for, summarise
 from tests.pipeline.busy import keep_busy
 from tests.pipeline.site import Site
 
@@ -59,7 +60,7 @@ def rows(names: list[str], seed: int = 1) -> list[dict[str, Any]]:
     return made
 
 
-def summary(names: list[str], **lags: Any) -> Report:
+def summary(names: list[str], **lags: Any) -> ActivityReport:
     return summarise(rows(names), BEGIN, BEGIN + 9 * MINUTE, 60, **(lags or {"lags": {}}))
 
 

@@ -18,9 +18,9 @@ import uvicorn
 from landbridge.client.registry import RegistryClient
 from landbridge.core.routing.plan import Plan
 from landbridge.errors import BadOption
-from landbridge.pipeline import routes
-from landbridge.pipeline.routes import RegistryAccess, Routes
-from landbridge.pipeline.running import Place, Trigger, run
+from landbridge.pipeline.jobs import routes
+from landbridge.pipeline.jobs.routes import RegistryAccess, RoutesJob
+from landbridge.pipeline.jobs.running import Place, Trigger, run
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
 from landbridge.stores.memory import MemoryStore
@@ -224,12 +224,12 @@ def test_plans_and_paths_of_twenty_customers_of_thirty_terminals(spark: Any) -> 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(BadOption):
-        Routes()
+        RoutesJob()
     with pytest.raises(BadOption):
-        Routes(folder="f", span=30.0)
+        RoutesJob(folder="f", span=30.0)
     with pytest.raises(BadOption):
-        Routes(folder="f", window=60.0, span=3600.0)
-    assert "secret" not in repr(Routes(registry=RegistryAccess("https://r", "secret")))
+        RoutesJob(folder="f", window=60.0, span=3600.0)
+    assert "secret" not in repr(RoutesJob(registry=RegistryAccess("https://r", "secret")))
 
 
 # -- with a registry -----------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_the_plan_goes_to_the_registry_and_the_tables_to_a_folder(
                 out.send(msgspec.json.encode(said(terminal, now - n * MINUTE, links, customer=id)))
 
     def go(**options: Any) -> Any:
-        job = Routes(topic=site.topic("links"), window=3600.0, span=60.0, **options)
+        job = RoutesJob(topic=site.topic("links"), window=3600.0, span=60.0, **options)
         return run(job, Place(spark, site.checkpoint, Trigger(once=True), site.access))
 
     folder = str(site.folder / "plans")

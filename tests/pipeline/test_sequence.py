@@ -15,12 +15,12 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 import landbridge.sync
 from landbridge.errors import BadName, BadOption, SequenceGap
-from landbridge.pipeline.running import Place, Trigger, run
-from landbridge.pipeline.sequence.notifications import Events
-from landbridge.pipeline.sequence.packs import pack, unpack
-from landbridge.pipeline.sequence.policy import Policy
-from landbridge.pipeline.sequence.sequence import Numbering, Sequence, read_lines, stateful, transform
-from landbridge.pipeline.sequence.sequencing import MEANINGLESS, Dispatching, Sequencing
+from landbridge.pipeline.jobs.running import Place, Trigger, run
+from landbridge.pipeline.jobs.sequence.notifications import Events
+from landbridge.pipeline.jobs.sequence.packs import pack, unpack
+from landbridge.pipeline.jobs.sequence.policy import GapPolicy
+from landbridge.pipeline.jobs.sequence.sequence import Numbering, Sequence, read_lines, stateful, transform
+from landbridge.pipeline.jobs.sequence.sequencing import MEANINGLESS, Dispatching, Sequencing
 from tests.events import oracle, random_lines, shuffled
 from tests.pipeline.site import Site
 from tests.pipeline.test_shard import rows, values
@@ -58,7 +58,7 @@ def unpacked(frame: pd.DataFrame) -> pa.Table:
 
 
 def test_processor_takes_the_packs_of_a_micro_batch_together_and_keeps_the_rest() -> None:
-    tester: Any = TwsTester(Sequencing(Policy(), 16))
+    tester: Any = TwsTester(Sequencing(GapPolicy(), 16))
     out = tester.testInPandas(3, packed(rows(("a", 3), ("b", 2)), rows(("a", 1), first=2)))
     assert values(unpacked(out)) == ["a1@2"]
     assert tester.testInPandas(4, packed(rows(("a", 2)))).empty  # of another shard
@@ -67,7 +67,7 @@ def test_processor_takes_the_packs_of_a_micro_batch_together_and_keeps_the_rest(
 
 
 def test_processor_has_one_timer_for_the_oldest_gap() -> None:
-    tester: Any = TwsTester(Sequencing(Policy(gap_within=5.0), 16), timeMode="ProcessingTime")
+    tester: Any = TwsTester(Sequencing(GapPolicy(gap_within=5.0), 16), timeMode="ProcessingTime")
     tester.setProcessingTime(1000)
     assert tester.testInPandas(0, packed(rows(("a", 2)))).empty
     tester.setProcessingTime(3000)
@@ -90,7 +90,7 @@ def lines(*given: bytes) -> pd.DataFrame:
 
 
 def test_events_are_told_in_order_and_what_is_no_event_is_set_aside() -> None:
-    tester: Any = TwsTester(Dispatching(Policy(), (b"9",)))
+    tester: Any = TwsTester(Dispatching(GapPolicy(), (b"9",)))
     out = unpacked(tester.testInPandas(0, lines(b"3|B", b"x|B", b"2|P|1|2"))).to_pylist()
     assert [(row["client"], row["line"], row["reason"]) for row in out] == [
         (None, b"x|B", "not an event: no sequence number")
@@ -126,13 +126,13 @@ def test_numbering_that_can_not_be_read_is_refused(options: dict[str, str]) -> N
 
 def test_jobs_refuse_what_can_not_be() -> None:
     with pytest.raises(BadOption, match="read and written"):
-        Sequence("a,b", "b", BY_HEADER, Policy())
+        Sequence("a,b", "b", BY_HEADER, GapPolicy())
     with pytest.raises(BadName):
-        Events("a", "b c", Policy())
+        Events("a", "b c", GapPolicy())
     with pytest.raises(BadOption, match="late"):
-        Sequence("a", "b", BY_HEADER, Policy(), late="keep")  # type: ignore[arg-type]
+        Sequence("a", "b", BY_HEADER, GapPolicy(), late="keep")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="id of a client"):
-        Events("a", "b", Policy(), users=("a|b",))
+        Events("a", "b", GapPolicy(), users=("a|b",))
 
 
 # -- from topic to topic ------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_each_source_comes_out_in_order_and_once_also_across_a_restart(spark: An
         out.send(b"no number", key="s1", headers={"kept": "yes"})
         out.send(b"no source", headers={"n": 1})
         out.send(b"no digits", key="s1", headers={"n": "-1"})
-    job = Sequence(site.topic(), site.topic("copy"), BY_HEADER, Policy(), at_most=100)
+    job = Sequence(site.topic(), site.topic("copy"), BY_HEADER, GapPolicy(), at_most=100)
     outcome = run(job, place(spark, site))
     assert (outcome.rows, outcome.batches) == (153, 2)
     publish(site, given[150:])
@@ -192,12 +192,12 @@ def test_what_comes_too_late_is_passed_on_and_refusing_stops_with_the_reason(spa
         for number in (2, 4, 6, 8):
             out.send({"from": {"who": "a"}, "n": number})
     numbering = Numbering("json:$.from.who", "json:$.n")
-    strict = Sequence(site.topic(), site.topic("copy"), numbering, Policy(hold=2, on_gap="refuse"))
+    strict = Sequence(site.topic(), site.topic("copy"), numbering, GapPolicy(hold=2, on_gap="refuse"))
     with pytest.raises(SequenceGap, match="source 'a': number 1 is missing") as caught:
         run(strict, place(spark, site))
     assert "on_gap=skip" in caught.value.hint
     # The same checkpoint, with another policy, goes on where it stopped.
-    job = Sequence(site.topic(), site.topic("copy"), numbering, Policy(hold=2), late="pass")
+    job = Sequence(site.topic(), site.topic("copy"), numbering, GapPolicy(hold=2), late="pass")
     run(job, place(spark, site))
     site.bus.publish(site.topic(), {"from": {"who": "a"}, "n": 1})
     run(job, place(spark, site))
@@ -214,7 +214,7 @@ def test_a_micro_batch_that_is_run_again_gives_the_same_rows(spark: Any, site: S
     dice.shuffle(given)
     publish(site, given)
     ordered = transform(
-        site.read_stream(spark, minPartitions=3, includeHeaders="true"), BY_HEADER, Policy(hold=8)
+        site.read_stream(spark, minPartitions=3, includeHeaders="true"), BY_HEADER, GapPolicy(hold=8)
     )
     runs: list[list[Any]] = []
 
@@ -242,7 +242,7 @@ def test_a_micro_batch_that_is_run_again_gives_the_same_rows(spark: Any, site: S
 @pytest.mark.timeout(300)
 def test_gap_is_given_up_by_the_clock(spark: Any, site: Site) -> None:
     publish(site, [("a", 2), ("b", 1)])
-    job = Sequence(site.topic(), site.topic("copy"), BY_HEADER, Policy(gap_within=0.001))
+    job = Sequence(site.topic(), site.topic("copy"), BY_HEADER, GapPolicy(gap_within=0.001))
     run(job, place(spark, site))
     publish(site, [("b", 2)])
     run(job, place(spark, site))
@@ -250,7 +250,7 @@ def test_gap_is_given_up_by_the_clock(spark: Any, site: Site) -> None:
     # As docs/pipeline-sequence.md says.
     publish(site, [("b", 3)])
     with pytest.raises(Exception, match=r"TimeMode|timeMode"):
-        run(Sequence(site.topic(), site.topic("copy"), BY_HEADER, Policy()), place(spark, site))
+        run(Sequence(site.topic(), site.topic("copy"), BY_HEADER, GapPolicy()), place(spark, site))
 
 
 def test_notifications_are_what_the_oracle_says(spark: Any, site: Site) -> None:
@@ -259,7 +259,7 @@ def test_notifications_are_what_the_oracle_says(spark: Any, site: Site) -> None:
     batches = list(shuffled(5, events, 700))
     with site.bus.publisher(site.topic()) as out:
         out.send_many([line for batch in batches[:3] for line in batch])
-    job = Events(site.topic(), site.topic("told"), Policy(), users=tuple(users), at_most=900)
+    job = Events(site.topic(), site.topic("told"), GapPolicy(), users=tuple(users), at_most=900)
     run(job, place(spark, site))
     with site.bus.publisher(site.topic()) as out:
         out.send_many([line for batch in batches[2:] for line in batch] + [b"nonsense"])

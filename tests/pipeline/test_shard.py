@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.events.sequencer import SECOND
+from landbridge.core.time import SECOND
 from landbridge.errors import BadOption, SequenceGap
-from landbridge.pipeline.sequence.audience import Audience
-from landbridge.pipeline.sequence.packs import Packing, Unpacking, pack, packs, unpack
-from landbridge.pipeline.sequence.policy import Policy
-from landbridge.pipeline.sequence.shard import GIVEN_UP, Shard
+from landbridge.pipeline.jobs.sequence.audience import Audience
+from landbridge.pipeline.jobs.sequence.packs import Packing, Unpacking, pack, packs, unpack
+from landbridge.pipeline.jobs.sequence.policy import GapPolicy
+from landbridge.pipeline.jobs.sequence.shard import GIVEN_UP, Shard
 from tests.events import oracle, random_lines, shuffled
 
 SCHEMA = pa.schema(
@@ -45,10 +45,10 @@ def values(table: pa.Table | None, *, late: bool = False) -> list[str]:
     return [row["value"].decode() for row in table.to_pylist() if row["late"] is late]
 
 
-PLAIN = Policy()
+PLAIN = GapPolicy()
 
 
-def again(shard: Shard, policy: Policy = PLAIN) -> Shard:
+def again(shard: Shard, policy: GapPolicy = PLAIN) -> Shard:
     restored = Shard(policy)
     restored.restore(*shard.save())
     return restored
@@ -61,7 +61,7 @@ Batches = st.lists(
 
 @given(Batches, st.randoms(use_true_random=False))
 def test_releases_what_an_oracle_releases_in_whatever_order_rows_come(batches: Any, dice: Any) -> None:
-    shard = Shard(Policy())
+    shard = Shard(GapPolicy())
     expected: dict[str, list[str]] = {}
     got: dict[str, list[str]] = {}
     waiting: dict[str, dict[int, str]] = {"a": {}, "b": {}, "c": {}}
@@ -88,7 +88,7 @@ def test_releases_what_an_oracle_releases_in_whatever_order_rows_come(batches: A
 
 
 def test_a_source_whose_rows_wait_keeps_them_while_others_go_on() -> None:
-    shard = Shard(Policy())
+    shard = Shard(GapPolicy())
     shard.take(0, rows(("a", 3), ("a", 2)))
     shard = again(shard)
     assert values(shard.take(0, rows(("b", 1), first=2))) == ["b1@2"]
@@ -96,14 +96,14 @@ def test_a_source_whose_rows_wait_keeps_them_while_others_go_on() -> None:
 
 
 def test_rows_with_a_reason_pass_and_move_nothing() -> None:
-    shard = Shard(Policy())
+    shard = Shard(GapPolicy())
     refused = rows(("a", 1)).to_pylist()[0] | {"sequence": None, "source": None, "reason": "no number"}
     out = shard.take(0, pa.concat_tables([pa.Table.from_pylist([refused], SCHEMA), rows(("a", 1), first=9)]))
     assert [(r["value"], r["reason"]) for r in out.to_pylist()] == [(b"a1@9", None), (b"a1@0", "no number")]
 
 
 def test_number_that_was_given_up_is_late_once_and_a_repetition_is_dropped() -> None:
-    policy = Policy(hold=8)
+    policy = GapPolicy(hold=8)
     shard = Shard(policy)
     numbers = [2, 3, 5, 6, 7, 8, 9, 10, 12]
     assert values(shard.take(0, rows(*(("a", n) for n in numbers)))) == ["a2@0", "a3@1"]
@@ -118,7 +118,7 @@ def test_number_that_was_given_up_is_late_once_and_a_repetition_is_dropped() -> 
 
 @given(st.permutations(range(1, 80)), st.integers(1, 12), st.integers(1, 6))
 def test_with_few_that_may_wait_each_row_still_comes_out_once(numbers: Any, size: int, hold: int) -> None:
-    policy = Policy(hold=hold)
+    policy = GapPolicy(hold=hold)
     shard, out, late = Shard(policy), [], []
     for at in range(0, len(numbers), size):
         table = shard.take(0, rows(*(("a", n) for n in numbers[at : at + size]), first=at))
@@ -133,7 +133,7 @@ def test_with_few_that_may_wait_each_row_still_comes_out_once(numbers: Any, size
 
 
 def test_memory_of_given_up_numbers_is_bounded() -> None:
-    shard = Shard(Policy(hold=1))
+    shard = Shard(GapPolicy(hold=1))
     shard.take(0, rows(*(("a", n) for n in range(2, 4 * GIVEN_UP, 2))))
     positions, _ = shard.save()
     assert len(positions) < 10 * GIVEN_UP
@@ -141,14 +141,14 @@ def test_memory_of_given_up_numbers_is_bounded() -> None:
 
 
 def test_refusing_names_the_source_and_what_to_do() -> None:
-    shard = Shard(Policy(hold=1, on_gap="refuse"))
+    shard = Shard(GapPolicy(hold=1, on_gap="refuse"))
     with pytest.raises(SequenceGap, match="source 'b': number 1 is missing") as caught:
         shard.take(0, rows(("a", 1), ("b", 2), ("b", 3)))
     assert caught.value.__notes__ == [f"hint: {caught.value.hint}"]
 
 
 def test_gap_is_given_up_after_its_time() -> None:
-    policy = Policy(gap_within=5.0)
+    policy = GapPolicy(gap_within=5.0)
     shard = Shard(policy)
     shard.take(0, rows(("a", 2)))
     shard.take(3 * SECOND, rows(("b", 2)))
@@ -164,19 +164,19 @@ def test_gap_is_given_up_after_its_time() -> None:
 
 
 def test_another_number_of_shards_or_other_columns_are_refused() -> None:
-    shard = Shard(Policy(), 4)
+    shard = Shard(GapPolicy(), 4)
     shard.take(0, rows(("a", 2)))
     with pytest.raises(BadOption, match="shards=4, not 1"):
-        Shard(Policy()).restore(*shard.save())
+        Shard(GapPolicy()).restore(*shard.save())
     with pytest.raises(BadOption, match="1 rows wait that have other columns"):
         shard.take(0, rows(("a", 1)).drop_columns(["offset"]))
 
 
 @pytest.mark.parametrize(
     "policy",
-    [Policy(hold=0), Policy(first=-1), Policy(on_gap="wait"), Policy(gap_within=0.0)],  # type: ignore[arg-type]
+    [GapPolicy(hold=0), GapPolicy(first=-1), GapPolicy(on_gap="wait"), GapPolicy(gap_within=0.0)],  # type: ignore[arg-type]
 )
-def test_policy_that_can_not_be_is_refused(policy: Policy) -> None:
+def test_policy_that_can_not_be_is_refused(policy: GapPolicy) -> None:
     with pytest.raises(BadOption):
         policy.check()
 
@@ -263,7 +263,7 @@ def test_line_that_means_nothing_names_nobody_and_is_told_to_nobody() -> None:
 def test_everything_of_a_shuffled_source_reaches_the_audience() -> None:
     lines = random_lines(3, 3000, 30)
     users = [b"%d" % n for n in range(1, 31)]
-    shard, audience = Shard(Policy()), Audience(users)
+    shard, audience = Shard(GapPolicy()), Audience(users)
     got: dict[bytes, list[bytes]] = {user: [] for user in users}
     for batch in shuffled(4, lines, 500):
         table = [{"source": b"", "sequence": int(line.split(b"|")[0]), "value": line} for line in batch]

@@ -11,9 +11,15 @@ from pyspark.sql import functions as f
 
 from landbridge.broker.server import Terminal
 from landbridge.broker.stages import PREFIX
-from landbridge.pipeline.access import Access
-from landbridge.pipeline.options import write_options
-from landbridge.pipeline.sink import BatchWriter, Staged, StreamWriter, commit_staged, stage_rows
+from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.connector.options import write_options
+from landbridge.pipeline.connector.sink import (
+    BatchWriter,
+    StagedRows,
+    StreamWriter,
+    commit_staged,
+    stage_rows,
+)
 from tests.pipeline.site import Site
 
 pytestmark = pytest.mark.timeout(300)
@@ -34,11 +40,11 @@ def stages(terminal: Terminal) -> list[str]:
 
 def writer(site: Site, **options: str) -> BatchWriter:
     given = {"topic": site.topic(), **options}
-    return BatchWriter(Access.of(site.access), write_options(given, stream=False))
+    return BatchWriter(TerminalAccess.of(site.access), write_options(given, stream=False))
 
 
-def staged(site: Site, stage: str, *values: bytes) -> Staged:
-    return stage_rows(table(*values), stage, Access.of(site.access), site.topic())
+def staged(site: Site, stage: str, *values: bytes) -> StagedRows:
+    return stage_rows(table(*values), stage, TerminalAccess.of(site.access), site.topic())
 
 
 def test_rows_of_all_tasks_are_published_in_their_order(site: Site) -> None:
@@ -77,7 +83,7 @@ def test_an_abort_instead_of_the_commit_leaves_nothing(site: Site, terminal: Ter
 def test_a_batch_is_once_whatever_its_rerun_looks_like(site: Site) -> None:
     """The commit reached the terminal and its answer got lost; Spark aborts, and runs the batch again with
     other tasks, other rows in each, and another order."""
-    access, stage = Access.of(site.access), f"query-{site.name}"
+    access, stage = TerminalAccess.of(site.access), f"query-{site.name}"
     commit_staged(access, [staged(site, stage, b"a", b"b"), staged(site, stage, b"c")], 5)
     StreamWriter(access, write_options({}, stream=True)).abort([], 5)
     commit_staged(

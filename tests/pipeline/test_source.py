@@ -14,9 +14,9 @@ from landbridge.broker.server import Terminal
 from landbridge.core.log.store import Trim
 from landbridge.errors import BadOption, OffsetGone, UnknownTopic
 from landbridge.pipeline import lag
-from landbridge.pipeline.access import Access
-from landbridge.pipeline.options import read_options
-from landbridge.pipeline.source import BatchReader, StreamReader, Task
+from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.connector.options import read_options
+from landbridge.pipeline.connector.source import BatchReader, StreamReader, Task
 from tests.pipeline.site import Site
 
 
@@ -28,12 +28,12 @@ def value_schema() -> Any:
 
 def batch_reader(site: Site, **options: Any) -> BatchReader:
     given = {"subscribe": site.topic(), **site.access, **options}
-    return BatchReader(value_schema(), Access.of(given), read_options(given, stream=False))
+    return BatchReader(value_schema(), TerminalAccess.of(given), read_options(given, stream=False))
 
 
 def stream_reader(site: Site, **options: Any) -> StreamReader:
     given = {"subscribe": site.topic(), "startingOffsets": "earliest", **site.access, **options}
-    return StreamReader(value_schema(), Access.of(given), read_options(given, stream=True))
+    return StreamReader(value_schema(), TerminalAccess.of(given), read_options(given, stream=True))
 
 
 def values(reader: Any, tasks: Any) -> list[bytes]:
@@ -49,8 +49,12 @@ def trim(terminal: Terminal, topic: str, before: int) -> None:
     import asyncio
 
     found = terminal.broker.topic(topic)
-    done = terminal.broker.write([Trim(found.log.number, before)], lambda: found.log.trim(before, 1))
-    asyncio.run_coroutine_threadsafe(done, terminal.broker.committer._loop).result(30)
+
+    async def work() -> None:
+        await terminal.broker.write([Trim(found.log.number, before)], unit=found.writer.unit)
+        found.log.trim(before, 1)
+
+    asyncio.run_coroutine_threadsafe(work(), found.writer._loop).result(30)
 
 
 # -- readers, called directly -------------------------------------------------------------------------
@@ -92,7 +96,7 @@ def test_a_pattern_reads_every_topic_that_it_covers(site: Site) -> None:
     site.publish(3, "orders.us")
     site.publish(5, "bills")
     options = {**site.access, "subscribePattern": f"{site.name}.orders.*"}
-    reader = BatchReader(value_schema(), Access.of(options), read_options(options, stream=False))
+    reader = BatchReader(value_schema(), TerminalAccess.of(options), read_options(options, stream=False))
     assert len(values(reader, reader.partitions())) == 5
 
 
@@ -176,7 +180,7 @@ def test_too_few_are_held_back_until_the_delay_is_over(site: Site) -> None:
 def test_a_topic_that_appears_joins_a_pattern(site: Site) -> None:
     site.publish(2, "orders.eu")
     options = {**site.access, "subscribePattern": f"{site.name}.#", "startingOffsets": "latest"}
-    reader = StreamReader(value_schema(), Access.of(options), read_options(options, stream=True))
+    reader = StreamReader(value_schema(), TerminalAccess.of(options), read_options(options, stream=True))
     start = reader.initialOffset()
     site.publish(3, "orders.us")
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -198,7 +202,7 @@ def test_a_query_is_a_group(site: Site) -> None:
 def test_offsets_for_topics_that_a_pattern_does_not_cover(site: Site) -> None:
     site.publish(1)
     options = {**site.access, "subscribePattern": f"{site.name}.#", "startingOffsets": '{"other": 0}'}
-    reader = BatchReader(value_schema(), Access.of(options), read_options(options, stream=False))
+    reader = BatchReader(value_schema(), TerminalAccess.of(options), read_options(options, stream=False))
     with pytest.raises(BadOption, match=r"offsets for other, and the pattern .* covers"):
         reader.partitions()
 

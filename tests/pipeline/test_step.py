@@ -14,7 +14,7 @@ import landbridge.pipeline
 from landbridge.broker.server import Terminal
 from landbridge.errors import BadOption, JobFailed, OffsetGone, Unauthenticated, UnknownTopic
 from landbridge.pipeline import Place, Trigger
-from landbridge.pipeline.failure import meaning
+from landbridge.pipeline.connector.failure import meaning
 from tests.pipeline.site import Site
 from tests.waiting import LIMIT
 

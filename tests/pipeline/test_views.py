@@ -10,8 +10,8 @@ import pytest
 
 from landbridge.broker.server import Terminal
 from landbridge.errors import BadOption, BadStatement, BusError, OffsetGone, UnknownTopic
-from landbridge.pipeline.lake.archive import Archive
-from landbridge.pipeline.running import Place, Trigger, run
+from landbridge.pipeline.jobs.archive import Archive
+from landbridge.pipeline.jobs.running import Place, Trigger, run
 from landbridge.pipeline.sql.need import ALL, Need
 from landbridge.pipeline.sql.statement import Relation, Rewritten, Statement, View
 from landbridge.pipeline.sql.views import CLOCKS_APART, Views

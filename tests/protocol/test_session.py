@@ -86,7 +86,7 @@ LINKED: list[tuple[Frame, bytes]] = [
     (frames.States([(b"body", b"signature")]), b""),
     (frames.Probe(4), b""),
     (frames.Echo(4), b""),
-    (frames.Directory(b"body", b"signature"), b""),
+    (frames.DirectoryCopy(b"body", b"signature"), b""),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]
 
@@ -536,13 +536,13 @@ def test_every_truncation_is_silent_and_gives_a_prefix(
 
 
 @given(st.sampled_from(Role), st.booleans(), st.binary(max_size=400), st.integers(0, 1 << 30))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_random_bytes_end_in_a_coded_error(role: Role, open: bool, data: bytes, seed: int) -> None:
     outcome(opened(role) if open else Session(role), chunked(data, seed))
 
 
 @given(st.sampled_from(Role), st.binary(min_size=1, max_size=200), st.binary(max_size=50))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_random_heads_end_in_a_coded_error(role: Role, head: bytes, tail: bytes) -> None:
     outcome(opened(role), [raw(head, tail)])
 
@@ -552,7 +552,7 @@ def test_random_heads_end_in_a_coded_error(role: Role, head: bytes, tail: bytes)
     st.integers(0, 50),
     st.lists(st.binary(max_size=9) | _json.map(msgspec.msgpack.encode), max_size=9),
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1x", b"\x81\xa1a\x81\x80\x01"])  # a map as a key
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1x", b"\x81\xa1a\xd7\xff" + b"\xff" * 8])  # a wild timestamp
 @example(Role.TERMINAL, 8, [b"\x01", b"\xa1\xff", b"\x80"])  # text that isn't UTF-8
@@ -586,7 +586,7 @@ def mutated(draw: st.DrawFn, transcript: list[tuple[Frame, bytes]]) -> bytes:
 
 
 @given(mutated(ASKED), st.integers(0, 1 << 30))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_mutated_requests_end_in_a_coded_error(data: bytes, seed: int) -> None:
     whole, code = outcome(Session(Role.TERMINAL), bytewise(data))
     chunks, chunks_code = outcome(Session(Role.TERMINAL), chunked(data, seed))
@@ -596,7 +596,7 @@ def test_mutated_requests_end_in_a_coded_error(data: bytes, seed: int) -> None:
 
 
 @given(mutated(ANSWERED), st.integers(0, 1 << 30))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_mutated_answers_end_in_a_coded_error(data: bytes, seed: int) -> None:
     whole, code = outcome(Session(Role.CLIENT), bytewise(data))
     chunks, chunks_code = outcome(Session(Role.CLIENT), chunked(data, seed))

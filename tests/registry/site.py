@@ -14,11 +14,13 @@ from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.core.trust.seal import Opener, Sealer, look
 from landbridge.core.trust.tickets import Issue
 from landbridge.registry.http import app
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.registry import Registry
 from landbridge.testing import FakeClock
 
 MASTER = bytes(range(32))
+#: Applications of registries that are closed, by the most bytes of a body.
+_spare: dict[int, list[Any]] = {}
 
 
 class Member:
@@ -71,7 +73,11 @@ class Site:
         self.registry = registry
         self.clock = clock
         self.operator_token = operator_token
-        self.app: Any = app(registry)
+        # Making an application takes longer than most tests: it knows its registry by its state alone.
+        spare = _spare.setdefault(registry.limits.max_body, [])
+        self.app: Any = spare.pop() if spare else app(registry)
+        self.app.state.registry = registry
+        closing.callback(spare.append, self.app)
         self._closing = closing
         self.http = self._later(httpx.AsyncClient(transport=self._transport(), base_url="http://registry"))
         self.operator = self.client(token=operator_token)
@@ -85,7 +91,7 @@ class Site:
         clock: FakeClock | None = None,
         operator_token: str = "",
         master: bytes = MASTER,
-        limits: Limits | None = None,
+        limits: RegistryLimits | None = None,
     ) -> AsyncIterator[Site]:
         clock = clock or FakeClock()
         registry = Registry(store, master, clock, limits=limits)

@@ -86,7 +86,7 @@ async def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
         account = registry.index.accounts[acme.id]
         topic = account.topics["orders"]
         customer = account.customer
-        vault = registry.keyring.vault
+        vault = registry.state.keyring.vault
         lima = await acme.admin.create_terminal("lima", make_key=False)
         enrolment = await acme.admin.create_terminal_enrolment(lima.terminal_id)
         issue = await acme.paris.registry.issue("orders")
@@ -96,11 +96,11 @@ async def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
         renewal = await acme.paris.registry.renew(issue.ticket)
         secrets = {
             "master key": MASTER,
-            "signing key": registry.keyring.signing_key.private_bytes_raw(),
+            "signing key": registry.state.keyring.signing_key.private_bytes_raw(),
             "topic key": vault.topic_private(
                 customer.id, customer.sealing_key, "orders", topic.keys[0]
             ).private_bytes_raw(),
-            "authority's key": registry.authority_key(customer)[-60:],
+            "authority's key": registry.state.keyring.authority_key(customer)[-60:],
             "operator's token": site.operator_token.encode(),
             "customer's token": acme.token.encode(),
             "enrolment token": enrolment.token.encode(),
@@ -181,11 +181,11 @@ async def test_who_goes_away_leaves_nothing_half_done() -> None:
         faulty.gate.clear()
         revoking = asyncio.create_task(acme.admin.revoke_terminal(acme.oslo.id))
         creating = asyncio.create_task(acme.admin.create_terminal("lima"))
-        await eventually(lambda: len(site.registry._running) == 2)
+        await eventually(lambda: len(site.registry.state.running) == 2)
         revoking.cancel()
         creating.cancel()
         faulty.gate.set()
-        await eventually(lambda: not site.registry._running)
+        await eventually(lambda: not site.registry.state.running)
         names = {terminal.name for terminal in (await acme.admin.list_terminals()).items}
         assert names == {"paris", "rome", "oslo", "lima"}
         with pytest.raises(Unauthenticated):
@@ -203,7 +203,7 @@ async def test_many_tickets_share_commits() -> None:
         before = faulty.commits
         faulty.gate.clear()
         asking = [asyncio.create_task(acme.paris.registry.issue("orders")) for _ in range(50)]
-        await eventually(lambda: len(site.registry._running) == 50)
+        await eventually(lambda: len(site.registry.state.running) == 50)
         faulty.gate.set()
         issued = await asyncio.gather(*asking)
         assert len({issue.seal_id for issue in issued}) == 50

@@ -7,7 +7,7 @@ from landbridge.core.routing.plan import Plan
 from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import BusError
 from landbridge.registry import routes
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.stores.memory import MemoryStore
 from tests.registry.site import Site, Tenant
 from tests.registry.test_entities import state
@@ -118,7 +118,7 @@ async def test_pages(quick: Site, acme: Tenant) -> None:
 
 async def test_is_bounded_for_each_customer() -> None:
     store = MemoryStore()
-    async with Site.running(store, limits=Limits(audit_events=20)) as site:
+    async with Site.running(store, limits=RegistryLimits(audit_events=20)) as site:
         busy, calm = await site.tenant("busy"), await site.tenant("calm")
         before = await events(calm)
         for _ in range(100):

@@ -6,7 +6,7 @@ import pytest
 
 from landbridge.core.trust import directory
 from landbridge.errors import BadRequest, LimitReached, ShuttingDown, Unauthenticated
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.stores.memory import MemoryStore
 from tests.registry.site import Member, Site, Tenant
 from tests.waiting import eventually
@@ -68,7 +68,7 @@ async def test_who_is_cut_off_while_it_waits_learns_nothing(quick: Site, acme: T
 
 
 async def test_waiting_is_bounded() -> None:
-    async with Site.running(MemoryStore(), limits=Limits(max_waiting_each=1, max_wait=5.0)) as site:
+    async with Site.running(MemoryStore(), limits=RegistryLimits(max_waiting_each=1, max_wait=5.0)) as site:
         acme = await site.tenant("acme")
         at = await version(site, acme)
         first = asyncio.create_task(acme.rome.registry.directory(at, wait=5.0))
@@ -84,7 +84,7 @@ async def test_waiting_is_bounded() -> None:
 
 
 async def test_waiting_is_bounded_for_all_together() -> None:
-    async with Site.running(MemoryStore(), limits=Limits(max_waiting=1, max_wait=5.0)) as site:
+    async with Site.running(MemoryStore(), limits=RegistryLimits(max_waiting=1, max_wait=5.0)) as site:
         acme = await site.tenant("acme")
         at = await version(site, acme)
         first = asyncio.create_task(acme.rome.registry.directory(at, wait=5.0))

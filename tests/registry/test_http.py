@@ -12,7 +12,7 @@ import pytest
 from landbridge.client.registry import RegistryClient
 from landbridge.errors import BadContext, RegistryUnreachable
 from landbridge.registry import routes
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from tests.registry.site import Site, Tenant
 
 SEED = {
@@ -76,21 +76,22 @@ async def test_every_operation_is_a_method_of_the_client(quick: Site) -> None:
     }
     for name in await operations(quick):
         snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-        assert callable(getattr(RegistryClient, short.get(snake, snake), None)), name
+        method = getattr(RegistryClient, short.get(snake, snake), None)
+        assert callable(method), name
+        assert method.__doc__, name
 
 
 async def test_every_operation_is_documented(quick: Site) -> None:
     text = (Path(__file__).parents[2] / "docs" / "registry.md").read_text()
     for name, operation in (await operations(quick)).items():
-        assert (
-            f"| `{operation['method'].upper()} {operation['path'].replace(':str', '')}` | `{name}` |" in text
-        )
+        assert f"| `{operation['method'].upper()} {operation['path']}` | `{name}` |" in text
+        assert f"| {operation['summary']} |" in text
 
 
-@pytest.mark.parametrize("limit", Limits.__struct_fields__)
+@pytest.mark.parametrize("limit", RegistryLimits.__struct_fields__)
 def test_every_limit_is_documented(limit: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "registry.md").read_text()
-    assert f"| `{limit}` | {getattr(Limits(), limit):g} |" in text
+    assert f"| `{limit}` | {getattr(RegistryLimits(), limit):g} |" in text
 
 
 BAD_BODIES = [

@@ -162,4 +162,4 @@ async def test_a_customer_that_is_removed_takes_its_plan_along(store: Store) -> 
         acme = await site.tenant("acme")
         await acme.admin.put_plan(plan_of(acme))
         await site.operator.remove_message_bus_customer(acme.id)
-        assert dict(store.documents("registry/plan")) == {}
+        assert dict(await store.documents(0, "registry/plan")) == {}

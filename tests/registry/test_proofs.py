@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
 from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import Misuse, Unauthenticated
 from tests.registry.site import Member, Site, Tenant
@@ -100,13 +101,12 @@ async def test_revoked_between_its_proof_and_its_request(quick: Site, acme: Tena
     proof = identity.proof("op", b"", quick.clock())
     caller = registry.callers.by_proof(quick.clock(), acme.rome.id, "op", b"", proof)
     await acme.admin.revoke_terminal(acme.rome.id)
-    tickets = registry.tickets
     for call in (
-        tickets.issue(caller, api.IssueTicket(topic="orders")),
-        tickets.redeem(caller, api.RedeemTicket(topic="orders", ticket=issue.ticket, box=b"")),
-        tickets.renew(caller, api.RenewTicket(ticket=issue.ticket)),
-        registry.terminals.certificate(caller, api.CertificateRequest(csr="")),
-        registry.terminals.rotate_own_key(caller, api.RotateOwnKey(keys=identity.public)),
+        registry.perform(caller, op.ISSUE_TICKET, api.IssueTicket("orders")),
+        registry.perform(caller, op.REDEEM_TICKET, api.RedeemTicket("orders", issue.ticket, b"")),
+        registry.perform(caller, op.RENEW_TICKET, api.RenewTicket(issue.ticket)),
+        registry.perform(caller, op.REQUEST_CERTIFICATE, api.CertificateRequest("")),
+        registry.perform(caller, op.ROTATE_OWN_KEY, api.RotateOwnKey(identity.public)),
     ):
         with pytest.raises(Misuse, match="has been revoked"):
             await call

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from litestar.handlers import HTTPRouteHandler
 
 from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
 from landbridge.core.trust.identity import SecureKey
 from landbridge.registry import credential, routes
-from landbridge.registry.call import for_admin, for_both, for_operator, for_terminal
+from landbridge.registry.call import let_in
 from tests.registry.site import Site, Tenant
 
+PLAN = {"since": 1, "until": 2, "terminals": {}, "links": [], "single_points": []}
 #: What a request for an operation may say, beside the ids in its path. ``{x}`` is filled in by the test.
 BODIES: dict[type, dict[str, Any]] = {
     api.CreateCustomer: {"name": "new"},
@@ -34,7 +36,8 @@ BODIES: dict[type, dict[str, Any]] = {
     api.RenewTicket: {"ticket": ""},
     api.PostLinkState: {"body": "", "signature": ""},
     api.CertificateRequest: {"csr": ""},
-    api.PutPlan: {"plan": {"since": 1, "until": 2, "terminals": {}, "links": [], "single_points": []}},
+    api.PutPlan: {"plan": PLAN},
+    api.PutCustomerPlan: {"plan": PLAN},
     api.Enrol: {"token": "lbet1_x", "keys": {"sign": "", "wrap": ""}},
 }
 
@@ -43,8 +46,8 @@ def operation(handler: HTTPRouteHandler) -> str:
     return str(handler.operation_id)
 
 
-def guards(handler: HTTPRouteHandler) -> list[Any]:
-    return list(handler.guards or ())
+def who(handler: HTTPRouteHandler) -> str:
+    return str(handler.opt["who"])
 
 
 def places(handler: HTTPRouteHandler) -> set[str]:
@@ -59,8 +62,8 @@ def path(handler: HTTPRouteHandler) -> str:
 
 
 def body(handler: HTTPRouteHandler) -> Any:
-    field = handler.parsed_fn_signature.parameters.get("data")
-    return None if field is None else BODIES[field.annotation]
+    (asked,) = (each for each in op.ALL if each.name == operation(handler))
+    return BODIES[cast(type, asked.request)] if asked.in_body else None
 
 
 def filled(value: Any, ids: dict[str, str]) -> Any:
@@ -116,14 +119,14 @@ def without_ids(text: str, ids: dict[str, str]) -> str:
     return text
 
 
-ADMIN_ROUTES = [h for h in routes.ALL if for_admin in guards(h)]
+ADMIN_ROUTES = [h for h in routes.ALL if who(h) == "admin"]
 
 
 def test_every_route_has_exactly_one_guard_or_is_known_to_be_public() -> None:
-    public = {operation(h) for h in routes.ALL if not guards(h)}
+    public = {operation(h) for h in routes.ALL if not h.guards}
     assert public == {"showRegistry", "enrolTerminal"}
-    known = {for_admin, for_both, for_operator, for_terminal}
-    assert all(len(guards(h)) == 1 and guards(h)[0] in known for h in routes.ALL if guards(h))
+    assert all(list(h.guards or ()) == [let_in] for h in routes.ALL if h.guards)
+    assert {who(h) for h in routes.ALL if h.guards} == {"operator", "admin", "both", "terminal"}
 
 
 @pytest.mark.parametrize("handler", [h for h in ADMIN_ROUTES if places(h)], ids=operation)
@@ -154,18 +157,18 @@ async def test_one_id_of_another_customer_among_own_ones_is_unknown(
     assert (await ask(quick, handler, mine.token, mixed)).status_code == 404
 
 
-@pytest.mark.parametrize("handler", [h for h in routes.ALL if guards(h)], ids=operation)
+@pytest.mark.parametrize("handler", [h for h in routes.ALL if h.guards], ids=operation)
 async def test_nobody_is_let_in_without_a_credential(quick: Site, handler: HTTPRouteHandler) -> None:
     tenant = await furnished(quick, "mine")
     answers = [
         await ask(quick, handler, token, ids_of(tenant))
-        for token in ("", "lbac1_", "lbac1_" + "a" * 58, "garbage", credential.new(credential.ADMIN))
+        for token in ("", "lbac1_", "lbac1_" + "a" * 58, "garbage", credential.new(credential.ADMIN)[0])
     ]
     assert {(answer.status_code, answer.json()["code"]) for answer in answers} == {(401, "unauthenticated")}
     assert len({answer.text for answer in answers}) == 1
 
 
-@pytest.mark.parametrize("handler", [h for h in routes.ALL if for_operator in guards(h)], ids=operation)
+@pytest.mark.parametrize("handler", [h for h in routes.ALL if who(h) == "operator"], ids=operation)
 async def test_an_admin_is_not_the_operator(quick: Site, handler: HTTPRouteHandler) -> None:
     tenant = await furnished(quick, "mine")
     assert (await ask(quick, handler, tenant.token, ids_of(tenant))).status_code == 403
@@ -177,7 +180,7 @@ async def test_the_operator_has_no_customer(quick: Site, handler: HTTPRouteHandl
     assert (await ask(quick, handler, quick.operator_token, ids_of(tenant))).status_code == 403
 
 
-@pytest.mark.parametrize("handler", [h for h in routes.ALL if for_terminal in guards(h)], ids=operation)
+@pytest.mark.parametrize("handler", [h for h in routes.ALL if who(h) == "terminal"], ids=operation)
 async def test_a_terminal_is_no_admin_and_an_admin_no_terminal(
     quick: Site, handler: HTTPRouteHandler
 ) -> None:
@@ -186,7 +189,7 @@ async def test_a_terminal_is_no_admin_and_an_admin_no_terminal(
 
 
 @pytest.mark.parametrize(
-    "handler", [h for h in routes.ALL if for_operator in guards(h) and places(h)], ids=operation
+    "handler", [h for h in routes.ALL if who(h) == "operator" and places(h)], ids=operation
 )
 async def test_unknown_customer(quick: Site, handler: HTTPRouteHandler) -> None:
     answer = await ask(quick, handler, quick.operator_token, NOBODY)

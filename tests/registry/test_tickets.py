@@ -6,7 +6,7 @@ import pytest
 
 from landbridge.core.trust.seal import look
 from landbridge.errors import TicketExpired, TicketRefused, Unauthenticated, UnknownTopic
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.stores.memory import MemoryStore
 from tests.registry.site import Site, Tenant
 
@@ -68,7 +68,7 @@ async def test_dies_after_five_minutes_and_is_renewed(quick: Site, acme: Tenant)
 
 
 async def test_ticket_life_is_a_setting() -> None:
-    async with Site.running(MemoryStore(), limits=Limits(ticket_life=2.0)) as site:
+    async with Site.running(MemoryStore(), limits=RegistryLimits(ticket_life=2.0)) as site:
         acme = await site.tenant("acme")
         _, ticket, box = await sealed(site, acme)
         site.clock.advance(2)
@@ -182,15 +182,15 @@ async def test_tickets_outlive_the_daily_rotation_of_what_seals_them(quick: Site
         await acme.paris.registry.issue("orders")
     renewed = await acme.rome.registry.renew(ticket)
     await acme.rome.registry.redeem("orders", renewed.ticket, box)
-    assert len(quick.registry.keyring.kept.ticket_keys) == 6
+    assert len(quick.registry.state.keyring.kept.ticket_keys) == 6
     for _ in range(40):
         quick.clock.advance(DAY)
         await acme.paris.registry.issue("orders")
-    assert len(quick.registry.keyring.kept.ticket_keys) <= 34
+    assert len(quick.registry.state.keyring.kept.ticket_keys) <= 34
 
 
 async def test_rotations_on_demand_are_bounded() -> None:
-    async with Site.running(MemoryStore(), limits=Limits(max_key_versions=3)) as site:
+    async with Site.running(MemoryStore(), limits=RegistryLimits(max_key_versions=3)) as site:
         acme = await site.tenant("acme")
         await acme.admin.rotate_message_bus_topic_key("orders")
         await acme.admin.rotate_message_bus_topic_key("orders")

@@ -11,6 +11,7 @@ from landbridge.broker import topic as topics
 from landbridge.core.log import record
 from landbridge.core.log.cursor import Cursor
 from landbridge.stores.memory import MemoryStore
+from tests.plain_store import at_once
 
 _ALL = 1 << 60
 
@@ -34,14 +35,14 @@ class Disk:
         self.groups: dict[str, set[str]] = {}
         with reading(store):
             cursors: dict[str, list[tuple[int, bytes]]] = {}
-            for key, value in store.documents(groups.CURSOR):
+            for key, value in at_once(store.documents(0, groups.CURSOR)):
                 owner, _, slot = key.rpartition("/")
                 cursors.setdefault(owner, []).append((int(slot), value))
             specs = [
                 (key, groups.decode(raw).name, int(key.partition("/")[0]))
-                for key, raw in store.documents(groups.KIND)
+                for key, raw in at_once(store.documents(0, groups.KIND))
             ]
-            for name, raw in store.documents(topics.KIND):
+            for name, raw in at_once(store.documents(0, topics.KIND)):
                 log = topics.decode(raw).log
                 unsettled: dict[str, Cursor | None] = {
                     group: Cursor.restore(cursors[key]) if key in cursors else None
@@ -54,7 +55,7 @@ class Disk:
     def _unsettled(
         self, store: MemoryStore, log: int, cursors: dict[str, Cursor | None]
     ) -> Iterator[tuple[bytes, frozenset[str] | None, set[str]]]:
-        for stored in store.read(log, 0, _ALL):
+        for stored in at_once(store.read(log, 0, _ALL)):
             batch = record.unwrap(stored.data)
             for index in range(len(batch)):
                 offset = stored.first + index

@@ -6,16 +6,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from landbridge.broker.clock import Clock
+from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.trust import directory as directories
 from landbridge.core.trust import tickets
-from landbridge.core.trust.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
+from landbridge.core.trust.directory import (
+    Directory,
+    GroupEntry,
+    PublicKeys,
+    SignedDirectory,
+    TerminalEntry,
+    TopicEntry,
+)
 from landbridge.core.trust.identity import Identity
 from landbridge.core.trust.tickets import (
     Issue,
@@ -23,7 +30,6 @@ from landbridge.core.trust.tickets import (
     Release,
     Renewal,
     Requester,
-    Sender,
     Ticket,
     TopicKey,
     Vault,
@@ -31,11 +37,6 @@ from landbridge.core.trust.tickets import (
 from landbridge.errors import RegistryUnreachable, Unauthenticated
 
 CUSTOMER = "cus_simulated"
-
-
-class Update(NamedTuple):
-    directory: SignedDirectory
-    topics: SignedDirectory
 
 
 class Office:
@@ -107,9 +108,9 @@ class Office:
     def receives(self, terminal: str, topic: str) -> bool:
         return any(terminal in self.groups.get(group, ()) for group in self.topics[topic].groups)
 
-    def sender(self, ticket: Ticket) -> Sender | None:
+    def sender_keys(self, ticket: Ticket) -> list[PublicKeys]:
         entry = self.terminals.get(ticket.sender)
-        return Sender(keys=entry.keys, revoked=entry.id in self.revoked) if entry is not None else None
+        return entry.keys if entry is not None and entry.id not in self.revoked else []
 
     def requester(self, identity: Identity, topic: str) -> Requester:
         return Requester(
@@ -147,7 +148,7 @@ class Office:
             box,
             requester=self.requester(identity, topic),
             topic=topic,
-            sender=self.sender(parsed),
+            sender_keys=self.sender_keys(parsed),
             private=private,
         )
 
@@ -185,11 +186,11 @@ class Counter:
             office.mint,
             parsed,
             requester=office.requester(self._identity, parsed.topic),
-            sender=office.sender(parsed),
+            sender_keys=office.sender_keys(parsed),
             late_open=office.topics[parsed.topic].late_open,
         )
 
-    async def directory(self, version: int, wait: float, topics: Sequence[str]) -> Update | None:
+    async def directory(self, version: int, wait: float, topics: Sequence[str]) -> NewDirectory | None:
         office = self._office
         await office.reached(self._identity)
         if office.version <= version and wait:
@@ -199,7 +200,7 @@ class Counter:
             return None
         me = self._identity.terminal
         known = frozenset(name for name in office.topics if name in topics or office.receives(me, name))
-        return Update(office.signed(None), office.signed(known))
+        return NewDirectory(directory=office.signed(None), topics=office.signed(known))
 
     async def post_link_state(self, signed: SignedLinkState, held: dict[str, int]) -> None:
         await self._office.reached(self._identity)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from tests.simulation.world import Site, World, quiet
 
 

@@ -7,7 +7,7 @@ import hashlib
 import random
 from typing import Any, NamedTuple
 
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from tests.simulation.trouble import KINDS, Trouble
 from tests.simulation.world import Site, World, quiet
 

@@ -152,11 +152,11 @@ def test_a_shipment_whose_source_went_elsewhere_leaves_the_shelf():
 
             def lose_the_first(*arguments):
                 sent.append(arguments)
-                return network.route(there.id, set()) if len(sent) == 1 else send(*arguments)
+                return network.routes.hops(network.now(), there.id) if len(sent) == 1 else send(*arguments)
 
             carrier.send = lose_the_first  # type: ignore[method-assign]
             world.add_producer("p", here, "orders", 12, 0.3)
-            while not there.joined.arrivals.waiting:
+            while not there.joined.arrivals.table.on_shelf:
                 await asyncio.sleep(0.05)
             world.set_group("billing", [other])
             world.add_consumer("consumer", other, "orders", "billing")

@@ -18,7 +18,7 @@ def test_a_ticket_that_expired_on_the_shelf_is_renewed():
             world.office.up = False
             world.add_producer("late", here, "orders", 3, 0.1)
             await asyncio.sleep(400)
-            assert there.joined.arrivals.waiting
+            assert there.joined.arrivals.table.on_shelf
             world.look_at_custody("while the registry is down")
             world.office.up = True
             await world.drained(4)

@@ -15,9 +15,10 @@ import pytest
 
 from tests.simulation.seeds import Outcome, simulate
 
-ORDINARY, SLOW = 100, 1000
+#: Seeds of `./dev test`, and those that `--all` adds.
+ORDINARY, SLOW = 40, 1060
 #: Seeds per test, so that one that fails is soon told and none meets the time limit of a test.
-EACH, EACH_SLOW = 5, 50
+EACH, EACH_SLOW = 5, 20
 #: Terminals of the large runs.
 MANY = 200
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from landbridge.core.log.store import Append, PutDocument
+from landbridge.core.log.store import Append, PutDocument, Write
 from landbridge.core.shipping.parcel import Kind, Parcel
-from landbridge.testing.virtual import START, Process, Stalled, VirtualClock, VirtualLoop
+from landbridge.testing.virtual import START, Stalled, VirtualClock, VirtualLoop, VirtualProcess
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.wires import Wires
 
@@ -61,7 +61,7 @@ def test_a_killed_process_runs_no_further_line_and_others_go_on():
             told.append(f"{name} ends")
 
     async def main():
-        paris, rome = Process("paris"), Process("rome")
+        paris, rome = VirtualProcess("paris"), VirtualProcess("rome")
         tasks = [loop.start(paris, work("paris")), loop.start(rome, work("rome"))]
         await asyncio.sleep(2.2)
         paris.kill()
@@ -111,7 +111,7 @@ def joined(scene):
     loop = wires.loop = VirtualLoop(wires)
 
     async def main():
-        one, other = Process("one"), Process("other")
+        one, other = VirtualProcess("one"), VirtualProcess("other")
         wires.place(one, "a")
         wires.place(other, "b")
         there = Ear()
@@ -232,27 +232,28 @@ def test_a_disk_says_who_could_still_get_a_message():
     from landbridge.broker import topic as topics
     from landbridge.core.log.batch import build
     from landbridge.core.log.cursor import Cursor
-    from landbridge.core.log.topic import group_spec, topic_spec
+    from landbridge.core.topic import group_spec, topic_spec
     from landbridge.stores.memory import MemoryStore
+    from tests.plain_store import at_once
     from tests.simulation.disk import Disk
 
     store = MemoryStore()
-    store.open()
+    at_once(store.open())
+    epoch = at_once(store.claim(0))
     cursor = Cursor(0)
     cursor.settle([(0, 1)])
     slot, snapshot = cursor.document()
     spec = topics.encode(topics.TopicDocument(3, topic_spec({"name": "orders"}), 1))
     group = groups.encode(group_spec({"topic": "orders", "name": "billing"}))
     batch = build([b"p:0", b"p:1"], id=bytes(16), time=1)
-    store.commit(
-        [
-            PutDocument(topics.KIND, "orders", spec),
-            PutDocument(groups.KIND, "3/billing", group),
-            PutDocument(groups.CURSOR, f"3/billing/{slot:06}", snapshot),
-            Append(3, 0, 2, 1, batch),
-        ]
-    )
-    store.close()
+    writes: list[Write] = [
+        PutDocument(topics.KIND, "orders", spec),
+        PutDocument(groups.KIND, "3/billing", group),
+        PutDocument(groups.CURSOR, f"3/billing/{slot:06}", snapshot),
+        Append(3, 0, 2, 1, batch),
+    ]
+    at_once(store.commit(0, epoch, writes))
+    at_once(store.close())
     disk = Disk(store)
     assert not disk.holds("orders", b"p:0", "billing")
     assert disk.holds("orders", b"p:1", "billing")

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from landbridge.testing.virtual import Process, VirtualLoop
+from landbridge.testing.virtual import VirtualLoop, VirtualProcess
 
 #: Seconds that a packet takes inside one host.
 INSIDE = 0.0001
@@ -71,7 +71,7 @@ class End(asyncio.Transport):
 
     _made = 0
 
-    def __init__(self, wires: Wires, process: Process, way: Way, peername: tuple[str, int]) -> None:
+    def __init__(self, wires: Wires, process: VirtualProcess, way: Way, peername: tuple[str, int]) -> None:
         super().__init__()
         End._made += 1
         #: Sets of ends are walked in this order, so that a seed always goes the same way.
@@ -231,7 +231,7 @@ class End(asyncio.Transport):
 class _Listener:
     """Stands for an asyncio.Server."""
 
-    def __init__(self, wires: Wires, host: str, port: int, process: Process) -> None:
+    def __init__(self, wires: Wires, host: str, port: int, process: VirtualProcess) -> None:
         self._wires, self._host, self._port, self.process = wires, host, port, process
         self.sockets = [self]
 
@@ -250,12 +250,12 @@ class Wires:
         self.loop: VirtualLoop
         self._lines: dict[frozenset[str], Line] = {}
         self._listeners: dict[str, tuple[_Listener, Callable[[], asyncio.Protocol]]] = {}
-        self._hosts: dict[Process, str] = {}
-        self._ends: dict[Process, list[End]] = {}
+        self._hosts: dict[VirtualProcess, str] = {}
+        self._ends: dict[VirtualProcess, list[End]] = {}
         #: Host → connections that ended with its power, and whose other ends don't know yet.
         self._orphans: dict[str, list[End]] = {}
 
-    def place(self, process: Process, host: str) -> None:
+    def place(self, process: VirtualProcess, host: str) -> None:
         self._hosts[process] = host
         self._ends[process] = []
 
@@ -270,7 +270,7 @@ class Wires:
     # -- the loop's network ------------------------------------------------------------------------
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
-        process = Process.current()
+        process = VirtualProcess.current()
         assert process is not None
         listener = _Listener(self, host, port, process)
         self._listeners[host] = (listener, factory)
@@ -284,7 +284,7 @@ class Wires:
     async def connect(
         self, factory: Callable[[], asyncio.Protocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        process = Process.current()
+        process = VirtualProcess.current()
         assert process is not None
         here = self._hosts[process]
         line = self.line(here, host)
@@ -316,7 +316,7 @@ class Wires:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def kill(self, process: Process, *, power: bool = False) -> None:
+    def kill(self, process: VirtualProcess, *, power: bool = False) -> None:
         """End a process. With its power gone, nobody tells its peers until the host is back."""
         process.kill()
         host = self._hosts[process]

@@ -16,14 +16,18 @@ import structlog
 
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
-from landbridge.core.log.batch import Batch
+from landbridge.core.shipping.inbound import ShipmentSource
 from landbridge.core.shipping.parcel import Parcel
 from landbridge.core.trust.directory import TerminalEntry
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Network, Settings, join
+from landbridge.crossing.arrivals import StoredArrivals
+from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
+from landbridge.crossing.network import Network
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.stores.memory import MemoryStore
-from landbridge.testing.virtual import Process, VirtualClock, VirtualLoop
+from landbridge.testing.virtual import VirtualClock, VirtualLoop, VirtualProcess
+from tests.plain_store import at_once
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.disk import Disk
 from tests.simulation.office import CUSTOMER, Counter, Office
@@ -47,7 +51,7 @@ class Site:
     clock: VirtualClock
     settings: Settings
     store: MemoryStore = field(default_factory=MemoryStore)
-    process: Process | None = None
+    process: VirtualProcess | None = None
     terminal: Terminal | None = None
     network: Network | None = None
     revoked: bool = False
@@ -69,7 +73,7 @@ class Client:
     name: str
     site: Site
     work: Callable[[], Awaitable[None]]
-    process: Process
+    process: VirtualProcess
     group: str = ""
 
 
@@ -107,7 +111,7 @@ class World:
         return site
 
     def start(self, site: Site) -> None:
-        process = site.process = Process(site.name)
+        process = site.process = VirtualProcess(site.name)
         self.wires.power(site.host)
         self.wires.place(process, site.host)
         self._started.append(self.loop.start(process, self._run(site)))
@@ -125,20 +129,20 @@ class World:
         self._watch(site, network)
 
     def _watch(self, site: Site, network: Network) -> None:
-        receive, store = network.carrier.received, network.arrivals._stored
+        receive, store = network.carrier.received, network.arrivals._on_stored
 
-        def received(peer: Any, parcel: Parcel, data: memoryview, decide: Any) -> None:
+        def received(parcel: Parcel, data: memoryview, decide: Any) -> None:
             self.chronicle.parcel(site.id, parcel)
-            receive(peer, parcel, data, decide)
+            receive(parcel, data, decide)
 
-        def stored(here: Any, topic: Any, batches: list[Batch]) -> None:
-            for batch in batches:
+        def on_stored(source: ShipmentSource, stored: StoredArrivals) -> None:
+            for batch in (batch for _, batches in stored for batch in batches):
                 values = [bytes(batch.payload(index)).decode() for index in range(len(batch))]
-                self.chronicle.arrive(site.name, here.source.terminal, batch.audience or (), values)
-            store(here, topic, batches)
+                self.chronicle.arrive(site.name, source.terminal, batch.audience or (), values)
+            store(source, stored)
 
         network.carrier.received = received  # type: ignore[method-assign]
-        network.arrivals._stored = stored  # type: ignore[method-assign]
+        network.arrivals._on_stored = on_stored  # type: ignore[method-assign]
 
     def crash(self, site: Site, *, power: bool = False) -> None:
         """All that it had in memory is gone; what was committed stays."""
@@ -147,7 +151,7 @@ class World:
         assert site.process is not None
         self._count(site)
         self.wires.kill(site.process, power=power)
-        site.store.close()
+        at_once(site.store.close())
         site.network = site.terminal = None
         self.chronicle.shaken |= {group for group, names in self.groups.items() if site.name in names}
 
@@ -201,7 +205,7 @@ class World:
                 await asyncio.sleep(0.5)
 
     def _begin(self, name: str, site: Site, work: Callable[[], Awaitable[None]], group: str = "") -> Client:
-        process = Process(name)
+        process = VirtualProcess(name)
         self.wires.place(process, site.host)
         client = self.clients[name] = Client(name, site, work, process, group)
 
@@ -304,7 +308,7 @@ class World:
             if site.network is None:
                 found.append(f"{site.name} is down")
                 continue
-            transits, waiting = site.network.carrier.transits, site.network.arrivals.waiting
+            transits, waiting = site.network.carrier.transits, site.network.arrivals.table.on_shelf
             if transits or waiting:
                 found.append(f"{site.name} has {len(transits)} parcels in transit and {waiting} sealed")
             for (topic, destination), lane in site.network.forwarder.lanes.items():

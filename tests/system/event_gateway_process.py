@@ -11,13 +11,13 @@ import structlog
 import uvloop
 
 import landbridge
-from landbridge.gateways.events import EventGateway
+from landbridge.gateways.event_topics import event_gateway
 
 
 async def main(url: str, token: str, topic: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     bus = await landbridge.connect(url, token=token, name="events")
-    gateway = await EventGateway(bus, topic=topic).__aenter__()
+    gateway = await event_gateway(bus, topic).__aenter__()
     await gateway.listen("127.0.0.1", 0, 0)
     print(gateway.event_port, gateway.client_port, flush=True)
     await asyncio.Event().wait()

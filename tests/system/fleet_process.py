@@ -19,10 +19,10 @@ from landbridge.broker import topic as topics
 from landbridge.client.registry import RegistryClient
 from landbridge.core.log.record import unwrap
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Settings
+from landbridge.crossing.ground import Settings
 from landbridge.errors import BusError
-from landbridge.registry.limits import Limits
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.registry.limits import RegistryLimits
+from landbridge.stores.sqlite import SqliteFile
 from landbridge.testing.wan import Line
 from tests.ports import free_port
 from tests.system.member_process import Plan
@@ -125,7 +125,7 @@ class Member:
 
 def stored(path: Path, topic: str) -> list[str]:
     """The payloads in a topic's log, in order, of a terminal that isn't running."""
-    store = SqliteStore(path)
+    store = SqliteFile(path)
     store.open()
     try:
         assert store.check() == []
@@ -145,7 +145,7 @@ def stored(path: Path, topic: str) -> list[str]:
 
 class FleetProcess:
     def __init__(
-        self, folder: Path, *, limits: Limits | None = None, settings: Settings | None = None
+        self, folder: Path, *, limits: RegistryLimits | None = None, settings: Settings | None = None
     ) -> None:
         self.folder = folder
         self._settings = settings or Settings()
@@ -157,7 +157,7 @@ class FleetProcess:
             "registry_process.py",
             folder / "registry",
             self._port,
-            msgspec.json.encode(limits or Limits()).decode(),
+            msgspec.json.encode(limits or RegistryLimits()).decode(),
             errors=folder / "registry" / "log",
         )
         self.members: dict[str, Member] = {}

@@ -16,7 +16,8 @@ import uvloop
 from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
 from landbridge.core.trust.identity import Identity, SecureKey
-from landbridge.crossing.network import Settings, join
+from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
 from landbridge.stores.sqlite import SqliteStore
 
 

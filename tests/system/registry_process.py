@@ -1,7 +1,7 @@
 """A registry as a process of its own, for tests that kill it: python registry_process.py FOLDER PORT LIMITS.
 
-LIMITS: JSON of registry.limits.Limits. Prints one line of JSON when it answers: the operator's token (after
-the first start only) and the registry's public key."""
+LIMITS: JSON of registry.limits.RegistryLimits. Prints one line of JSON when it answers: the operator's token
+(after the first start only) and the registry's public key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 
 from landbridge.registry.http import app
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.registry import Registry
 from landbridge.stores.sqlite import SqliteStore
 
@@ -29,7 +29,7 @@ def master_key(path: Path) -> bytes:
     return path.read_bytes()
 
 
-async def main(folder: Path, port: int, limits: Limits) -> None:
+async def main(folder: Path, port: int, limits: RegistryLimits) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     registry = Registry(
         SqliteStore(folder / "registry.db"),
@@ -52,5 +52,9 @@ async def main(folder: Path, port: int, limits: Limits) -> None:
 
 if __name__ == "__main__":
     uvloop.run(
-        main(Path(sys.argv[1]), int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Limits, strict=False))
+        main(
+            Path(sys.argv[1]),
+            int(sys.argv[2]),
+            msgspec.json.decode(sys.argv[3], type=RegistryLimits, strict=False),
+        )
     )

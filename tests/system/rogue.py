@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from landbridge.core.shipping.parcel import Kind
-from landbridge.core.trust.identity import Identity, link_signature
+from landbridge.core.trust.identity import Handshake, Identity
 from landbridge.errors import BusError, from_wire
 from landbridge.protocol import frames
 from landbridge.protocol.session import Role, Session
@@ -78,8 +78,9 @@ class Rogue:
         self._session.join()
         self.send(frames.Join(frames.VERSION, self.identity.customer, self.identity.terminal, nonce))
         challenge = await self.hear(frames.Challenge)
-        me = self.identity.terminal
-        self.send(frames.Prove(link_signature(self.identity, "dialler", me, there, nonce, challenge.nonce)))
+        customer, me = self.identity.customer, self.identity.terminal
+        handshake = Handshake(customer, me, there, nonce, challenge.nonce)
+        self.send(frames.Prove(handshake.sign(self.identity, "dialler")))
         await self.hear(frames.Linked)
 
     def send(self, frame: frames.Frame, *tail: bytes) -> None:

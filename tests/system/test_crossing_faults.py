@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from landbridge.errors import LeaseLost
 from landbridge.testing.wan import Line
 from tests.system.fleet_process import FleetProcess, Member, stored
 from tests.system.history import Deliveries, History, duplicated, out_of_order
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, promised
 
 #: Messages that the producers may be ahead of the slower group. Few: a consumer with a backlog of its own
 #: would make every reroute look slow.
@@ -178,19 +178,26 @@ class Scene:
         await self.after(f"kill -9 {name}", kill_and_start)
 
     async def reset(self) -> None:
-        line = await self.first_line()
-        assert await self.after("reset", line.cut) < AFTER_RESET
-        line.heal()
+        await self._spoiled("reset", self.first_line, Line.cut, AFTER_RESET)
 
     async def black_hole(self) -> None:
-        line = await self.last_line()
-        assert await self.after("black hole", line.black_hole) < AFTER_BLACK_HOLE
-        line.heal()
+        await self._spoiled("black hole", self.last_line, Line.black_hole, AFTER_BLACK_HOLE)
 
     async def one_way(self) -> None:
-        line = await self.first_line()
-        assert await self.after("one way lost", lambda: line.silence("forth")) < AFTER_BLACK_HOLE
-        line.heal()
+        await self._spoiled(
+            "one way lost", self.first_line, lambda line: line.silence("forth"), AFTER_BLACK_HOLE
+        )
+
+    async def _spoiled(
+        self, what: str, which: Callable[[], Awaitable[Line]], spoil: Callable[[Line], None], within: float
+    ) -> None:
+        async def once() -> float:
+            line = await which()
+            took = await self.after(what, lambda: spoil(line))
+            line.heal()
+            return took
+
+        await promised(once, within, self.mended)
 
     async def flap(self) -> None:
         line = await self.first_line()

@@ -14,7 +14,7 @@ import asyncio
 import os
 import random
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from tests.system.fleet_process import stored
 from tests.system.history import Deliveries, History, duplicated, out_of_order
 from tests.system.namespace_fleet import PORT, Declined, NamespaceFleet, Program
 from tests.system.namespaces import DROP, RESET, Namespaces, Way, both, loss
+from tests.waiting import promised
 
 #: Seconds from a fault to the arrival of a message that was sent after it: promised.
 AFTER_BLACK_HOLE, AFTER_RESET = 10.0, 2.0
@@ -141,26 +142,39 @@ class Scene:
         await process.start()
 
     async def reset(self) -> None:
-        await self._spoiled("reset", RESET, *both(*(await self.route())[:2]), within=AFTER_RESET)
+        await self._spoiled("reset", RESET, lambda hops: both(*hops[:2]), AFTER_RESET)
 
     async def black_hole(self) -> None:
-        await self._spoiled("black hole", DROP, *both(*(await self.route())[-2:]), within=AFTER_BLACK_HOLE)
+        await self._spoiled("black hole", DROP, lambda hops: both(*hops[-2:]), AFTER_BLACK_HOLE)
 
     async def one_way(self) -> None:
-        here, there, *_ = await self.route()
-        await self._spoiled("one way lost", DROP, (here, there), within=AFTER_BLACK_HOLE)
+        await self._spoiled("one way lost", DROP, lambda hops: [(hops[0], hops[1])], AFTER_BLACK_HOLE)
 
     async def way_back(self) -> None:
         """Messages get through, until the sender's window is full of what nobody confirms."""
-        here, there, *_ = await self.route()
-        self.network.spoil(DROP, (there, here))
-        await asyncio.sleep(BAD_FOR)
-        assert await self.after("the way back lost", lambda: None) < AFTER_BLACK_HOLE
-        assert self.network.heal() > 0
 
-    async def _spoiled(self, what: str, fault: str, *ways: Way, within: float) -> None:
-        assert await self.after(what, lambda: self.network.spoil(fault, *ways)) < within
-        assert self.network.heal() > 0
+        async def once() -> float:
+            here, there, *_ = await self.route()
+            self.network.spoil(DROP, (there, here))
+            await asyncio.sleep(BAD_FOR)
+            took = await self.after("the way back lost", lambda: None)
+            assert self.network.heal() > 0
+            return took
+
+        await promised(once, AFTER_BLACK_HOLE, self.ready)
+
+    async def _spoiled(
+        self, what: str, fault: str, ways: Callable[[list[str]], Iterable[Way]], within: float
+    ) -> None:
+        """``ways``: which ones to spoil, by the hops of the route at that moment."""
+
+        async def once() -> float:
+            chosen = ways(await self.route())
+            took = await self.after(what, lambda: self.network.spoil(fault, *chosen))
+            assert self.network.heal() > 0
+            return took
+
+        await promised(once, within, self.ready)
 
     async def bad_weather(self) -> None:
         """Every line loses packets, also those to the registry."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.registry.limits import Limits
+from landbridge.registry.limits import RegistryLimits
 from tests.system.fleet_process import FleetProcess, Member, stored
 from tests.waiting import LIMIT, Reader
 
@@ -60,7 +60,7 @@ class Outage:
 
 @asynccontextmanager
 async def outage(folder: Path, *, ticket_life: float = TICKET_LIFE, **options: Any) -> AsyncIterator[Outage]:
-    async with FleetProcess(folder, limits=Limits(ticket_life=ticket_life)) as fleet:
+    async with FleetProcess(folder, limits=RegistryLimits(ticket_life=ticket_life)) as fleet:
         hub = await fleet.add("hub")
         left = await fleet.add("left", "client", dials={"hub": 0.0})
         right = await fleet.add("right", "client", dials={"hub": 0.0})

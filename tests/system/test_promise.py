@@ -14,7 +14,7 @@ from typing import Any
 import landbridge
 from landbridge.client.bus import Bus
 from landbridge.errors import Disconnected, LeaseLost, Unavailable
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.sqlite import SqliteFile
 from tests.ports import free_port
 from tests.system.history import Deliveries, History, duplicated, gaps, out_of_order
 from tests.waiting import LIMIT, Reader
@@ -223,7 +223,7 @@ class Load:
 
 def vanish(bus: Bus) -> None:
     """As if the program had died: the connection is cut, and nothing is tried again."""
-    link = bus.link
+    link = bus.wire
     bus._fail(Disconnected("vanished"))
     if link is not None and link._transport is not None:
         link._transport.abort()
@@ -316,7 +316,7 @@ async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, c
             moved = await read_all(bus, "moved")
         assert terminal.starts == KILLS + 1
     check(load, orders, moved)
-    store = SqliteStore(tmp_path / "bus.db")
+    store = SqliteFile(tmp_path / "bus.db")
     store.open()
     assert store.check() == []
     store.close()
@@ -365,16 +365,23 @@ async def test_a_consumer_that_stood_still_past_its_lease_is_fenced(
 ) -> None:
     """SIGSTOP a consumer until somebody else has its message: when it goes on, its ack is refused."""
     async with TerminalProcess(tmp_path / "bus.db") as terminal, terminal.connect("test") as bus:
-        await bus.call("group.create", topic="orders", name="g", ack_within=0.5)
+        await bus.call("group.create", topic="orders", name="g", ack_within=0.5, max_attempts=1000)
         await bus.publish("orders", "the message")
         first = await start("consumer_process.py", terminal.url, terminal.token, "orders", "g")
         try:
             assert await line_of(first) == "got the message 1"
             first.send_signal(signal.SIGSTOP)
             async with Reader(bus.subscribe("orders", group="g", prefetch=1)) as second:
-                message = await second.next()
-                assert (message.text(), message.attempt) == ("the message", 2)
-                await message.ack(wait=True)
+                is_acked = False
+                while not is_acked:  # on a busy machine its own lease may end, too
+                    message = await second.next()
+                    assert message.text() == "the message"
+                    assert message.attempt >= 2
+                    try:
+                        await message.ack(wait=True)
+                        is_acked = True
+                    except LeaseLost:
+                        pass
             first.send_signal(signal.SIGCONT)
             await say(first)
             assert await line_of(first) == "lease_lost"

@@ -45,7 +45,7 @@ from landbridge.errors import (
     StoreTooNew,
     TooLarge,
 )
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.sqlite import SqliteFile
 from landbridge.stores.tables import PAGE
 
 ALL = 1 << 40
@@ -53,7 +53,7 @@ SOURCE = Path(landbridge.__path__[0]).parent
 
 
 @contextmanager
-def opened(store: SqliteStore) -> Iterator[SqliteStore]:
+def opened(store: SqliteFile) -> Iterator[SqliteFile]:
     store.open()
     try:
         yield store
@@ -76,7 +76,7 @@ def copy(number: int, *, log: int, of: int = 1) -> Copy:
     return Copy(log, number * 10, number * 10 + 10, number, of, number * 10)
 
 
-def read_all(store: SqliteStore, log: int = 1) -> list[StoredBatch]:
+def read_all(store: SqliteFile, log: int = 1) -> list[StoredBatch]:
     bounds = store.logs().get(log)
     found: list[StoredBatch] = []
     while bounds is not None and (at := found[-1].end if found else bounds.first) < bounds.end:
@@ -84,7 +84,7 @@ def read_all(store: SqliteStore, log: int = 1) -> list[StoredBatch]:
     return found
 
 
-def assert_intact(store: SqliteStore, size: int = 100_000, *, log: int = 1) -> int:
+def assert_intact(store: SqliteFile, size: int = 100_000, *, log: int = 1) -> int:
     """Every batch is what `batch` made, with no gap; how many there are."""
     found = read_all(store, log)
     assert all(each.first % 10 == 0 and each.end == each.first + 10 for each in found)
@@ -100,7 +100,7 @@ def child(code: str, *arguments: object, **environment: str) -> subprocess.Popen
 import json, os, sys
 from landbridge.core.log.store import *
 from landbridge.errors import *
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.sqlite import SqliteFile
 arguments = json.loads(sys.argv[1])
 def say(text): print(text, flush=True)
 def attempt(store, *writes):
@@ -131,7 +131,7 @@ def lines_of(process: subprocess.Popen[str]) -> list[str]:
 def path(tmp_path: Path) -> Path:
     """A closed store with 30 batches of 100 kB, and some of everything else."""
     path = tmp_path / "bus.db"
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         for number in range(30):
             store.commit([batch(number), PutLedger(1, b"p", b"%d" % number)])
         store.commit([PutDocument("topic", "a", b"1"), batch(0, 150, log=2)])
@@ -144,7 +144,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     db.close()
     before = path.read_bytes()
     with pytest.raises(StoreTooNew, match="999"):
-        SqliteStore(path).open()
+        SqliteFile(path).open()
     assert path.read_bytes() == before
 
 
@@ -153,7 +153,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     db.execute("CREATE TABLE log (note TEXT)")
     db.close()
     with pytest.raises(StoreCorrupt, match="not a Landbridge store"):
-        SqliteStore(tmp_path / "other.db").open()
+        SqliteFile(tmp_path / "other.db").open()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_garbage_is_refused_and_left_alone(tmp_path: Path, garbage: bytes) -> No
     path = tmp_path / "bus.db"
     path.write_bytes(garbage)
     with pytest.raises(StoreCorrupt, match=r"bus\.db"):
-        SqliteStore(path).open()
+        SqliteFile(path).open()
     assert path.read_bytes() == garbage
 
 
@@ -171,40 +171,40 @@ def test_garbage_is_refused_and_left_alone(tmp_path: Path, garbage: bytes) -> No
 def test_a_truncated_file_is_refused(path: Path, part: float) -> None:
     os.truncate(path, int(path.stat().st_size * part))
     with pytest.raises(StoreCorrupt, match=r"bus\.db"):
-        SqliteStore(path).open()
+        SqliteFile(path).open()
 
 
 def test_a_file_that_lost_its_tail_is_refused_even_with_a_wal_beside_it(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         store.commit([PutDocument("topic", "a", b"2")])
         cp(path, copy)
     os.truncate(copy, copy.stat().st_size - 200_000)
     with pytest.raises(StoreCorrupt):
-        SqliteStore(copy).open()
+        SqliteFile(copy).open()
 
 
 def test_a_wal_without_its_database_is_not_played_into_a_new_one(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         store.commit([batch(30)])
         cp(path, copy)
     copy.unlink()
     with pytest.raises(StoreCorrupt, match=r"copy\.db is missing"):
-        SqliteStore(copy).open()
+        SqliteFile(copy).open()
 
 
 def test_a_path_that_cannot_be_is_an_error_of_ours(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreFailed):
-        SqliteStore(path / "below" / "a-file.db").open()
+        SqliteFile(path / "below" / "a-file.db").open()
     with pytest.raises(StoreFailed):
-        SqliteStore(tmp_path).open()
+        SqliteFile(tmp_path).open()
 
 
 def test_a_creation_cut_short_is_begun_anew(tmp_path: Path) -> None:
     for name in ("bus.db.new", "bus.db.new-journal", "bus.db.new-wal"):
         (tmp_path / name).write_bytes(b"half of it")
-    with opened(SqliteStore(tmp_path / "bus.db")) as store:
+    with opened(SqliteFile(tmp_path / "bus.db")) as store:
         store.commit([batch(0)])
         assert assert_intact(store) == 1
     assert sorted(each.name for each in tmp_path.iterdir()) == ["bus.db", "bus.db.lock"]
@@ -217,7 +217,7 @@ def test_only_we_may_read_the_files_whatever_the_umask(tmp_path: Path, umask: in
 
     before = os.umask(umask)
     try:
-        with opened(SqliteStore(tmp_path / "new" / "data" / "bus.db")) as store:
+        with opened(SqliteFile(tmp_path / "new" / "data" / "bus.db")) as store:
             store.commit([batch(0)])
             folder = store.path.parent
             names = {each.name: rights(each) for each in folder.iterdir()}
@@ -228,7 +228,7 @@ def test_only_we_may_read_the_files_whatever_the_umask(tmp_path: Path, umask: in
 
 
 def test_values_that_sqlite_cannot_hold_are_misuse(tmp_path: Path) -> None:
-    with opened(SqliteStore(tmp_path / "bus.db")) as store:
+    with opened(SqliteFile(tmp_path / "bus.db")) as store:
         for bad in (
             Append(2**70, 0, 1, 0, b""),
             Append(1, 0, 1, 2**70, b""),
@@ -281,7 +281,7 @@ def test_a_damaged_batch_is_named_and_the_others_stay_readable(path: Path, damag
         overwrite(path, at, flipped)
     else:  # the number of the next page of the batch, at the start of each page
         overwrite(path, at - at % PAGE, lambda old: bytes(len(old)))
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         assert [store.read(1, at, 1)[0].first for at in range(0, 70, 10)] == [0, 10, 20, 30, 40, 50, 60]
         assert store.read(1, 0, ALL)[0].first == 0  # what comes before the damage, or a part of it
         for offset in (70, 79):
@@ -307,7 +307,7 @@ def test_random_damage_never_passes_for_data(path: Path) -> None:
         path.write_bytes(whole)
         for _ in range(3):
             overwrite(path, choice.randrange(len(whole) - 8), flipped, 8)
-        store = SqliteStore(path)
+        store = SqliteFile(path)
         try:
             store.open()
         except (StoreCorrupt, StoreTooNew, StoreFailed):
@@ -357,16 +357,16 @@ def test_check_finds_rows_and_bounds_that_disagree(path: Path) -> None:
         db = sqlite3.connect(copy, isolation_level=None)
         db.execute(statement)
         db.close()
-        with opened(SqliteStore(copy)) as store:
+        with opened(SqliteFile(copy)) as store:
             assert any(finding in line for line in store.check()), statement
 
 
 @contextmanager
-def without(path: Path, delete: str) -> Iterator[SqliteStore]:
+def without(path: Path, delete: str) -> Iterator[SqliteFile]:
     """The store when the batch at offset 50 of log 1 is gone, which is told where it was and nowhere else."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(delete)
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         assert [each.first for each in store.read(1, 30, ALL)] == [30, 40]
         with pytest.raises(StoreCorrupt, match="log 1, offset 50"):
             store.read(1, 50, ALL)
@@ -394,12 +394,12 @@ def test_a_batch_without_its_data_is_damage_to_itself_alone(path: Path) -> None:
 # -- batches that several logs hold
 
 
-def wal_of(store: SqliteStore) -> int:
+def wal_of(store: SqliteFile) -> int:
     return Path(f"{store.path}-wal").stat().st_size
 
 
 def test_a_copy_and_the_end_of_its_source_write_no_data(path: Path) -> None:
-    with opened(SqliteStore(path, wal_bound=1 << 40, checkpoint_bytes=1 << 40)) as store:
+    with opened(SqliteFile(path, wal_bound=1 << 40, checkpoint_bytes=1 << 40)) as store:
         assert wal_of(store) == 0
         store.commit([copy(number, log=3) for number in range(30)])
         store.commit([DropLog(1)])
@@ -413,16 +413,16 @@ def test_a_copy_and_the_end_of_its_source_write_no_data(path: Path) -> None:
         assert store.check() == []
 
 
-def pragma(store: SqliteStore, name: str) -> str:
+def pragma(store: SqliteFile, name: str) -> str:
     assert store._writer is not None
     return str(store._writer.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def test_a_damaged_page_of_a_shared_batch_stops_only_that_batch(path: Path) -> None:
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         store.commit([copy(number, log=3) for number in range(5, 10)])
     overwrite(path, place_in_file(path, contents(7, 100_000)), flipped)
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         for log in (1, 3):
             assert [each.first for each in store.read(log, 50, ALL)] == [50, 60]
             with pytest.raises(StoreCorrupt, match=f"log {log}, offset 70"):
@@ -437,13 +437,13 @@ def test_a_damaged_page_of_a_shared_batch_stops_only_that_batch(path: Path) -> N
 def test_an_id_is_never_given_again(path: Path) -> None:
     """Else a row that damage has left behind would come to mean a batch that has nothing to do with it."""
 
-    def highest(store: SqliteStore) -> int:
+    def highest(store: SqliteFile) -> int:
         assert store._writer is not None
         return int(store._writer.execute("SELECT max(id) FROM batches").fetchone()[0])
 
     seen = []
     for log in range(10, 13):
-        with opened(SqliteStore(path)) as store:
+        with opened(SqliteFile(path)) as store:
             store.commit([batch(0, log=log)])
             seen.append(highest(store))
             with pytest.raises(BadRequest):
@@ -456,7 +456,7 @@ def test_an_id_is_never_given_again(path: Path) -> None:
 
 
 def test_a_full_database_takes_copies_as_long_as_there_are_pages_for_their_rows(tmp_path: Path) -> None:
-    with opened(SqliteStore(tmp_path / "bus.db", max_bytes=4_000_000)) as store:
+    with opened(SqliteFile(tmp_path / "bus.db", max_bytes=4_000_000)) as store:
         count = fill(store, 0)
         number = 0
         with pytest.raises(StoreFull):
@@ -517,14 +517,14 @@ def version_1(tmp_path: Path) -> Path:
 
 def test_a_store_of_version_1_is_brought_to_this_one(version_1: Path) -> None:
     for _ in range(2):
-        with opened(SqliteStore(version_1)) as store:
+        with opened(SqliteFile(version_1)) as store:
             assert pragma(store, "user_version") == "2"
             assert assert_intact(store) == 28
             assert list(store.documents("topic")) == [("a", b"1")]
             assert store.ledger(1, b"p") == b"2"
             store.settle()
             assert store.check() == []
-    with opened(SqliteStore(version_1)) as store:
+    with opened(SqliteFile(version_1)) as store:
         store.commit([batch(30), Trim(1, 50), copy(7, log=3)])
         assert assert_intact(store) == 26
         assert store.logs().keys() == {1, 3}
@@ -538,7 +538,7 @@ def crash(db, old):
     tables._from_version_1(db, old)
     os.kill(os.getpid(), 9)
 sqlite.UPGRADE = {1: crash}
-SqliteStore(arguments[0]).open()
+SqliteFile(arguments[0]).open()
 """
     process = child(code, version_1)
     process.communicate()
@@ -548,7 +548,7 @@ SqliteStore(arguments[0]).open()
     assert db.execute("PRAGMA user_version").fetchone() == (1,)
     assert db.execute("SELECT count(data) FROM log").fetchone() == (30,)
     db.close()
-    with opened(SqliteStore(version_1)) as store:
+    with opened(SqliteFile(version_1)) as store:
         assert assert_intact(store) == 28
 
 
@@ -556,7 +556,7 @@ def test_a_store_of_version_1_without_its_tail_is_refused_and_left_alone(version
     os.truncate(version_1, version_1.stat().st_size - 200_000)
     before = version_1.read_bytes()
     with pytest.raises(StoreCorrupt, match=r"old\.db"):
-        SqliteStore(version_1).open()
+        SqliteFile(version_1).open()
     assert version_1.read_bytes() == before
 
 
@@ -565,9 +565,9 @@ def test_a_store_of_version_1_that_no_room_is_left_for_stays_one(version_1: Path
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(20_000_000))
     with pytest.raises(StoreFull):
-        SqliteStore(small_disk / "bus.db").open()
+        SqliteFile(small_disk / "bus.db").open()
     ballast.unlink()
-    with opened(SqliteStore(small_disk / "bus.db")) as store:
+    with opened(SqliteFile(small_disk / "bus.db")) as store:
         assert assert_intact(store) == 28
 
 
@@ -578,7 +578,7 @@ def test_damage_in_a_store_of_version_1_stays_damage_to_one_batch(version_1: Pat
         overwrite(version_1, at, flipped)
     else:
         overwrite(version_1, at - at % PAGE, lambda old: bytes(len(old)))
-    with opened(SqliteStore(version_1)) as store:
+    with opened(SqliteFile(version_1)) as store:
         with pytest.raises(StoreCorrupt, match="log 1, offset 70"):
             store.read(1, 70, ALL)
         assert any("log 1, offset 70" in finding for finding in store.check())
@@ -591,7 +591,7 @@ def test_damage_in_a_store_of_version_1_stays_damage_to_one_batch(version_1: Pat
 # -- no room
 
 
-def fill(store: SqliteStore, start: int) -> int:
+def fill(store: SqliteFile, start: int) -> int:
     """Append batches until there is no room; how many there are now."""
     number = start
     with pytest.raises(StoreFull):
@@ -602,7 +602,7 @@ def fill(store: SqliteStore, start: int) -> int:
 
 
 def test_a_full_database_refuses_commits_until_there_is_room(tmp_path: Path) -> None:
-    with opened(SqliteStore(tmp_path / "bus.db", max_bytes=4_000_000)) as store:
+    with opened(SqliteFile(tmp_path / "bus.db", max_bytes=4_000_000)) as store:
         count = fill(store, 0)
         assert count > 20
         assert assert_intact(store) == count  # reading goes on, and nothing of the last commit is there
@@ -612,7 +612,7 @@ def test_a_full_database_refuses_commits_until_there_is_room(tmp_path: Path) -> 
         store.commit([Trim(1, 100)])
         store.commit([batch(count)])  # into the pages that the trim has freed
         assert assert_intact(store) == count - 10 + 1
-    with opened(SqliteStore(tmp_path / "bus.db")) as store:
+    with opened(SqliteFile(tmp_path / "bus.db")) as store:
         assert assert_intact(store) == count - 10 + 1
         store.commit([batch(count + 1)])
 
@@ -637,7 +637,7 @@ def test_a_full_disk_stops_commits_not_reads_and_heals(small_disk: Path, wal_bou
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(8_000_000))
     with opened(
-        SqliteStore(small_disk / "bus.db", checkpoint_bytes=wal_bound // 2, wal_bound=wal_bound)
+        SqliteFile(small_disk / "bus.db", checkpoint_bytes=wal_bound // 2, wal_bound=wal_bound)
     ) as store:
         count = fill(store, 0)
         assert count > 40
@@ -649,7 +649,7 @@ def test_a_full_disk_stops_commits_not_reads_and_heals(small_disk: Path, wal_bou
         store.commit([batch(count)])
         assert assert_intact(store) == count + 1
         count = fill(store, count + 1)
-    with opened(SqliteStore(small_disk / "bus.db")) as store:  # full, it still opens
+    with opened(SqliteFile(small_disk / "bus.db")) as store:  # full, it still opens
         assert assert_intact(store) == count
 
 
@@ -657,7 +657,7 @@ def test_want_of_room_that_sqlite_calls_an_io_error_is_want_of_room(tmp_path: Pa
     """The limit of a file's size fails a write with EFBIG, as a quota does with EDQUOT."""
     code = """
 import resource
-store = SqliteStore(arguments[0], checkpoint_bytes=1 << 40, wal_bound=1 << 40)
+store = SqliteFile(arguments[0], checkpoint_bytes=1 << 40, wal_bound=1 << 40)
 store.open()
 say(attempt(store, Append(1, 0, 1, 0, bytes(100_000))))
 resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
@@ -718,7 +718,7 @@ def test_after_a_failed_sync_no_commit_is_taken_until_the_store_is_opened_anew(
     tmp_path: Path, failing_sync: dict[str, str]
 ) -> None:
     code = """
-store = SqliteStore(arguments[0])
+store = SqliteFile(arguments[0])
 store.open()
 fail = os.environ["FAIL_SYNC"]
 say(attempt(store, Append(1, 0, 1, 0, b"first")))
@@ -735,7 +735,7 @@ say(len(store.check()))
 """
     lines = lines_of(child(code, tmp_path / "bus.db", **failing_sync))
     assert lines == ["stored", "store_failed", "store_failed", "first", "stored", "0"]
-    with opened(SqliteStore(tmp_path / "bus.db")) as store:
+    with opened(SqliteFile(tmp_path / "bus.db")) as store:
         found = [each.data for each in store.read(1, 0, ALL)]
         assert found in ([b"first", b"last"], [b"first", b"unknown", b"last"])
 
@@ -745,7 +745,7 @@ def test_a_copy_of_the_wal_that_fails_to_sync_stops_commits(
 ) -> None:
     """The commit that met it is stored and says so; the disk is not trusted with the next one."""
     code = """
-store = SqliteStore(arguments[0], checkpoint_bytes=1 << 40, wal_bound=1 << 40)
+store = SqliteFile(arguments[0], checkpoint_bytes=1 << 40, wal_bound=1 << 40)
 store.open()
 say(attempt(store, Append(1, 0, 1, 0, b"first")))
 open(os.environ["FAIL_SYNC"], "x").close()
@@ -764,7 +764,7 @@ say(store.read(1, 0, 1000)[0].data.decode())
 def test_every_reported_commit_survives_kill_9(tmp_path: Path) -> None:
     code = """
 import random
-store = SqliteStore(arguments[0], checkpoint_bytes=int(arguments[1]), wal_bound=4_000_000, sweep_rows=2)
+store = SqliteFile(arguments[0], checkpoint_bytes=int(arguments[1]), wal_bound=4_000_000, sweep_rows=2)
 store.open()
 bounds = store.logs().get(1)
 number = bounds.end // 10 if bounds else 0
@@ -797,7 +797,7 @@ while True:
         reported += [int(line) for line in process.stdout if line.endswith("\n")]
         process.wait()
         process.stdout.close()
-        with opened(SqliteStore(path)) as store:
+        with opened(SqliteFile(path)) as store:
             assert_intact(store, 30_000)
             known = {
                 contents(number, 30_000) for number in range(max(reported[-1] - 500, 0), reported[-1] + 50)
@@ -811,7 +811,7 @@ while True:
 
 def test_a_torn_wal_gives_a_prefix_of_the_commits(tmp_path: Path) -> None:
     path, copy = tmp_path / "bus.db", tmp_path / "copy.db"
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         store.commit([batch(0, 1000)])
         store.settle()  # so that the WAL has only what comes now
         for number in range(1, 20):
@@ -825,7 +825,7 @@ def test_a_torn_wal_gives_a_prefix_of_the_commits(tmp_path: Path) -> None:
         for torn in (wal[:cut], wal[:cut] + choice.randbytes(len(wal) - cut)):
             shutil.copy(tmp_path / "whole.db", copy)
             Path(f"{copy}-wal").write_bytes(torn)
-            with opened(SqliteStore(copy)) as store:
+            with opened(SqliteFile(copy)) as store:
                 found = read_all(store)
                 assert [each.first for each in found] == [number * 10 for number in range(len(found))]
                 assert all(each.data == contents(each.time, 20_000) for each in found[1:])
@@ -843,7 +843,7 @@ def test_a_torn_wal_gives_a_prefix_of_the_commits(tmp_path: Path) -> None:
 def test_a_store_that_another_process_has_open_is_busy_until_that_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "bus.db"
     code = """
-store = SqliteStore(arguments[0])
+store = SqliteFile(arguments[0])
 store.open()
 store.commit([Append(1, 0, 1, 0, b"theirs")])
 say("open")
@@ -854,16 +854,16 @@ sys.stdin.read()
     assert process.stdout.readline() == "open\n"
     try:
         with pytest.raises(StoreBusy, match=f"process {process.pid}"):
-            SqliteStore(path).open()
+            SqliteFile(path).open()
         link = tmp_path / "link.db"
         link.symlink_to(path)
         with pytest.raises(StoreBusy):
-            SqliteStore(link).open()
+            SqliteFile(link).open()
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         assert store.read(1, 0, ALL)[0].data == b"theirs"
 
 
@@ -871,7 +871,7 @@ sys.stdin.read()
 
 
 def test_the_wal_is_copied_while_commits_go_on_and_stays_short(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "bus.db", checkpoint_bytes=500_000, wal_bound=4_000_000)
+    store = SqliteFile(tmp_path / "bus.db", checkpoint_bytes=500_000, wal_bound=4_000_000)
     with opened(store):
         for number in range(0, 400, 4):
             store.commit([batch(more) for more in range(number, number + 4)])
@@ -907,7 +907,7 @@ class WatchedConnection:
 def test_no_copy_beside_commits_begins_when_the_wal_is_copied_entirely(tmp_path: Path) -> None:
     """Otherwise SQLite before 3.51.3 loses committed pages now and then (the WAL-reset bug): a thread that
     did nothing but copy broke the database in one of five runs of some seconds."""
-    store = SqliteStore(tmp_path / "bus.db", checkpoint_bytes=3_000_000)
+    store = SqliteFile(tmp_path / "bus.db", checkpoint_bytes=3_000_000)
     store.open()
     shm = os.open(f"{store.path}-shm", os.O_RDONLY)
     assert store._copier is not None
@@ -934,7 +934,7 @@ def test_no_copy_beside_commits_begins_when_the_wal_is_copied_entirely(tmp_path:
 
 def test_a_check_beside_commits_does_not_stop_them(tmp_path: Path) -> None:
     """While somebody reads, the WAL can't be started anew. It grows, and shrinks when they have gone."""
-    store = SqliteStore(tmp_path / "bus.db", checkpoint_bytes=100_000, wal_bound=1_000_000)
+    store = SqliteFile(tmp_path / "bus.db", checkpoint_bytes=100_000, wal_bound=1_000_000)
     with opened(store):
         store.commit([batch(0)])
         other = sqlite3.connect(store.path, isolation_level=None)
@@ -953,7 +953,7 @@ def test_a_check_beside_commits_does_not_stop_them(tmp_path: Path) -> None:
 
 
 def test_space_goes_back_to_the_disk(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "bus.db")
+    store = SqliteFile(tmp_path / "bus.db")
     with opened(store):
         for number in range(0, 600, 10):
             store.commit([batch(more) for more in range(number, number + 10)])
@@ -972,7 +972,7 @@ def test_a_large_trim_is_finished_after_a_crash(tmp_path: Path) -> None:
     """The commit itself removes only some rows. Whoever opens the store next removes the others."""
     path, copy = tmp_path / "bus.db", tmp_path / "copy.db"
     code = """
-store = SqliteStore(arguments[0], sweep_rows=1)
+store = SqliteFile(arguments[0], sweep_rows=1)
 store.open()
 store.commit([Append(1, at, at + 1, 0, bytes(100)) for at in range(500)])
 store.commit([Append(2, at, at + 1, 0, bytes(100)) for at in range(500)])
@@ -982,7 +982,7 @@ os.kill(os.getpid(), 9)
     process = child(code, path)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    with opened(SqliteStore(path)) as store:
+    with opened(SqliteFile(path)) as store:
         assert store.logs()[1].first == 450
         assert store.logs().keys() == {1}
         assert len(store.read(1, 0, ALL)) == 50

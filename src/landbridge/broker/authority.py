@@ -16,18 +16,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from landbridge.core.names import check_name
+from landbridge.core.time import SECOND
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BadRequest, BusError, Unauthenticated
 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
-SECOND = 1_000_000
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
 _HEADER = {"alg", "typ", "kid"}
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TokenIdentity:
+    """Who a token is for, and what its bearer may do."""
+
     subject: str
     token_id: str
     scopes: Scopes
@@ -74,7 +76,7 @@ class Authority:
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
-    def verify(self, now: int, token: str) -> Identity:
+    def verify(self, now: int, token: str) -> TokenIdentity:
         refused = Unauthenticated("the token is missing, wrong, expired or revoked")
         try:
             header = jwt.get_unverified_header(token)
@@ -96,4 +98,4 @@ class Authority:
             raise refused from None
         if expires_at <= now or token_id in self.revoked or f"sub:{subject}" in self.revoked:
             raise refused
-        return Identity(subject, token_id, scopes, expires_at)
+        return TokenIdentity(subject, token_id, scopes, expires_at)

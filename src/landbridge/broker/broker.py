@@ -6,30 +6,35 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from landbridge.broker import group as groups
+from landbridge.broker import handover
 from landbridge.broker import topic as topics
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import TRANSACTIONS, Commit, Committer, Work
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.group import Consumer, Group
+from landbridge.broker.handover import KIND as HANDOVER
+from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import status
-from landbridge.core.delivery.delivery import SECOND, Handout
+from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import ledger
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.ledger import Transactions
-from landbridge.core.log.ranges import Range, count
+from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.log.retention import Retention
 from landbridge.core.log.store import (
     DeleteDocument,
@@ -40,8 +45,10 @@ from landbridge.core.log.store import (
     Store,
     Write,
 )
-from landbridge.core.log.topic import GroupSpec, TopicSpec, group_spec, topic_spec
 from landbridge.core.status import StatusLog
+from landbridge.core.time import SECOND, uuid7
+from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
+from landbridge.core.trust.scopes import Scopes
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
     BadFrame,
@@ -50,18 +57,16 @@ from landbridge.errors import (
     Forbidden,
     LeaseLost,
     LimitReached,
-    Misuse,
     QueueTaken,
     TooLarge,
     UnknownGroup,
     UnknownTopic,
 )
 from landbridge.protocol import frames
+from landbridge.protocol.session import Session
+from landbridge.stores.writer import NotLoaded, Writer, adding
 
-if TYPE_CHECKING:
-    from landbridge.broker.connection import Connection
-    from landbridge.protocol.session import Session
-
+T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
 #: Seconds that a moved cursor may wait for a commit to go along with.
@@ -111,6 +116,30 @@ class Crossing(Protocol):
     async def close(self) -> None: ...
 
 
+class Client(Protocol):
+    """The connection that a request came over, as far as the broker needs it."""
+
+    closed: bool
+    consumers: dict[int, Consumer]
+    published_to: set[Topic]
+
+    @property
+    def scopes(self) -> Scopes: ...
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def who(self) -> str: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
+    def flush(self) -> None: ...
+    def lose(self, consumer: Consumer, why: BusError) -> None: ...
+
+
 class Broker:
     def __init__(
         self, store: Store, limits: Limits, *, clock: Clock | None = None, auto_create: bool = True
@@ -123,120 +152,169 @@ class Broker:
         self.totals = Totals()
         self.status = StatusLog()
         self.cache = Cache(limits.cache)
-        self.reader = ThreadPoolExecutor(1, "landbridge-reader")
         #: Number of this start of the terminal; with it, lease numbers are never given twice.
         self.start = 0
-        self._next_log = 1
+        self.documents = Documents(store, lambda topic: unit_of(topic, store.units))
+        #: The writer of each unit, and what each unit owes to the others.
+        self.writers: list[Writer[BrokerCommit]] = []
+        self._handovers: list[Handovers] = []
+        #: Per unit: the next log gets this number times the number of units, plus the unit. Number 0 is the
+        #: log that has no batches, only the ledger of transactions.
+        self._next_log = [1] * store.units
+        self._by_log: dict[Log, Topic] = {}
         self._next_consumer = 1
-        self._changed: dict[Group, None] = {}
+        #: Per unit: groups whose cursor goes into the next commit.
+        self._changed: list[dict[Group, None]] = [{} for _ in range(store.units)]
+        self._changed_timers: list[asyncio.TimerHandle | None] = [None] * store.units
         #: Topics with groups that have not looked at what came of other keys than theirs.
         self._sorted: dict[Topic, None] = {}
-        self._changed_timer: asyncio.TimerHandle | None = None
         self.trimmer = Trimmer(self)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
         #: When the lags were last looked at for the status log.
         self._lags_at = self.clock()
-        #: What is known of producers' transactions; the rest is read when they come.
-        self._transactions: OrderedDict[bytes, Transactions] = OrderedDict()
+        #: What is known of producers' transactions, per unit; the rest is read when they come.
+        self._transactions: OrderedDict[tuple[int, bytes], Transactions] = OrderedDict()
 
     # -- life --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Load what is stored, and begin a new start."""
-        store = self.store
-        settings = dict(store.documents(SETTINGS))
+        """Claim every unit, load what is stored, and begin a new start."""
+        settings = dict(await self.store.documents(0, SETTINGS))
         self.start = int(settings.get("start", b"0")) + 1
         if "status" in settings:
             self.status.levels = msgspec.json.decode(settings["status"], type=status.Levels)
-        bounds = store.logs()
-        for name, raw in store.documents(topics.KIND):
-            document = topics.decode(raw)
-            self.topics[name] = self._topic(
-                document.spec, document.log, bounds.get(document.log, EMPTY), document.created_at, True
-            )
-            self._next_log = max(self._next_log, document.log + 1)
-        self._next_log = max([self._next_log, *(number + 1 for number in bounds)])
-        self._load_groups()
-        self.committer = Committer(
-            store, clock=self.clock, most_bytes=self.limits.commit, finish=self._finish, applied=self._applied
-        )
+        self.documents.start = self.start
+        owed = [await self._claim(unit) for unit in range(self.store.units)]
+        for unit in range(self.store.units):
+            await self._open_unit(unit, _acks_in(owed))
+        for handovers, documents in zip(self._handovers, owed, strict=True):
+            handovers.load(documents)
         await self.write([PutDocument(SETTINGS, "start", str(self.start).encode())])
         self.trimmer.begin(self.topics.values())
         self._tick()
 
-    def _load_groups(self) -> None:
-        by_log = {topic.log.number: topic for topic in self.topics.values()}
+    async def _claim(self, unit: int) -> list[tuple[str, bytes]]:
+        """Become the owner of a unit. Returns the handovers that it owes to others."""
+        store = self.store
+        epoch = await store.claim(unit)
+        self.documents.claimed(unit, epoch)
+        writer = Writer(
+            store,
+            unit,
+            epoch,
+            begin=lambda: BrokerCommit(self.clock(), unit),
+            finish=self._finish,
+            apply=self._apply,
+            most_bytes=self.limits.commit,
+        )
+        self.writers.append(writer)
+        self._handovers.append(Handovers(self, writer, epoch))
+        return await store.documents(unit, HANDOVER)
+
+    async def _open_unit(self, unit: int, acks: dict[tuple[int, str], list[Range]]) -> None:
+        """Load a unit's topics and groups. ``acks``: what transactions in other units have settled, and the
+        cursors may not know yet."""
+        store = self.store
+        bounds = await store.logs(unit)
+        by_number: dict[int, Topic] = {}
+        for _, raw in await store.documents(unit, topics.KIND):
+            found = topics.decode(raw)
+            by_number[found.log] = self._add_topic(
+                found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
+            )
+        used = max([0, *by_number, *bounds])
+        self._next_log[unit] = used // store.units + 1
         slots: dict[str, list[tuple[int, bytes]]] = {}
-        for key, value in self.store.documents(groups.CURSOR):
+        for key, value in await store.documents(unit, groups.CURSOR):
             owner, _, slot = key.rpartition("/")
             slots.setdefault(owner, []).append((int(slot), value))
-        for key, raw in self.store.documents(groups.KIND):
-            topic = by_log.get(int(key.partition("/")[0]))
+        for key, raw in await store.documents(unit, groups.KIND):
+            topic = by_number.get(int(key.partition("/")[0]))
             if topic is None:
                 continue
             spec = groups.decode(raw)
             cursor = Cursor.restore(slots.get(key, ())) if key in slots else Cursor(topic.log.first)
+            cursor.settle(normalise(acks.get((topic.log.number, spec.name), ())))
             topic.groups[spec.name] = Group(self, topic, spec, cursor, durable=True, stored=True)
 
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
         await self.trimmer.close()
+        for handovers in self._handovers:
+            await handovers.close()
         self.write_status()
         # What has come is written before the groups are closed, for a closed group writes nothing.
-        self.committer.poke()
-        await self.committer.drain()
+        for writer in self.writers:
+            writer.poke()
+        await self.drain()
         for topic in self.topics.values():
             for group in topic.groups.values():
                 group.close()
-        await self.committer.close()
-        self.reader.shutdown()
+        for writer in self.writers:
+            await writer.close()
 
-    async def perform(self, work: Work) -> None:
-        """Put work into the next commit and wait until it is on disk."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def drain(self) -> None:
+        """Wait until all that is queued is written."""
+        for writer in self.writers:
+            await writer.drain()
 
-        def with_answer(commit: Commit) -> None:
-            work(commit)
-            commit.after.append(partial(_resolve, done))
+    @property
+    def commits(self) -> int:
+        """Commits to the store since the start."""
+        return sum(writer.commits for writer in self.writers)
 
-        self.committer.put(with_answer, partial(_reject, done))
-        await done
+    async def write(self, writes: Iterable[Write], *, unit: int = 0) -> None:
+        """Commit these to a unit, with whatever cursors of it have changed, and wait."""
+        await self.writers[unit].put(adding(writes))
 
-    async def write(self, writes: Iterable[Write], after: Callable[[], None] | None = None) -> None:
-        """Commit these, and whatever cursors have changed, and wait."""
+    def writer_for(self, topic: str) -> Writer[BrokerCommit]:
+        """The writer of the unit that a topic lives in, or would live in."""
+        return self.writers[unit_of(topic, self.store.units)]
 
-        def work(commit: Commit) -> None:
-            commit.writes.extend(writes)
-            if after is not None:
-                commit.after.append(after)
+    def append(
+        self, commit: BrokerCommit, topic: str | Topic, batch: Batch, subject: str = ""
+    ) -> int | asyncio.Future[int]:
+        """Append a batch to any topic, made where there is none, within a commit that may be of another unit.
+        Returns its offset, or a future of it where it goes into another unit once the commit is on disk.
+        ``subject``: in whose name it is published; empty for the terminal itself."""
+        found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
+        if found.writer.unit != commit.unit:
+            return self._handovers[commit.unit].add(commit, found.name, batch, subject)
+        found.save(commit)
+        first = commit.append(found.log, batch)
+        if subject:
+            commit.on_stored.append(partial(self.published, subject, found, batch, first))
+        return first
 
-        await self.perform(work)
+    def group_of(self, log: int, name: str) -> Group | None:
+        """The group of a log, by the log's number."""
+        topics = (topic for topic in self.topics.values() if topic.log.number == log)
+        return next((topic.groups[name] for topic in topics if name in topic.groups), None)
+
+    def report(self, topic: str, error: BusError) -> None:
+        """Tell the status log of an error that nobody waits for."""
+        self.status.note(self.clock(), "error", topic=topic, cause=error.code, detail=str(error))
 
     @property
     def first_lease(self) -> int:
         return self.start * _LEASES_PER_START
 
-    @staticmethod
-    def _uuid7(now: int) -> bytes:
-        value = (now // 1000) << 80 | 7 << 76 | int.from_bytes(os.urandom(10), "big") & ~(0xF << 76)
-        return (value & ~(3 << 62) | 2 << 62).to_bytes(16, "big")
-
     def new_id(self) -> bytes:
-        return self._uuid7(self.clock())
+        return uuid7(self.clock(), os.urandom(10))
 
     # -- topics and groups -------------------------------------------------------------------------
 
-    def _topic(self, spec: TopicSpec, log: int, bounds: LogBounds, created_at: int, stored: bool) -> Topic:
-        return Topic(
-            spec,
-            Log(log, bounds, self.store, self.cache, self.reader),
-            self.store,
-            created_at=created_at,
-            stored=stored,
-        )
+    def _add_topic(
+        self, spec: TopicSpec, number: int, bounds: LogBounds, created_at: int, *, stored: bool
+    ) -> Topic:
+        log = Log(number, bounds, self.store, self.cache)
+        writer = self.writers[number % self.store.units]
+        topic = Topic(spec, log, writer, created_at=created_at, stored=stored)
+        self.topics[spec.name] = self._by_log[log] = topic
+        return topic
 
     def topic(self, name: str) -> Topic:
         try:
@@ -260,9 +338,10 @@ class Broker:
         given = len(self.topics) - (status.TOPIC in self.topics)
         if given >= self.limits.max_topics and spec.name != status.TOPIC:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
-        topic = self._topic(spec, self._next_log, EMPTY, self.clock(), False)
-        self._next_log += 1
-        self.topics[spec.name] = topic
+        unit = unit_of(spec.name, self.store.units)
+        number = self._next_log[unit] * self.store.units + unit
+        self._next_log[unit] += 1
+        topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
         if self.crossing is not None:
             self.crossing.topic_made(topic)
         return topic
@@ -274,66 +353,54 @@ class Broker:
             raise UnknownGroup(f"the topic {topic} has no group {name[:200]!r}", hint=hint)
         return groups[name]
 
-    def create_group(
-        self, topic: Topic, spec: GroupSpec, start: int | str | None, *, durable: bool = True
-    ) -> Group:
+    def create_group(self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True) -> Group:
+        """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
+        with."""
         if len(topic.groups) >= self.limits.max_groups:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
             )
         if topic.spec.kind == "queue" and topic.groups:
             raise QueueTaken(f"the queue {topic.name} has a group already: {next(iter(topic.groups))}")
-        if start is None:
-            start = "earliest" if durable else "latest"
-        cursor = Cursor(self.position(topic, start))
+        cursor = Cursor(floor)
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
         topic.groups[spec.name] = group
         group.changed()
         return group
 
-    def position(self, topic: Topic, start: int | str) -> int:
-        """The offset that "earliest", "latest" or a time (microseconds) stands for."""
-        if start == "earliest":
-            return topic.log.first
-        if start == "latest":
-            return topic.log.end
-        if isinstance(start, str):
-            raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
-        return max(topic.log.first, min(topic.log.end, self.store.seek_time(topic.log.number, start)))
+    async def position(self, topic: Topic, start: int | str | None) -> int:
+        """The offset that "earliest", "latest" or a time (microseconds) stands for; None is "earliest"."""
+        if isinstance(start, int):
+            found = await self.store.seek_time(topic.log.number, start)
+            return max(topic.log.first, min(topic.log.end, found))
+        return _edge(topic, start or "earliest")
 
     async def delete_topic(self, topic: Topic) -> None:
         del self.topics[topic.name]
+        del self._by_log[topic.log]
         topic.deleted = True
+        writes: list[Write] = [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
         for group in list(topic.groups.values()):
             self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
+            writes += group.documents_to_delete()
         topic.log.forget()
-        writes: list[Write] = [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
-        writes += self._group_documents(topic, list(topic.groups))
-        await self.write(writes)
+        await self.write(writes, unit=topic.writer.unit)
 
     async def delete_group(self, group: Group) -> None:
         self._drop_group(group, UnknownGroup(f"the group {group.name} was deleted"))
-        await self.write(self._group_documents(group.topic, [group.name]))
+        await self.write(group.documents_to_delete(), unit=group.topic.writer.unit)
 
     def _drop_group(self, group: Group, why: BusError) -> None:
-        group.topic.groups.pop(group.name, None)
-        self._changed.pop(group, None)
+        topic = self.topics[group.topic.name]
+        topic.groups.pop(group.name, None)
+        self._changed[topic.writer.unit].pop(group, None)
         self._end_group(group, why)
-        self.trimmer.plan(group.topic, soon=True)
+        self.trimmer.plan(topic, soon=True)
 
     def _end_group(self, group: Group, why: BusError) -> None:
         group.close()
         for consumer in list(group.consumers.values()):
             consumer.connection.lose(consumer, why)
-
-    def _group_documents(self, topic: Topic, names: list[str]) -> list[Write]:
-        writes: list[Write] = []
-        for name in names:
-            key = f"{topic.log.number}/{name}"
-            writes.append(DeleteDocument(groups.KIND, key))
-            slots = self.store.documents(groups.CURSOR, key + "/")
-            writes += [DeleteDocument(groups.CURSOR, slot) for slot, _ in slots]
-        return writes
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -351,7 +418,7 @@ class Broker:
             )
         return batch
 
-    def check_publish(self, connection: Connection, name: str, producer: bytes) -> Topic:
+    def check_publish(self, connection: Client, name: str, producer: bytes) -> Topic:
         if name.startswith("$"):
             raise Forbidden(f"{name} is written by the terminal alone", hint="")
         connection.scopes.demand("publish", name)
@@ -361,46 +428,29 @@ class Broker:
         connection.published_to.add(topic)
         return topic
 
-    def publish(
-        self,
-        connection: Connection,
-        frame: frames.Publish,
-        tail: memoryview,
-        stored: Callable[[int], None],
-        refuse: Callable[[BusError], None],
-    ) -> None:
-        try:
-            topic = self.check_publish(connection, frame.topic, frame.producer)
-            batch = self.read_batch(tail)
-        except (Misuse, BadFrame) as error:
-            refuse(error)
-            return
-        except LimitReached as error:
-            refuse(error)
-            return
+    def publish(self, connection: Client, frame: frames.Publish, tail: memoryview) -> asyncio.Future[int]:
+        """Store a batch. The future has the offset of its first message once it is on disk. Misuse, BadFrame
+        and LimitReached are raised at once."""
+        topic = self.check_publish(connection, frame.topic, frame.producer)
+        batch = self.read_batch(tail)
+        return topic.writer.put(partial(self._publish, connection.subject, topic, batch, frame))
+
+    def _publish(
+        self, subject: str, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+    ) -> int:
         sequence, producer = frame.sequence, frame.producer
-
-        def work(commit: Commit) -> None:
-            entry = commit.entry(topic, producer)
-            if entry.known(sequence):
-                # Stored before: the answer to it was lost. Answer again.
-                self.totals.repeated += 1
-                commit.after.append(partial(stored, entry.first_of(sequence)))
-                return
-            topic.check_backlog()
-            following = entry.stored(sequence, -1)  # raises SequenceGap before anything is written
-            topic.save(commit)
-            first = commit.append(topic, batch)
-            commit.remember(topic, producer, following.at(first))
-            commit.after.append(partial(self._published, connection, topic, batch, first, stored))
-
-        self.committer.put(work, refuse)
-
-    def _published(
-        self, connection: Connection, topic: Topic, batch: Batch, first: int, stored: Callable[[int], None]
-    ) -> None:
-        self.published(connection.subject, topic, batch, first)
-        stored(first)
+        entry = commit.entry(topic.log, producer)
+        if entry.known(sequence):
+            # Stored before: the answer to it was lost. Answer again.
+            self.totals.repeated += 1
+            return entry.first_of(sequence)
+        topic.check_backlog()
+        following = entry.stored(sequence, -1)  # raises SequenceGap before anything is written
+        topic.save(commit)
+        first = commit.append(topic.log, batch)
+        commit.remember(topic.log, producer, following.at(first))
+        commit.on_stored.append(partial(self.published, subject, topic, batch, first))
+        return first
 
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
         """A batch of this subject is on disk."""
@@ -419,64 +469,100 @@ class Broker:
 
     def forget_producer(self, producer: bytes, published_to: Iterable[Topic]) -> None:
         """A client left in good order, with every answer in hand: it will never repeat a batch."""
-        known = [topic for topic in published_to if topic.forget(producer) and not topic.deleted]
-        writes = [PutLedger(topic.log.number, producer, None) for topic in known]
-        if self._transactions.pop(producer, None) is not None:
-            writes.append(PutLedger(TRANSACTIONS, producer, None))
-        if writes:
-            self.committer.put(lambda commit: commit.writes.extend(writes))
+        writes: dict[int, list[Write]] = {}
+        for topic in published_to:
+            if topic.log.forget_producer(producer) and not topic.deleted:
+                writes.setdefault(topic.writer.unit, []).append(PutLedger(topic.log.number, producer, None))
+        for unit in range(self.store.units):
+            if self._transactions.pop((unit, producer), None) is not None:
+                writes.setdefault(unit, []).append(PutLedger(unit, producer, None))
+        for unit, forgotten in writes.items():
+            self.writers[unit].tell(adding(forgotten))
 
-    def _transactions_of(self, commit: Commit, producer: bytes) -> Transactions:
-        found = commit.transactions.get(producer) or self._transactions.get(producer)
+    def _transactions_of(self, commit: BrokerCommit, producer: bytes) -> Transactions:
+        found = commit.transactions.get(producer) or self._transactions.get((commit.unit, producer))
         if found is None:
-            raw = self.store.ledger(TRANSACTIONS, producer)
-            found = ledger.decode_transactions(raw) if raw is not None else ledger.NO_TRANSACTIONS
+            raise NotLoaded(partial(self._load_transactions, commit.unit, producer))
         return found
 
-    def transact(
-        self,
-        connection: Connection,
-        frame: frames.Transact,
-        tail: memoryview,
-        done: Callable[[list[int]], None],
-        refuse: Callable[[BusError], None],
-    ) -> None:
-        """Publishes and acks, all or nothing."""
-        publishes: list[tuple[Topic, Batch]] = []
-        try:
-            at = 0
-            for name, size in frame.publishes:
-                if at + size > len(tail):
-                    raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
-                topic = self.check_publish(connection, name, frame.producer)
-                publishes.append((topic, self.read_batch(tail[at : at + size])))
-                at += size
-            if at != len(tail):
-                raise BadFrame(f"a transaction with {len(tail) - at} bytes too many")
-        except (Misuse, BadFrame, LimitReached) as error:
-            refuse(error)
-            return
+    async def _load_transactions(self, unit: int, producer: bytes) -> None:
+        raw = await self.store.ledger(unit, producer)
+        found = ledger.NO_TRANSACTIONS if raw is None else ledger.decode_transactions(raw)
+        self._learn_transactions(unit, producer, found)
 
-        def work(commit: Commit) -> None:
+    def _learn_transactions(self, unit: int, producer: bytes, transactions: Transactions) -> None:
+        self._transactions[unit, producer] = transactions
+        if len(self._transactions) > PRODUCERS:
+            self._transactions.popitem(last=False)
+
+    def transact(
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+    ) -> asyncio.Future[list[int]]:
+        """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
+        that happened before."""
+        writer = self._home_of(connection, frame, publishes)
+
+        edits = [
+            Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
+            for edit in frame.documents
+        ]
+        for edit in edits:
+            connection.scopes.demand("documents", edit.place.collection)
+            if edit.value is not None:
+                check_value(edit.value)
+            if self.documents.unit_of(edit.place.topic) != writer.unit:
+                raise BadRequest(
+                    f"the document {edit.place.collection}/{edit.place.key} lives apart from the transaction",
+                    hint="let it live with the topic whose messages are acked: topic=…",
+                )
+
+        def work(commit: BrokerCommit) -> list[int | asyncio.Future[int]]:
             happened = self._transactions_of(commit, frame.producer)
             if happened.known(frame.number):
                 self.totals.repeated += 1
-                commit.after.append(partial(done, []))
-                return
+                return []
             for topic, _ in publishes:
+                if topic.deleted:
+                    raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.check_backlog()
-                topic.save(commit)
+            self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self._ack_all(commit, connection, frame.acks)
+            self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(frame.number, frame.floor)
-            firsts = [commit.append(topic, batch) for topic, batch in publishes]
-            for (topic, batch), first in zip(publishes, firsts, strict=True):
-                commit.after.append(partial(self._published, connection, topic, batch, first, lambda _: None))
-            commit.after.append(partial(done, firsts))
+            return [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
 
-        self.committer.put(work, refuse)
+        return asyncio.ensure_future(_all_of(writer.put(work)))
+
+    def _home_of(
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+    ) -> Writer[BrokerCommit]:
+        """The unit in which a transaction happens: that of its first ack, or else of its first document, or
+        else of its first output."""
+        for subscription, _, _ in frame.acks:
+            if (consumer := connection.consumers.get(subscription)) is not None:
+                return consumer.group.topic.writer
+        if frame.documents:
+            return self.writers[self.documents.unit_of(frame.documents[0].topic)]
+        return publishes[0][0].writer if publishes else self.writers[0]
+
+    def read_transaction(
+        self, connection: Client, frame: frames.Transact, tail: memoryview
+    ) -> list[tuple[Topic, Batch]]:
+        """The outputs of a stranger's transaction, checked."""
+        publishes: list[tuple[Topic, Batch]] = []
+        at = 0
+        for name, size in frame.publishes:
+            if at + size > len(tail):
+                raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
+            topic = self.check_publish(connection, name, frame.producer)
+            publishes.append((topic, self.read_batch(tail[at : at + size])))
+            at += size
+        if at != len(tail):
+            raise BadFrame(f"a transaction with {len(tail) - at} bytes too many")
+        return publishes
 
     def _ack_all(
-        self, commit: Commit, connection: Connection, acks: list[tuple[int, int, list[Range]]]
+        self, commit: BrokerCommit, connection: Client, acks: list[tuple[int, int, list[Range]]]
     ) -> None:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
@@ -487,16 +573,28 @@ class Broker:
             held_by.append((consumer, lease, runs))
         for consumer, lease, runs in held_by:
             group = consumer.group
-            published = group.delivery.published(lease)
-            held = group.delivery.ack(commit.now, lease, consumer.number, runs)
-            self.settled(commit.now, group, consumer, "ack", "", count(held), held, published)
-            commit.undo.append(partial(unsettle, group, held))
-            group.save(commit)
-            commit.after.append(group.pump)
+            if group.topic.writer.unit == commit.unit:
+                held = self._ack(commit.now, consumer, lease, runs)
+                commit.on_failed.append(partial(group.unsettle, held))
+                group.save(commit)
+            else:
+                # Not before the commit is on disk: the other unit might write it down earlier than this one.
+                group.delivery.extend(commit.now, lease, consumer.number)
+                ack = partial(self._ack, commit.now, consumer, lease, runs)
+                self._handovers[commit.unit].add_ack(commit, group, normalise(runs), ack)
+            commit.on_stored.append(group.pump)
+
+    def _ack(self, now: int, consumer: Consumer, lease: int, runs: list[Range]) -> list[Range]:
+        group = consumer.group
+        published = group.delivery.published(lease)
+        held = group.delivery.ack(now, lease, consumer.number, runs)
+        self.settled(now, group, consumer, "ack", "", count(held), held, published)
+        return held
 
     # -- subscribing -------------------------------------------------------------------------------
 
-    def subscribe(self, connection: Connection, frame: frames.Subscribe) -> Consumer:
+    def subscribe(self, connection: Client, frame: frames.Subscribe, floor: int | None = None) -> Consumer:
+        """``floor``: the offset that ``frame.start`` stands for where it is a time (``position``)."""
         connection.scopes.demand("subscribe", frame.topic)
         topic = self.topic_for(frame.topic)
         if topic.deleted:
@@ -513,7 +611,10 @@ class Broker:
         group = topic.groups.get(name)
         if group is None:
             spec = group_spec({"topic": topic.name, "name": name})
-            group = self.create_group(topic, spec, frame.start, durable=durable)
+            if floor is None:
+                assert not isinstance(frame.start, int), "a time is looked up before"
+                floor = _edge(topic, frame.start or ("earliest" if durable else "latest"))
+            group = self.create_group(topic, spec, floor, durable=durable)
         if self.crossing is not None:
             self.crossing.check_subscribe(group)
         if topic.spec.kind == "queue" and group.own_consumers:
@@ -592,8 +693,8 @@ class Broker:
             offsets=runs,
             published=((published, messages),) if verb == "ack" else (),
         )
-        if group.topic.spec.retention.settled:
-            self.trimmer.plan(group.topic, soon=True)
+        if group.topic.spec.retention.settled and not group.topic.deleted:
+            self.trimmer.plan(self.topics[group.topic.name], soon=True)
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -607,36 +708,41 @@ class Broker:
         finally:
             if (offset, done) in group.watchers:
                 group.watchers.remove((offset, done))
-        await self.write([])
+        await self.write([], unit=group.topic.writer.unit)
 
-    def changed(self, group: Group) -> None:
-        """Its cursor goes into the next commit. Nobody waits for it, so it doesn't cause one at once: at a
-        low rate, acks then share the fsync of the next publish."""
-        self._changed[group] = None
-        if self._changed_timer is None:
+    def moved(self, group: Group) -> None:
+        """The group's cursor moved; it goes into the next commit of its unit. Nobody waits for it, so it
+        doesn't cause a commit at once: at a low rate, acks then share the fsync of the next publish."""
+        if self.crossing is not None:
+            self.crossing.settled(group)
+        if group.deleted or not group.durable:
+            return
+        unit = group.topic.writer.unit
+        self._changed[unit][group] = None
+        if self._changed_timers[unit] is None:
             loop = asyncio.get_running_loop()
-            self._changed_timer = loop.call_later(CHANGED_WITHIN, self.committer.poke)
+            self._changed_timers[unit] = loop.call_later(CHANGED_WITHIN, group.topic.writer.poke)
 
-    def _finish(self, commit: Commit) -> None:
-        changed, self._changed = self._changed, {}
-        if self._changed_timer is not None:
-            self._changed_timer.cancel()
-            self._changed_timer = None
+    def _finish(self, commit: BrokerCommit) -> None:
+        changed, self._changed[commit.unit] = self._changed[commit.unit], {}
+        timer, self._changed_timers[commit.unit] = self._changed_timers[commit.unit], None
+        if timer is not None:
+            timer.cancel()
         for group in changed:
             group.save(commit)
 
-    def _applied(self, commit: Commit) -> None:
-        for (topic, producer), entry in commit.entries.items():
-            topic.learn(producer, entry)
+    def _apply(self, commit: BrokerCommit) -> None:
+        """A commit is on disk: make it visible."""
+        for (log, producer), entry in commit.entries.items():
+            log.learn(producer, entry)
         for producer, transactions in commit.transactions.items():
-            self._transactions[producer] = transactions
-            if len(self._transactions) > PRODUCERS:
-                self._transactions.popitem(last=False)
-        for topic, batches in commit.appended.items():
-            if topic.deleted:
-                continue
+            self._learn_transactions(commit.unit, producer, transactions)
+        for log, batches in commit.appended.items():
+            topic = self._by_log.get(log)
+            if topic is None:
+                continue  # deleted meanwhile
             for first, batch in batches:
-                topic.log.extend(first, batch, batch.size, commit.now)
+                log.extend(first, batch, batch.size, commit.now)
             self.trimmer.plan(topic)
             for group in topic.grown(batches):
                 group.pump()
@@ -688,11 +794,7 @@ class Broker:
         batch = Batch.decode(build(payloads, id=self.new_id(), time=now))
         topic = self.topic_for(status.TOPIC)
 
-        def work(commit: Commit) -> None:
-            topic.save(commit)
-            commit.append(topic, batch)
-
-        self.committer.put(work)
+        topic.writer.tell(lambda commit: self.append(commit, topic, batch))
 
     def _status_topic(self) -> Topic:
         retention = Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any")
@@ -703,16 +805,31 @@ class Broker:
         self.status.levels = levels
 
 
-def _resolve(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
+def _edge(topic: Topic, start: str) -> int:
+    """The offset of the oldest message, or the one behind the newest."""
+    if start not in ("earliest", "latest"):
+        raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
+    return topic.log.first if start == "earliest" else topic.log.end
 
 
-def _reject(done: asyncio.Future[None], error: BusError) -> None:
-    if not done.done():
-        done.set_exception(error)
+def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[Range]]:
+    """(log, group) → what the handovers among these documents say it has settled."""
+    found: dict[tuple[int, str], list[Range]] = {}
+    for _, raw in chain.from_iterable(owed):
+        document = handover.decode(raw)
+        if isinstance(document, handover.AckDocument):
+            found.setdefault((document.log, document.group), []).extend(document.runs)
+    return found
 
 
-def unsettle(group: Group, runs: list[Range], error: BusError) -> None:
-    """The commit that was to settle these failed."""
-    group.unsettle(runs)
+def unit_of(topic: str, units: int) -> int:
+    """The unit that a topic lives in. The terminal's own topics are in unit 0, stages apart; a dead-letter
+    topic with the default name lives with its topic."""
+    if topic.startswith("$") and not topic.startswith("$stage."):
+        return 0
+    return zlib.crc32(topic.removesuffix(".dead").encode()) % units
+
+
+async def _all_of(outputs: asyncio.Future[list[int | asyncio.Future[int]]]) -> list[int]:
+    """The offsets of a transaction's outputs, once those in other units have theirs."""
+    return [first if isinstance(first, int) else await first for first in await outputs]

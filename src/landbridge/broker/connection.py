@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from landbridge.broker.authority import Identity
+from landbridge.broker.authority import Authority, TokenIdentity
+from landbridge.broker.broker import Broker
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
-from landbridge.core.delivery.delivery import SECOND
+from landbridge.broker.stages import Stages
+from landbridge.broker.topic import Topic
+from landbridge.core.time import SECOND
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
     BadRequest,
@@ -27,10 +30,7 @@ from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
 
-if TYPE_CHECKING:
-    from landbridge.broker.server import Terminal
-    from landbridge.broker.topic import Topic
-
+T = TypeVar("T")
 #: Bytes waiting to be written to a peer above which it gets nothing more and isn't read from.
 HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
@@ -38,12 +38,37 @@ CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
 
 
+class OperationsPort(Protocol):
+    """Answers operations (``landbridge.broker.operations``)."""
+
+    async def call(self, connection: Connection, op: str, args: dict[str, Any]) -> object: ...
+
+
+class Host(Protocol):
+    """The terminal that a connection leads to."""
+
+    name: str
+    broker: Broker
+    authority: Authority
+    connections: set[Connection]
+    closing: bool
+    stages: Stages
+
+    @property
+    def operations(self) -> OperationsPort: ...
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run it until it ends or the terminal closes."""
+
+    def log_crash(self, what: str, error: BaseException) -> None: ...
+
+
 class Connection(Incoming):
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Host) -> None:
         super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
-        self.identity: Identity | None = None
+        self.identity: TokenIdentity | None = None
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
         self.closed = False
@@ -150,6 +175,9 @@ class Connection(Incoming):
         """Write now: what is delivered should not wait for the answers that go out with it."""
         if not self.closed:
             self._outgoing.flush()
+
+    def log_crash(self, what: str, error: BaseException) -> None:
+        self.terminal.log_crash(what, error)
 
     # -- who ---------------------------------------------------------------------------------------
 
@@ -266,7 +294,7 @@ class Connection(Incoming):
             self._timer.cancel()
         crossing.accept(self._transport, self.session, frame)
 
-    def _identify(self, identity: Identity) -> None:
+    def _identify(self, identity: TokenIdentity) -> None:
         self.identity = identity
         if self._timer is not None:
             self._timer.cancel()
@@ -297,55 +325,52 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:
-        size = len(tail)
-        self._unanswered += size
-        self._throttle()
-        self.broker.publish(
-            self,
-            frame,
-            tail,
-            partial(self._stored, frame.request, size),
-            partial(self._not_stored, frame.request, size),
-        )
+        stored = self.broker.publish(self, frame, tail)
+        stored.add_done_callback(partial(self._on_stored, frame.request, self._take(tail)))
 
-    def _stored(self, request: int, size: int, first: int) -> None:
+    def _on_stored(self, request: int, size: int, stored: asyncio.Future[int]) -> None:
+        self._give_back(size)
+        error = stored.exception()
+        if error is None:
+            self.send(frames.Stored(request, stored.result()))
+        else:
+            self._answer(request, stored, "a publish")
+
+    def _take(self, tail: memoryview) -> int:
+        """These bytes are to be stored; a peer that sends more than its window isn't read from meanwhile."""
+        self._unanswered += len(tail)
+        self._throttle()
+        return len(tail)
+
+    def _give_back(self, size: int) -> None:
         self._unanswered -= size
         self._throttle()
-        self.send(frames.Stored(request, first))
-
-    def _not_stored(self, request: int, size: int, error: BusError) -> None:
-        self._unanswered -= size
-        self._throttle()
-        self.refuse(request, error)
 
     def _transact(self, frame: frames.Transact, tail: memoryview = EMPTY) -> None:
-        size = len(tail)
-        self._unanswered += size
-        self._throttle()
-        self.broker.transact(
-            self,
-            frame,
-            tail,
-            partial(self._transacted, frame.request, size),
-            partial(self._not_stored, frame.request, size),
-        )
-
-    def _transacted(self, request: int, size: int, firsts: list[int]) -> None:
-        self._unanswered -= size
-        self._throttle()
-        self.done(request, firsts)
+        publishes = self.broker.read_transaction(self, frame, tail)
+        done = self.broker.transact(self, frame, publishes)
+        done.add_done_callback(partial(self._on_done, frame.request, self._take(tail), "a transaction"))
 
     def _stage(self, frame: frames.Stage, tail: memoryview = EMPTY) -> None:
-        size = len(tail)
-        self._unanswered += size
-        self._throttle()
-        self.terminal.operations.stages.put(
-            self,
-            frame,
-            tail,
-            partial(self._transacted, frame.request, size),
-            partial(self._not_stored, frame.request, size),
-        )
+        done = self.terminal.stages.put(self, frame, tail)
+        done.add_done_callback(partial(self._on_done, frame.request, self._take(tail), "a stage"))
+
+    def _on_done(self, request: int, size: int, what: str, done: asyncio.Future[Any]) -> None:
+        self._give_back(size)
+        self._answer(request, done, what)
+
+    def _answer(self, request: int, done: asyncio.Future[Any], what: str, subscription: int = 0) -> None:
+        """Send the result of what has ended, or why it failed."""
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self.done(request, done.result())
+        elif isinstance(error, BusError):
+            self.refuse(request, error, subscription)
+        else:
+            self.log_crash(what, error)
+            self.refuse(request, BusError(f"the terminal failed: {type(error).__name__}"))
 
     def consumer(self, subscription: int) -> Consumer:
         try:
@@ -359,7 +384,24 @@ class Connection(Incoming):
             raise BadRequest(f"subscription {frame.subscription} exists")
         if len(self.consumers) >= self.broker.limits.max_subscriptions:
             raise LimitReached(f"{len(self.consumers)} subscriptions, as many as max_subscriptions allows")
-        consumer = self.broker.subscribe(self, frame)
+        if not isinstance(frame.start, int):
+            self._begin(frame, None)
+            return
+        self.scopes.demand("subscribe", frame.topic)
+        begun = self.terminal.spawn(self._begin_at(frame, self.broker.topic_for(frame.topic)))
+        begun.add_done_callback(lambda begun: self._answer(0, begun, "a subscription"))
+
+    async def _begin_at(self, frame: frames.Subscribe, topic: Topic) -> None:
+        """Begin a subscription at a time, whose place in the log has to be looked up."""
+        try:
+            floor = await self.broker.position(topic, frame.start)
+            if not self.closed and frame.subscription not in self.consumers:
+                self._begin(frame, floor)
+        except BusError as error:
+            self.refuse(frame.request, error)
+
+    def _begin(self, frame: frames.Subscribe, floor: int | None) -> None:
+        consumer = self.broker.subscribe(self, frame, floor)
         self.consumers[frame.subscription] = consumer
         group = consumer.group
         self.broker.status.note(
@@ -386,12 +428,17 @@ class Connection(Incoming):
         if not frame.request and frame.subscription not in self.consumers:
             return  # nobody waits for an answer
         consumer = self.consumer(frame.subscription)
-        consumer.group.settle(
-            consumer,
-            frame.settlements,
-            partial(self.done, frame.request) if frame.request else None,
-            lambda error: self.refuse(frame.request, error, frame.subscription),
-        )
+        try:
+            done = consumer.group.settle(consumer, frame.settlements, durably=bool(frame.request))
+        except BusError as error:
+            self.refuse(frame.request, error, frame.subscription)
+            return
+        if done is None:
+            self.done(frame.request)
+        else:
+            done.add_done_callback(
+                lambda done: self._answer(frame.request, done, "a settlement", frame.subscription)
+            )
 
     def _credit(self, frame: frames.Credit) -> None:
         consumer = self.consumers.get(frame.subscription)
@@ -405,23 +452,8 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _call(self, frame: frames.Call) -> None:
-        task = asyncio.ensure_future(self.terminal.operations.call(self, frame.op, frame.args))
-        self.terminal.tasks.add(task)
-
-        def answer(task: asyncio.Task[object]) -> None:
-            self.terminal.tasks.discard(task)
-            if task.cancelled():
-                return
-            error = task.exception()
-            if error is None:
-                self.done(frame.request, task.result())
-            elif isinstance(error, BusError):
-                self.refuse(frame.request, error)
-            else:
-                self.terminal.log_crash(f"operation {frame.op}", error)
-                self.refuse(frame.request, BusError(f"the terminal failed: {type(error).__name__}"))
-
-        task.add_done_callback(answer)
+        task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args))
+        task.add_done_callback(lambda task: self._answer(frame.request, task, f"operation {frame.op}"))
 
     def _ping(self, frame: frames.Ping) -> None:
         self.done(frame.request)

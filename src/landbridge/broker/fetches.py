@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from landbridge.broker.broker import Broker
+from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BusError, LimitReached
 from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import MAX_HEAD
-
-if TYPE_CHECKING:
-    from landbridge.broker.connection import Connection
 
 #: Reads that may wait for their turn.
 MOST_WAITING = 64
@@ -20,8 +20,23 @@ MOST_WAITING = 64
 MOST_BATCHES = 8192
 
 
+class Asker(Protocol):
+    """The connection that the reads are for."""
+
+    broker: Broker
+    writable: bool
+
+    @property
+    def scopes(self) -> Scopes: ...
+
+    def send(self, frame: Frame, *tail: bytes | memoryview) -> None: ...
+    def refuse(self, request: int, error: BusError) -> None: ...
+    def close(self, error: BusError) -> None: ...
+    def log_crash(self, what: str, error: BaseException) -> None: ...
+
+
 class Fetches:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Asker) -> None:
         self._connection = connection
         self._waiting: deque[frames.Fetch] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +86,7 @@ class Fetches:
         if task.cancelled():
             return
         if (crash := task.exception()) is not None:
-            self._connection.terminal.log_crash("a fetch", crash)
+            self._connection.log_crash("a fetch", crash)
             self._connection.close(BusError(f"the terminal failed: {type(crash).__name__}"))
         else:
             self.resume()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-from landbridge.core.delivery.delivery import SECOND, Condemned, Delivery, Handout
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.log import Log
+from landbridge.core.delivery.delivery import Condemned, Delivery, Handout
 from landbridge.core.delivery.filters import filter_of, sole_key
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.log.cursor import Cursor
+from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.ranges import Range, count, intersect, normalise
-from landbridge.core.log.store import PutDocument
-from landbridge.core.log.topic import LONGEST, GroupSpec
-from landbridge.errors import BadRequest, BusError, LeaseLost
+from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+from landbridge.core.status import StatusLog
+from landbridge.core.time import SECOND
+from landbridge.core.topic import LONGEST, GroupSpec, TopicSpec
+from landbridge.errors import BadRequest, BusError, LeaseLost, StoreFailed
 from landbridge.protocol import frames
-
-if TYPE_CHECKING:
-    from landbridge.broker.broker import Broker
-    from landbridge.broker.commit import Commit
-    from landbridge.broker.connection import Connection
-    from landbridge.broker.topic import Topic
-    from landbridge.crossing.lane import Hand
+from landbridge.protocol.frames import Frame
+from landbridge.stores.writer import Commit, Writer
 
 KIND = "group"
 CURSOR = "cursor"
@@ -45,6 +45,76 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(GroupSpec).decode
 
 
+class Outlet(Protocol):
+    """The way to a consumer: a client's connection, or the part that forwards to another terminal."""
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def who(self) -> str: ...
+
+    @property
+    def writable(self) -> bool:
+        """Does it take more at the moment?"""
+
+    def send(self, frame: Frame, *tail: bytes | memoryview) -> None: ...
+    def flush(self) -> None: ...
+    def lose(self, consumer: Consumer, why: BusError) -> None:
+        """The consumer is no longer one of its group."""
+
+
+class Home(Protocol):
+    """The topic of a group, as far as the group needs it."""
+
+    name: str
+    spec: TopicSpec
+    log: Log
+    writer: Writer[BrokerCommit]
+    key_runs: KeyRuns
+    deleted: bool
+    created_at: int  #: microseconds since 1970
+    groups: dict[str, Group]
+
+    def save(self, commit: Commit) -> None: ...
+    def enter(self, group: Group) -> None: ...
+    def quit(self, group: Group) -> None: ...
+    def listen(self, group: Group) -> None: ...
+    def ignore(self, group: Group) -> None: ...
+
+
+class Hub(Protocol):
+    """What a group asks of the broker."""
+
+    clock: Callable[[], int]
+    status: StatusLog
+
+    @property
+    def first_lease(self) -> int: ...
+
+    def new_id(self) -> bytes: ...
+    def moved(self, group: Group) -> None:
+        """The group's cursor moved: it goes into the next commit."""
+
+    def consumers_changed(self, group: Group) -> None: ...
+    def delivered(
+        self, now: int, group: Group, consumer: Consumer, messages: int, size: int, handouts: list[Handout]
+    ) -> None: ...
+    def settled(
+        self,
+        now: int,
+        group: Group,
+        consumer: Consumer,
+        verb: str,
+        cause: str,
+        messages: int,
+        runs: list[Range],
+        published: int,
+    ) -> None: ...
+    def append(self, commit: BrokerCommit, topic: str, batch: Batch) -> object:
+        """Append a batch to any topic, made where there is none, within a commit of another one."""
+
+
 class Consumer:
     """A subscription, seen from its group."""
 
@@ -63,7 +133,7 @@ class Consumer:
     def __init__(
         self,
         number: int,
-        connection: Connection | Hand,
+        connection: Outlet,
         subscription: int,
         prefetch: int,
         group: Group,
@@ -86,7 +156,7 @@ class Consumer:
 
 class Group:
     def __init__(
-        self, broker: Broker, topic: Topic, spec: GroupSpec, cursor: Cursor, *, durable: bool, stored: bool
+        self, broker: Hub, topic: Home, spec: GroupSpec, cursor: Cursor, *, durable: bool, stored: bool
     ) -> None:
         self.broker = broker
         self.topic = topic
@@ -115,7 +185,8 @@ class Group:
         self.watchers: list[tuple[int, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
-        self._burying = False
+        #: Copies condemned messages to the dead-letter topic.
+        self._burying: asyncio.Task[None] | None = None
         self._pump_soon = False
         #: The lag that the status log knows.
         self.lag_told = 0
@@ -143,12 +214,9 @@ class Group:
         """The cursor moved: the next commit writes it, at the latest one of its own very soon."""
         if self.watchers:
             self.tell_watchers()
-        if self.broker.crossing is not None:
-            self.broker.crossing.settled(self)
         if not self.durable:
             self.delivery.cursor.document()  # written nowhere, but it must not gather changes for ever
-        elif not self.deleted:
-            self.broker.changed(self)
+        self.broker.moved(self)
 
     def save(self, commit: Commit) -> None:
         """Called for each commit while it is being formed, if the cursor changed."""
@@ -158,16 +226,22 @@ class Group:
         if not self.stored:
             self.topic.save(commit)
             commit.writes.append(PutDocument(KIND, key, encode(self.spec)))
-            commit.after.append(partial(self._saved, self.spec))
+            commit.on_stored.append(partial(self._saved, self.spec))
         if self.delivery.cursor.dirty:
             slot, value = self.delivery.cursor.document()
             commit.writes.append(PutDocument(CURSOR, f"{key}/{slot:06}", value))
-            commit.undo.append(self._unsaved)
+            commit.on_failed.append(self._unsaved)
+
+    def documents_to_delete(self) -> list[Write]:
+        """Removes what is stored of the group."""
+        key = f"{self.topic.log.number}/{self.name}"
+        slots = range(self.delivery.cursor.slots)
+        return [DeleteDocument(KIND, key), *(DeleteDocument(CURSOR, f"{key}/{slot:06}") for slot in slots)]
 
     def _saved(self, spec: GroupSpec) -> None:
         self.stored = spec is self.spec  # it may have been changed while the commit was under way
 
-    def _unsaved(self, error: BusError) -> None:
+    def _unsaved(self) -> None:
         self.delivery.cursor.rewrite()
         self._again_later()
 
@@ -270,7 +344,7 @@ class Group:
                 handed = True
                 self._deliver(now, consumer, handouts)
             if delivery.missing is not None:
-                self.topic.log.load(delivery.missing, self._loaded)
+                self.topic.log.load(delivery.missing).add_done_callback(self._loaded)
                 return False
             if delivery.more:
                 self._again_soon()
@@ -324,12 +398,15 @@ class Group:
         self._pump_soon = False
         self.pump()
 
-    def _loaded(self, error: BusError | None) -> None:
-        if self.deleted:
+    def _loaded(self, load: asyncio.Task[None]) -> None:
+        if self.deleted or load.cancelled():
             return
+        error = load.exception()
         if error is None:
             self.pump()
             return
+        if not isinstance(error, BusError):
+            error = StoreFailed(f"the store broke: {error!r}")
         # A batch that can't be read stops the group rather than being skipped: nothing is lost in silence.
         now = self.broker.clock()
         self.broker.status.note(
@@ -375,35 +452,31 @@ class Group:
 
         # Settle first, then send: if we die in between, the message is lost to the consumer, which is what
         # "at most once" means; the other order could deliver it twice.
-        def settle(commit: Commit) -> None:
+        def settle(commit: BrokerCommit) -> None:
             self.save(commit)
-            commit.after.append(send)
+            commit.on_stored.append(send)
 
-        def undo(error: BusError) -> None:
-            consumer.messages -= messages
-            consumer.bytes -= size
-            self.unsettle(normalise(run for handout in handouts for run in handout.ranges))
+        def on_settled(done: asyncio.Future[None]) -> None:
+            if done.exception() is not None:
+                consumer.messages -= messages
+                consumer.bytes -= size
+                self.unsettle(normalise(run for handout in handouts for run in handout.ranges))
 
-        self.broker.committer.put(settle, undo)
+        self.topic.writer.put(settle).add_done_callback(on_settled)
 
     # -- settling ----------------------------------------------------------------------------------
 
     def settle(
-        self,
-        consumer: Consumer,
-        settlements: list[frames.Settlement],
-        done: Callable[[], None] | None,
-        refuse: Callable[[BusError], None],
-    ) -> None:
-        """Ack, requeue, bury, extend. ``done`` is called when it is on disk; None: nobody waits for that, and
-        it is written along with whatever comes next."""
+        self, consumer: Consumer, settlements: list[frames.Settlement], *, durably: bool
+    ) -> asyncio.Future[None] | None:
+        """Ack, requeue, bury, extend. ``durably``: returns a future that is done when it is on disk.
+        Otherwise nobody waits for that, and it is written along with whatever comes next. LeaseLost where
+        some of the messages are no longer the consumer's; the others are settled all the same."""
         for s in settlements:
             if s.verb not in VERBS:
-                refuse(BadRequest(f"no settlement {s.verb[:60]!r}", hint=", ".join(VERBS)))
-                return
+                raise BadRequest(f"no settlement {s.verb[:60]!r}", hint=", ".join(VERBS))
             if s.after is not None and not 0 <= s.after <= LONGEST:
-                refuse(BadRequest(f"requeue after {s.after} seconds"))
-                return
+                raise BadRequest(f"requeue after {s.after} seconds")
         now = self.broker.clock()
         delivery = self.delivery
         asked = accepted = 0
@@ -427,6 +500,8 @@ class Group:
             accepted += took
             if took:
                 self.broker.settled(now, self, consumer, s.verb, s.cause, took, held, published)
+        lost: LeaseLost | None = None
+        done: asyncio.Future[None] | None = None
         if accepted < asked and not self.at_most_once:
             lost = LeaseLost(
                 f"{asked - accepted} of {asked} messages are no longer this consumer's to settle"
@@ -440,28 +515,23 @@ class Group:
                 cause=lost.code,
                 messages=asked - accepted,
             )
-            refuse(lost)
-        elif done is not None:
-            self._settled_on_disk(acked, done, refuse)
+        elif durably:
+            done = self._settle_on_disk(acked)
         self._after_change()
         self.pump()
+        if lost is not None:
+            raise lost
+        return done
 
-    def _settled_on_disk(
-        self, acked: list[Range], done: Callable[[], None], refuse: Callable[[BusError], None]
-    ) -> None:
+    def _settle_on_disk(self, acked: list[Range]) -> asyncio.Future[None] | None:
         if not self.durable:
-            done()
-            return
+            return None
 
-        def work(commit: Commit) -> None:
+        def work(commit: BrokerCommit) -> None:
             self.save(commit)
-            commit.after.append(done)
+            commit.on_failed.append(partial(self.unsettle, normalise(acked)))
 
-        def undo(error: BusError) -> None:
-            self.unsettle(normalise(acked))
-            refuse(error)
-
-        self.broker.committer.put(work, undo)
+        return self.topic.writer.put(work)
 
     def unsettle(self, runs: list[Range]) -> None:
         """The commit that was to settle these failed: they are to be delivered again, but not at once, or a
@@ -545,44 +615,42 @@ class Group:
 
     def bury(self) -> None:
         """Copy the condemned to the dead-letter topic and settle them, in one commit."""
-        if self._burying or not self.delivery.condemned:
+        if self._burying is None and self.delivery.condemned:
+            self._burying = asyncio.get_running_loop().create_task(self._bury_all())
+
+    async def _bury_all(self) -> None:
+        try:
+            while self.delivery.condemned and not self.deleted:
+                dead = await self._read_condemned()
+                if not dead:
+                    break
+                await self.topic.writer.put(partial(self._bury, dead))
+        except BusError:  # the store refuses, or a batch is damaged: told where it happened
+            self._again_later()
+        finally:
+            self._burying = None
+
+    async def _read_condemned(self) -> list[tuple[int, Condemned, Batch, int]]:
+        """Some of the condemned, each with its batch and its place in it."""
+        found: list[tuple[int, Condemned, Batch, int]] = []
+        for offset, why in list(self.delivery.condemned.items())[:BURY_AT_ONCE]:
+            batch = await self.topic.log.read(offset)
+            if batch is not None and batch[0] <= offset:
+                found.append((offset, why, batch[1], offset - batch[0]))
+        return found
+
+    def _bury(self, dead: list[tuple[int, Condemned, Batch, int]], commit: BrokerCommit) -> None:
+        if self.deleted:
             return
-        self._burying = True
-        self._bury_more(None)
+        still = [item for item in dead if item[0] in self.delivery.condemned]
+        self._copy_to_dead_topic(commit, still)
+        self.delivery.buried(item[0] for item in still)
+        self.save(commit)
+        commit.on_failed.append(lambda: self.delivery.unbury({offset: why for offset, why, _, _ in still}))
 
-    def _bury_more(self, error: BusError | None) -> None:
-        condemned = self.delivery.condemned
-        ready: list[tuple[int, Condemned, Batch, int]] = []
-        log = self.topic.log
-        for offset, why in list(condemned.items())[:BURY_AT_ONCE]:
-            found = log.batch_at(offset)
-            if found is None:
-                if error is None and not ready:
-                    log.load(offset, self._bury_more)
-                    return
-                break
-            ready.append((offset, why, found[1], offset - found[0]))
-        if error is not None or not ready:
-            self._burying = False
-            return
-
-        def work(commit: Commit) -> None:
-            if self.deleted:
-                return
-            still = [item for item in ready if item[0] in condemned]
-            self._copy_to_dead_topic(commit, still)
-            self.delivery.buried(item[0] for item in still)
-            self.save(commit)
-
-            def undo(error: BusError) -> None:
-                self.delivery.unbury({offset: why for offset, why, _, _ in still})
-
-            commit.undo.append(undo)
-            commit.after.append(self._buried)
-
-        self.broker.committer.put(work, self._not_buried)
-
-    def _copy_to_dead_topic(self, commit: Commit, items: list[tuple[int, Condemned, Batch, int]]) -> None:
+    def _copy_to_dead_topic(
+        self, commit: BrokerCommit, items: list[tuple[int, Condemned, Batch, int]]
+    ) -> None:
         for offset, why, batch, index in items:
             self.broker.status.note(
                 commit.now,
@@ -597,8 +665,6 @@ class Group:
                 self.spec.dead_letter is None and self.topic.name.endswith(".dead")
             ):
                 continue  # a dead letter that dies again is only settled: no chain of .dead.dead
-            dead = self.broker.topic_for(self.spec.dead_topic, create=True)
-            dead.save(commit)
             headers = {
                 **batch.headers(index),
                 "lb-topic": self.topic.name,
@@ -616,12 +682,4 @@ class Group:
                 ids=[batch.id_of(index).encode()],
                 priorities=[(batch.priorities() or bytes(index + 1))[index]],
             )
-            commit.append(dead, Batch.decode(letter))
-
-    def _buried(self) -> None:
-        self._burying = False
-        self.bury()
-
-    def _not_buried(self, error: BusError) -> None:
-        self._burying = False
-        self._again_later()
+            self.broker.append(commit, self.spec.dead_topic, Batch.decode(letter))

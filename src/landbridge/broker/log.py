@@ -1,4 +1,4 @@
-"""A log as the terminal sees it: its bounds, and those of its batches that are in memory.
+"""A log as the terminal sees it: its bounds, those of its batches that are in memory, and its ledger.
 
 New batches are kept as they are committed, so consumers that keep up never cause a read; the others share
 what is read ahead for them. One cache for all logs, bounded in bytes, least recently used goes first.
@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from landbridge.core.log import record
+from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.store import LogBounds, Store, StoredBatch
-from landbridge.errors import BadFrame, BusError, StoreCorrupt
+from landbridge.core.log.ledger import Entry
+from landbridge.core.log.store import LogBounds, Store
+from landbridge.errors import BadFrame, StoreCorrupt
+from landbridge.stores.writer import NotLoaded
 
 #: Bytes per read of a consumer that is behind.
 READ_AHEAD = 2 << 20
+#: Ledger entries kept in memory per log; the others are read when their producer comes back.
+PRODUCERS = 1024
 
 
 class Cache:
@@ -54,26 +57,29 @@ class Cache:
 
 
 class Log:
-    def __init__(
-        self, number: int, bounds: LogBounds, store: Store, cache: Cache, reader: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, number: int, bounds: LogBounds, store: Store, cache: Cache) -> None:
         self.number = number
         self.first, self.end = bounds.first, bounds.end
         #: Bytes stored.
         self.bytes = bounds.bytes
         #: Time of the newest append.
         self.time = bounds.time
-        self._store, self._cache, self._reader = store, cache, reader
+        self._store, self._cache = store, cache
         #: first offset → batch, and the first offsets, sorted. Filled and emptied by the cache.
         self.batches: dict[int, Batch] = {}
         self.firsts: list[int] = []
-        #: Who waits for a read that is under way.
-        self._waiting: list[Callable[[BusError | None], None]] | None = None
+        #: The read that is under way; whoever comes meanwhile waits for the same one.
+        self._loading: asyncio.Task[None] | None = None
+        #: What the ledger says of the producers that were here last; the others are read when they come back.
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        #: Nothing was ever stored in this log, so its ledger is empty too.
+        self.is_new = bounds.end == 0
         #: Who waits for the log to grow.
         self._growth: list[asyncio.Future[None]] = []
 
     def extend(self, first: int, batch: Batch, size: int, time: int) -> None:
         self.end = first + len(batch)
+        self.is_new = False
         self.bytes += size
         self.time = max(self.time, time)
         self._cache.put(self, first, batch)
@@ -109,36 +115,27 @@ class Log:
         self._cache.touch(self, first)
         return first, batch
 
-    def load(self, offset: int, then: Callable[[BusError | None], None]) -> None:
-        """Read from an offset on in the background, then call. One read at a time; a caller that comes
-        while one is under way looks again after it."""
-        if self._waiting is not None:
-            self._waiting.append(then)
-            return
-        self._waiting = [then]
-        loop = asyncio.get_running_loop()
-        read = loop.run_in_executor(self._reader, self._store.read, self.number, offset, READ_AHEAD)
-        read.add_done_callback(self._loaded)
+    def load(self, offset: int) -> asyncio.Task[None]:
+        """Read from an offset on into the cache. One read at a time: a caller that comes while one is under
+        way waits for that one, and has to look again."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load(offset))
+        return self._loading
 
-    def _loaded(self, read: asyncio.Future[list[StoredBatch]]) -> None:
-        waiting, self._waiting = self._waiting or [], None
-        error: BusError | None = None
-        if read.cancelled():
-            return
-        failure = read.exception()
-        if failure is None:
-            try:
+    async def _load(self, offset: int) -> None:
+        try:
+            for first, batch in reversed(await self._read(offset, READ_AHEAD)):
                 # Oldest last: it is needed first, so it should be evicted last.
-                for stored in reversed(read.result()):
-                    self._cache.put(self, stored.first, record.unwrap(stored.data))
-            except BusError as broken:
-                error = StoreCorrupt(f"log {self.number} holds a batch that doesn't decode: {broken}")
-        elif isinstance(failure, BusError):
-            error = failure
-        else:
-            raise failure
-        for then in waiting:
-            then(error)
+                self._cache.put(self, first, batch)
+        finally:
+            self._loading = None
+
+    async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        stored = await self._store.read(self.number, offset, max_bytes)
+        try:
+            return [(each.first, record.unwrap(each.data)) for each in stored]
+        except BadFrame as broken:
+            raise StoreCorrupt(f"log {self.number} holds a batch that doesn't decode: {broken}") from None
 
     async def read(self, offset: int) -> tuple[int, Batch] | None:
         """The batch that holds an offset, or the first one after it; None at the end of the log."""
@@ -149,18 +146,8 @@ class Log:
             if self.firsts and (offset < self.first):
                 offset = self.first
                 continue
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def finish(error: BusError | None, done: asyncio.Future[None] = done) -> None:
-                if done.done():
-                    return
-                if error is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(error)
-
-            self.load(offset, finish)
-            await done
+            # Shielded: others may wait for the same read.
+            await asyncio.shield(self.load(offset))
         return None
 
     async def fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
@@ -179,12 +166,29 @@ class Log:
             at = first + len(batch)
         if found or offset >= self.end:
             return found
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reader, self._fetch, offset, max_bytes)
+        return await self._read(offset, max_bytes)
 
-    def _fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
-        try:
-            stored = self._store.read(self.number, offset, max_bytes)
-            return [(each.first, record.unwrap(each.data)) for each in stored]
-        except BadFrame as broken:
-            raise StoreCorrupt(f"log {self.number} holds a batch that doesn't decode: {broken}") from None
+    # -- producers ---------------------------------------------------------------------------------
+
+    def entry(self, producer: bytes) -> Entry:
+        """What the ledger says of a producer. NotLoaded where it has to be read from the disk first."""
+        found = self._entries.get(producer)
+        if found is not None:
+            return found
+        if self.is_new:
+            return ledger.EMPTY
+        raise NotLoaded(partial(self._load_entry, producer))
+
+    async def _load_entry(self, producer: bytes) -> None:
+        raw = await self._store.ledger(self.number, producer)
+        if producer not in self._entries:
+            self.learn(producer, ledger.EMPTY if raw is None else ledger.decode(raw))
+
+    def learn(self, producer: bytes, entry: Entry) -> None:
+        self._entries[producer] = entry
+        if len(self._entries) > PRODUCERS:
+            self._entries.popitem(last=False)
+
+    def forget_producer(self, producer: bytes) -> bool:
+        """Returns whether the producer was known."""
+        return self._entries.pop(producer, None) is not None

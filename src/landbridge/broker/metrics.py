@@ -4,34 +4,35 @@ plain integers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from landbridge.broker.server import Terminal
+from landbridge.broker.broker import Broker
 
 #: Topics and groups with series of their own; a scrape stays bounded.
 MOST_SERIES = 10_000
 
 
-class _Terminal(Collector):
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
+class _Collected(Collector):
+    """The figures of one scrape."""
+
+    def __init__(self, broker: Broker, connections: int) -> None:
+        self._broker = broker
+        self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
-        broker = self._terminal.broker
+        broker = self._broker
         for name, value in msgspec.structs.asdict(broker.totals).items():
             yield CounterMetricFamily(
                 f"landbridge_{name}", f"{name.replace('_', ' ')} since the start", value
             )
         yield CounterMetricFamily(
-            "landbridge_commits", "commits to the store since the start", broker.committer.commits
+            "landbridge_commits", "commits to the store since the start", broker.commits
         )
-        yield GaugeMetricFamily("landbridge_connections", "connections now", len(self._terminal.connections))
+        yield GaugeMetricFamily("landbridge_connections", "connections now", self._connections)
         yield GaugeMetricFamily("landbridge_topics", "topics now", len(broker.topics))
         yield GaugeMetricFamily("landbridge_cache_bytes", "batches held in memory", broker.cache.size)
         stored = GaugeMetricFamily("landbridge_topic_bytes", "bytes stored", labels=["topic"])
@@ -53,7 +54,8 @@ class _Terminal(Collector):
         yield from (stored, ends, lag, held)
 
 
-def render(terminal: Terminal) -> str:
+def render(broker: Broker, connections: int) -> str:
+    """The metrics of a terminal with so many connections, in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Terminal(terminal))
+    registry.register(_Collected(broker, connections))
     return generate_latest(registry).decode()

@@ -6,7 +6,8 @@ import asyncio
 import platform
 import ssl
 import sys
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
@@ -15,11 +16,14 @@ from landbridge.broker.broker import SETTINGS, Broker
 from landbridge.broker.clock import Clock
 from landbridge.broker.connection import Connection
 from landbridge.broker.limits import Limits
-from landbridge.broker.operations import REVOKED, Operations
+from landbridge.broker.operations.operations import Operations
+from landbridge.broker.stages import Stages
+from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
 from landbridge.errors import ShuttingDown, TerminalUnreachable
 from landbridge.protocol import frames
 
+T = TypeVar("T")
 log = structlog.get_logger("landbridge.terminal")
 
 
@@ -36,10 +40,12 @@ class Terminal:
         self.store = store
         self.name = name
         self.broker = Broker(store, limits or Limits(), clock=clock, auto_create=auto_create)
-        self.operations = Operations(self)
+        #: Rows that Spark's writers put aside until all of them are there.
+        self.stages = Stages(self.broker, self.spawn)
+        self.operations = Operations(self, self.broker, self.stages)
         self.connections: set[Connection] = set()
         #: Operations under way.
-        self.tasks: set[asyncio.Task[object]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.closing = False
         self.authority: Authority
         self._servers: list[asyncio.AbstractServer] = []
@@ -49,16 +55,16 @@ class Terminal:
 
     async def open(self) -> None:
         """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.store.open)
+        await self.store.open()
         await self.broker.open()
-        settings = dict(self.store.documents(SETTINGS))
+        settings = dict(await self.store.documents(0, SETTINGS))
         key = settings.get("signing-key")
         if key is None:
             key = Authority.new_key()
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
-        self.authority = Authority.from_raw(key, (entry for entry, _ in self.store.documents(REVOKED)))
-        self.operations.stages.open()
+        revoked = await self.store.documents(0, REVOKED)
+        self.authority = Authority.from_raw(key, (entry for entry, _ in revoked))
+        await self.stages.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
 
@@ -82,6 +88,13 @@ class Terminal:
     def attach(self) -> Connection:
         """A connection inside this process; the caller gives it a transport."""
         return Connection(self)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something until it ends or the terminal closes."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
     def issue_token(self, subject: str, scopes: list[str], life: float) -> str:
         return self.authority.issue(self.broker.clock(), subject, scopes, life)[0]
@@ -129,5 +142,5 @@ class Terminal:
         if self.broker.crossing is not None:
             await self.broker.crossing.close()
         await self.broker.close()
-        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+        await self.store.close()
         log.info("closed", terminal=self.name)

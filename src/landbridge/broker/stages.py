@@ -13,29 +13,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
+from landbridge.broker.broker import Broker, Client, unit_of
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
+from landbridge.core.log.ledger import Entry
 from landbridge.core.log.ranges import Range
 from landbridge.core.log.retention import Retention
-from landbridge.core.log.store import DeleteDocument, PutDocument
-from landbridge.core.log.topic import TopicSpec
+from landbridge.core.log.store import DeleteDocument, PutDocument, PutLedger
 from landbridge.core.names import check_name
-from landbridge.errors import BadFrame, BadRequest, BusError, Forbidden, LimitReached, Misuse, OffsetGone
-
-if TYPE_CHECKING:
-    from landbridge.broker.commit import Commit
-    from landbridge.broker.connection import Connection
-    from landbridge.broker.server import Terminal
-    from landbridge.protocol import frames
+from landbridge.core.topic import TopicSpec
+from landbridge.errors import BadRequest, BusError, Forbidden, OffsetGone
+from landbridge.protocol import frames
+from landbridge.protocol.operations import OfStage, StageCommit, StageDecided, StageDrop, StageShown
+from landbridge.stores.writer import Writer, adding
 
 KIND = "stage"
 PREFIX = "$stage."
 #: What nobody has committed for so long is removed.
 RETENTION = Retention(max_age=7 * 86400.0, discard="any")
+
+
+#: More rows than any decision has. The ledger counts what is left of a decision downwards from here.
+ALL = 1 << 62
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
@@ -61,43 +65,37 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Stages:
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self._broker = terminal.broker
+    def __init__(self, broker: Broker, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        self._broker = broker
+        self._spawn = spawn  #: runs something in the background until the terminal closes
         #: By stage; what is here is on disk.
         self._decisions: dict[str, Decision] = {}
         #: Held while a stage's commit is under way. Those who wait find its decision.
         self._locks: dict[str, asyncio.Lock] = {}
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Load what is stored, and go on with what was decided. Stages that a writer came too late for are
         removed once their retention has emptied them."""
         for topic in list(self._broker.topics.values()):
             if topic.name.startswith(PREFIX) and topic.log.first == topic.log.end:
                 self._spawn(self._broker.delete_topic(topic))
-        for stage, raw in self._broker.store.documents(KIND):
-            self._decisions[stage] = _decode(raw)
-            if self._decisions[stage].left:
-                self._spawn(self._resume(stage))
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task: asyncio.Task[object] = asyncio.ensure_future(work)
-        self._terminal.tasks.add(task)
-        task.add_done_callback(self._terminal.tasks.discard)
+        for unit in range(self._broker.store.units):
+            for stage, raw in await self._broker.store.documents(unit, KIND):
+                self._decisions[stage] = _decode(raw)
+                if self._decisions[stage].left:
+                    self._spawn(self._resume(stage))
 
     async def _resume(self, stage: str) -> None:
         try:
             async with self._lock(stage):
                 await self._publish(stage)
         except BusError as error:  # the next commit of this stage tries again
-            self._broker.status.note(
-                self._broker.clock(), "error", topic=PREFIX + stage, cause=error.code, detail=str(error)
-            )
+            self._broker.report(PREFIX + stage, error)
 
     def _lock(self, stage: str) -> asyncio.Lock:
         return self._locks.setdefault(stage, asyncio.Lock())
 
-    def _topic(self, connection: Connection, stage: str) -> Topic | None:
+    def _topic(self, connection: Client, stage: str) -> Topic | None:
         """The stage's topic, for the one whose it is."""
         topic = self._broker.topics.get(check_name(PREFIX + stage, "stage"))
         if topic is not None and topic.spec.producer != connection.subject and not connection.scopes.admin:
@@ -106,56 +104,38 @@ class Stages:
 
     # -- putting -----------------------------------------------------------------------------------
 
-    def put(
-        self,
-        connection: Connection,
-        frame: frames.Stage,
-        tail: memoryview,
-        stored: Callable[[list[int]], None],
-        refuse: Callable[[BusError], None],
-    ) -> None:
+    def put(self, connection: Client, frame: frames.Stage, tail: memoryview) -> asyncio.Future[list[int]]:
+        """Put a batch on a stage. The future has the number of the stage's log and the offset there."""
         broker = self._broker
-        try:
-            self._check_publish(connection, frame.stage, frame.topic)
-            batch = broker.read_batch(tail)
-            topic = self._topic(connection, frame.stage)
-            if topic is None:
-                spec = TopicSpec(name=PREFIX + frame.stage, retention=RETENTION, producer=connection.subject)
-                topic = broker.create_topic(spec)
-        except (Misuse, BadFrame, LimitReached) as error:
-            refuse(error)
-            return
+        self._check_publish(connection, frame.stage, frame.topic)
+        batch = broker.read_batch(tail)
+        topic = self._topic(connection, frame.stage)
+        if topic is None:
+            spec = TopicSpec(name=PREFIX + frame.stage, retention=RETENTION, producer=connection.subject)
+            topic = broker.create_topic(spec)
+        return topic.writer.put(partial(self._put, topic, batch))
 
-        def work(commit: Commit) -> None:
-            topic.save(commit)
-            first = commit.append(topic, batch)
-            commit.after.append(partial(stored, [topic.log.number, first]))
-
+    def _put(self, topic: Topic, batch: Batch, commit: BrokerCommit) -> list[int]:
         # No ledger: a repeat after a lost answer is a second copy, and only the answered one is committed.
-        broker.committer.put(work, refuse)
+        topic.save(commit)
+        return [topic.log.number, commit.append(topic.log, batch)]
 
-    def _check_publish(self, connection: Connection, stage: str, name: str) -> Topic:
+    def _check_publish(self, connection: Client, stage: str, name: str) -> Topic:
         return self._broker.check_publish(connection, name, f"stage:{stage}".encode()[:64])
 
     # -- committing --------------------------------------------------------------------------------
 
-    async def stage_commit(
-        self,
-        connection: Connection,
-        stage: str,
-        number: int,
-        log: int | None,
-        runs: list[tuple[str, list[tuple[int, int]]]],
-    ) -> object:
+    async def stage_commit(self, connection: Client, request: StageCommit) -> StageDecided:
         """Publish these runs of the stage's log, as commit ``number`` of the stage. A number that is decided
         is not decided again, nor is a lower one: whatever is given, it is only brought to its end. Returns
         whether this call was the one that decided."""
+        stage, number, log, runs = request.stage, request.number, request.log, request.runs
         staged = self._topic(connection, stage)
         async with self._lock(stage):
             await self._publish(stage)  # what an earlier one left
             known = self._decisions.get(stage)
             if known is not None and number <= known.number:
-                return {"decided": False}
+                return StageDecided(decided=False)
             if number < 0:
                 raise BadRequest(f"a commit of the stage {stage} with the number {number}")
             for name, _ in runs:
@@ -172,28 +152,79 @@ class Stages:
             if left:
                 await self._publish(stage, decision)
             else:
-                await self._broker.perform(partial(self._write, stage, decision, None, []))
-            return {"decided": True}
+                await self._home(stage).put(partial(self._write, stage, decision, None, []))
+            return StageDecided(decided=True)
+
+    def _home(self, stage: str) -> Writer[BrokerCommit]:
+        """The writer of the unit that a stage and what is decided of it live in."""
+        return self._broker.writers[unit_of(PREFIX + stage, self._broker.store.units)]
 
     async def _publish(self, stage: str, decision: Decision | None = None) -> None:
         """Bring a decision to its end. One that isn't stored yet is, with its first piece."""
+        is_stored = decision is None
         decision = decision or self._decisions.get(stage)
         if decision is None or not decision.left:
             return
         staged = self._broker.topics.get(PREFIX + stage)
         if staged is None or staged.log.number != decision.log:
             raise OffsetGone(f"what was decided of the stage {stage} is gone")
+        home = self._home(stage)
+        abroad = {name for name, _ in decision.left if self._is_abroad(name, home)}
         piece, left = await self._piece(staged, decision.left)
+        if abroad and not is_stored:
+            # Decide first: rows in another unit can't be published in the commit that decides.
+            await home.put(partial(self._write, stage, decision, None, []))
         while piece:
-            decision = msgspec.structs.replace(decision, left=left)
+            before, decision = decision, msgspec.structs.replace(decision, left=left)
             # The next piece is read while this one is written.
             reading = asyncio.ensure_future(self._piece(staged, left))
             try:
-                await self._broker.perform(partial(self._write, stage, decision, staged, piece))
+                for name in abroad:
+                    await self._publish_abroad(
+                        stage, before, name, [e.batch for e in piece if e.topic == name]
+                    )
+                near = [each for each in piece if each.topic not in abroad]
+                await home.put(partial(self._write, stage, decision, staged, near))
                 piece, left = await reading
             finally:
                 reading.cancel()
+        for name in abroad:
+            if (topic := self._broker.topics.get(name)) is not None:
+                forgotten = PutLedger(topic.log.number, _producer(stage, decision), None)
+                topic.log.forget_producer(forgotten.producer)
+                topic.writer.tell(adding([forgotten]))
         await self._broker.delete_topic(staged)
+
+    def _is_abroad(self, topic: str, home: Writer[BrokerCommit]) -> bool:
+        return unit_of(topic, self._broker.store.units) != home.unit
+
+    async def _publish_abroad(self, stage: str, decision: Decision, name: str, batches: list[Batch]) -> None:
+        """Append rows to a topic of another unit, once. The topic's ledger knows how many of the decision's
+        rows for this topic were left after the last of them: so whatever was stored before a crash is passed
+        over, however the rows are cut into pieces this time."""
+        if not batches:
+            return
+        topic = self._broker.topic_for(name, create=True)
+        producer = _producer(stage, decision)
+        left = sum(end - first for topic_, runs in decision.left if topic_ == name for first, end in runs)
+
+        def work(commit: BrokerCommit) -> None:
+            stored = commit.entry(topic.log, producer).last
+            known = max(0, left - (ALL - stored)) if stored else 0
+            topic.save(commit)
+            rest = left
+            for batch in batches:
+                rest -= len(batch)
+                if known >= len(batch):
+                    known -= len(batch)
+                    continue
+                part = batch.slice(known, len(batch)) if known else batch
+                known = 0
+                first = commit.append(topic.log, part)
+                commit.remember(topic.log, producer, Entry(ALL - rest, (first,)))
+                commit.on_stored.append(partial(self._broker.published, decision.subject, topic, part, first))
+
+        await topic.writer.put(work)
 
     async def _piece(
         self, staged: Topic, runs_left: list[tuple[str, list[Range]]]
@@ -227,10 +258,15 @@ class Stages:
         return piece, left
 
     def _write(
-        self, stage: str, decision: Decision, staged: Topic | None, piece: list[Staged], commit: Commit
+        self,
+        stage: str,
+        decision: Decision,
+        staged: Topic | None,
+        piece: list[Staged],
+        commit: BrokerCommit,
     ) -> None:
         broker = self._broker
-        kept = staged is not None and commit.keeps(staged)
+        kept = staged is not None and not staged.deleted and commit.keeps(staged.log)
         for each in piece:
             topic = broker.topic_for(each.topic, create=True)
             topic.save(commit)
@@ -238,22 +274,24 @@ class Stages:
             held = None
             if kept and staged is not None and each.first is not None and each.first >= staged.log.first:
                 held = staged.log.number, each.first
-            first = commit.append(topic, each.batch, held=held)
-            commit.after.append(partial(broker.published, decision.subject, topic, each.batch, first))
+            first = commit.append(topic.log, each.batch, held=held)
+            commit.on_stored.append(partial(broker.published, decision.subject, topic, each.batch, first))
         commit.writes.append(PutDocument(KIND, stage, _encode(decision)))
-        commit.after.append(partial(self._decisions.__setitem__, stage, decision))
+        commit.on_stored.append(partial(self._decisions.__setitem__, stage, decision))
 
-    async def stage_show(self, connection: Connection, stage: str) -> object:
+    async def stage_show(self, connection: Client, request: OfStage) -> StageShown:
         """The last number that was committed; None where none was."""
+        stage = request.stage
         self._topic(connection, stage)
         known = self._decisions.get(stage)
         if known is not None and known.subject != connection.subject and not connection.scopes.admin:
             raise Forbidden(f"the stage {stage} is another subject's", hint="go on with a token of the same")
-        return {"number": None if known is None else known.number}
+        return StageShown(number=None if known is None else known.number)
 
-    async def stage_drop(self, connection: Connection, stage: str, forget: bool = False) -> object:
+    async def stage_drop(self, connection: Client, request: StageDrop) -> None:
         """Remove what is on a stage and not published; ``forget``: also the number that it is at. What was
         decided is brought to its end before."""
+        stage = request.stage
         staged = self._topic(connection, stage)
         known = self._decisions.get(stage)
         if known is not None and known.subject != connection.subject and not connection.scopes.admin:
@@ -262,6 +300,10 @@ class Stages:
             await self._publish(stage)
             if staged is not None and not staged.deleted:
                 await self._broker.delete_topic(staged)
-            if forget and self._decisions.pop(stage, None) is not None:
-                await self._broker.write([DeleteDocument(KIND, stage)])
-        return None
+            if request.forget and self._decisions.pop(stage, None) is not None:
+                await self._broker.write([DeleteDocument(KIND, stage)], unit=self._home(stage).unit)
+
+
+def _producer(stage: str, decision: Decision) -> bytes:
+    """Under which name the ledger of a topic in another unit knows the rows of a decision."""
+    return f"stage/{stage}/{decision.number}".encode()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from landbridge.broker.broker import Broker
 
 KIND = "token"
+#: Kind of the documents that name revoked tokens: a token's id, or ``sub:SUBJECT``.
+REVOKED = "revoked"
 
 
 class IssuedToken(msgspec.Struct, frozen=True):
@@ -37,15 +39,15 @@ class Issued:
         #: (expires_at, id) → token, as on disk; None until somebody asks.
         self._tokens: SortedDict[tuple[int, str], IssuedToken] | None = None
 
-    def _loaded(self) -> SortedDict[tuple[int, str], IssuedToken]:
+    async def _loaded(self) -> SortedDict[tuple[int, str], IssuedToken]:
         if self._tokens is None:
-            found = (_decode(raw) for _, raw in self._broker.store.documents(KIND))
+            found = [_decode(raw) for _, raw in await self._broker.store.documents(0, KIND)]
             self._tokens = SortedDict({(token.expires_at, token.id): token for token in found})
         return self._tokens
 
     async def remember(self, token: IssuedToken) -> None:
         """Write it down, and strike out those that have expired."""
-        tokens = self._loaded()
+        tokens = await self._loaded()
         expired = list(tokens.irange(maximum=(self._broker.clock(), ""), inclusive=(True, False)))
         writes: list[Write] = [PutDocument(KIND, token.id, _encode(token))]
         await self._broker.write([*writes, *(DeleteDocument(KIND, id) for _, id in expired)])
@@ -53,8 +55,8 @@ class Issued:
         for key in expired:
             tokens.pop(key, None)  # or another call has, meanwhile
 
-    def after(self, expires_at: int, id: str) -> Iterator[IssuedToken]:
+    async def after(self, expires_at: int, id: str) -> Iterator[IssuedToken]:
         """Those that still hold, from the one that ends first, beginning behind (expires_at, id)."""
-        tokens = self._loaded()
+        tokens = await self._loaded()
         begin = max((expires_at, id), (self._broker.clock(), "\U0010ffff"))
         return (tokens[key] for key in tokens.irange(minimum=begin, inclusive=(False, True)))

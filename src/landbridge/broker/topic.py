@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.group import Group
 from landbridge.broker.log import Log
-from landbridge.core.log import ledger
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
-from landbridge.core.log.ledger import Entry
-from landbridge.core.log.store import PutDocument, Store
-from landbridge.core.log.topic import TopicSpec
+from landbridge.core.log.store import PutDocument
+from landbridge.core.topic import TopicSpec
 from landbridge.errors import BacklogFull, QueueTaken, UnknownTopic
-
-if TYPE_CHECKING:
-    from landbridge.broker.commit import Commit
-    from landbridge.broker.connection import Connection
-    from landbridge.broker.group import Group
+from landbridge.stores.writer import Commit, Writer
 
 KIND = "topic"
-#: Ledger entries kept in memory per topic; the others are read when their producer comes back.
-PRODUCERS = 1024
 #: Key runs held before the groups are made to catch up with them.
 MOST_RUNS = 8192
 
@@ -38,11 +31,27 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(TopicDocument).decode
 
 
+class Claimant(Protocol):
+    """The connection of a queue's producer."""
+
+    closed: bool
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def who(self) -> str: ...
+
+
 class Topic:
-    def __init__(self, spec: TopicSpec, log: Log, store: Store, *, created_at: int, stored: bool) -> None:
+    def __init__(
+        self, spec: TopicSpec, log: Log, writer: Writer[BrokerCommit], *, created_at: int, stored: bool
+    ) -> None:
         self.spec = spec
         self.name = spec.name
         self.log = log
+        #: The writer of the unit that the topic, its groups and its ledger live in.
+        self.writer = writer
         self.created_at = created_at
         self.groups: dict[str, Group] = {}
         #: Those with consumers: the only ones that new messages have to be shown to at once. Apart, by key,
@@ -57,11 +66,9 @@ class Topic:
         self.stored = stored
         self.deleted = False
         #: A queue's producer while it is connected.
-        self.claim: tuple[Connection, bytes] | None = None
+        self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
         self.trim_at: int | None = None
-        self._store = store
-        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
 
     @property
     def document(self) -> TopicDocument:
@@ -73,7 +80,7 @@ class Topic:
             raise UnknownTopic(f"the topic {self.name} was deleted")
         if not self.stored:
             commit.writes.append(PutDocument(KIND, self.name, encode(self.document)))
-            commit.after.append(self._saved)
+            commit.on_stored.append(self._saved)
 
     def _saved(self) -> None:
         self.stored = True
@@ -135,23 +142,7 @@ class Topic:
 
     # -- producers ---------------------------------------------------------------------------------
 
-    def entry(self, producer: bytes) -> Entry:
-        found = self._entries.get(producer)
-        if found is None:
-            raw = self._store.ledger(self.log.number, producer)
-            found = ledger.decode(raw) if raw is not None else ledger.EMPTY
-            self.learn(producer, found)
-        return found
-
-    def learn(self, producer: bytes, entry: Entry) -> None:
-        self._entries[producer] = entry
-        if len(self._entries) > PRODUCERS:
-            self._entries.popitem(last=False)
-
-    def forget(self, producer: bytes) -> bool:
-        return self._entries.pop(producer, None) is not None
-
-    def claim_for(self, connection: Connection, producer: bytes) -> None:
+    def claim_for(self, connection: Claimant, producer: bytes) -> None:
         """A queue has one producer. It may come back over a new connection, or with a new number."""
         if self.spec.producer is not None and connection.subject != self.spec.producer:
             raise QueueTaken(f"the queue {self.name} takes messages from {self.spec.producer} alone")

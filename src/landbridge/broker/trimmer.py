@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Collection
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import Protocol
 
-from landbridge.core.delivery.delivery import SECOND
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.topic import Topic
 from landbridge.core.log.retention import trim_point
-from landbridge.core.log.store import Trim
+from landbridge.core.log.store import Bounds, Store, Trim
+from landbridge.core.time import SECOND
 from landbridge.errors import BusError
-
-if TYPE_CHECKING:
-    from landbridge.broker.broker import Broker
-    from landbridge.broker.topic import Topic
 
 #: Microseconds until another look at a topic whose oldest batch is too old, but not settled by every group.
 LOOK = 60 * SECOND
@@ -25,8 +22,18 @@ SPREAD = 600 * SECOND
 STEP = 16 << 20
 
 
+class Keeper(Protocol):
+    """What the trimmer asks of the broker."""
+
+    store: Store
+    clock: Callable[[], int]
+    topics: dict[str, Topic]
+
+    def report(self, topic: str, error: BusError) -> None: ...
+
+
 class Trimmer:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Keeper) -> None:
         self._broker = broker
         #: (when to look, topic's name), the earliest first; a topic's ``trim_at`` says which entry counts.
         self._planned: list[tuple[int, str]] = []
@@ -77,9 +84,7 @@ class Trimmer:
             while await self.trim(topic):
                 pass
         except BusError as error:
-            self._broker.status.note(
-                self._broker.clock(), "error", topic=topic.name, cause=error.code, detail=str(error)
-            )
+            self._broker.report(topic.name, error)
         if not topic.deleted:
             self.plan(topic, at=await self._next_look(topic))
 
@@ -88,9 +93,9 @@ class Trimmer:
         log, max_age = topic.log, topic.spec.retention.max_age
         if max_age is None or log.first == log.end:
             return None
-        loop, broker = asyncio.get_running_loop(), self._broker
+        broker = self._broker
         try:
-            oldest = await loop.run_in_executor(broker.reader, broker.store.read, log.number, log.first, 1)
+            oldest = await broker.store.read(log.number, log.first, 1)
         except BusError:
             return broker.clock() + LOOK  # a damaged batch: told when somebody reads it
         time = oldest[0].time if oldest else broker.clock()
@@ -99,16 +104,13 @@ class Trimmer:
     async def trim(self, topic: Topic) -> bool:
         """Remove what the topic's retention lets go of. Was there anything?"""
         broker, log, retention = self._broker, topic.log, topic.spec.retention
-        loop = asyncio.get_running_loop()
         aged_to = sized_to = log.first
         if retention.max_age is not None:
             oldest = broker.clock() - int(retention.max_age * SECOND)
-            aged_to = await loop.run_in_executor(broker.reader, broker.store.seek_time, log.number, oldest)
+            aged_to = await broker.store.seek_time(log.number, oldest)
         if retention.max_bytes is not None and log.bytes > retention.max_bytes:
             excess = log.bytes - retention.max_bytes
-            sized_to = await loop.run_in_executor(
-                broker.reader, self._sized_to, log.number, log.first, excess
-            )
+            sized_to = await self._sized_to(log.number, log.first, excess)
         point = trim_point(
             retention,
             settled_to=topic.settled_to(),
@@ -124,23 +126,28 @@ class Trimmer:
         first = point if found is None else min(point, found[0])
         if first <= log.first or topic.deleted:
             return False
-        await broker.write([Trim(log.number, first)], partial(self._trimmed, topic, first))
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes.append(Trim(log.number, first))
+            commit.on_stored.append(lambda: self._trimmed(topic, first, commit.trimmed))
+
+        await topic.writer.put(work)
         return True
 
-    def _trimmed(self, topic: Topic, first: int) -> None:
-        """It is on disk. No other commit is under way at this moment, so the store's sizes are ours too."""
+    def _trimmed(self, topic: Topic, first: int, bounds: Bounds) -> None:
+        """The trim is on disk."""
         if topic.deleted:
             return
-        topic.log.trim(first, self._broker.store.logs()[topic.log.number].bytes)
+        topic.log.trim(first, bounds[topic.log.number].bytes)
         for group in list(topic.groups.values()):
             if group.delivery.cursor.floor < first:
                 group.catch_up().trimmed(first)
                 group.changed()
                 group.pump()  # who held what is gone has room now
 
-    def _sized_to(self, log: int, first: int, excess: int) -> int:
+    async def _sized_to(self, log: int, first: int, excess: int) -> int:
         """The offset below which ``excess`` bytes stand, read from the front; a step at a time."""
-        for stored in self._broker.store.read(log, first, min(excess, STEP)):
+        for stored in await self._broker.store.read(log, first, min(excess, STEP)):
             if excess <= 0:
                 break
             excess -= len(stored.data)

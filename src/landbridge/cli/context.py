@@ -7,45 +7,32 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
 from landbridge.cli import output
-from landbridge.cli.options import Json
-from landbridge.cli.output import Column
-from landbridge.cli.text import mask
+from landbridge.cli.options import Commands, argument, flag, option
+from landbridge.cli.output import columns
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
+from landbridge.core.text import mask
 from landbridge.errors import BadContext
 
-app = typer.Typer(no_args_is_help=True, help="Contexts: named places to connect to, each a URL and a token.")
+app = Commands(no_args_is_help=True, help="Contexts: named places to connect to, each a URL and a token.")
 
-LIST = [
-    Column("", "mark", style="green"),
-    Column("Context", "name", style="cyan"),
-    Column("URL", "url"),
-    Column("Registry", "registry"),
-    Column("Trouble", "trouble", style="red"),
-]
-SHOW = [
-    Column("URL", "url"),
-    Column("Token", "token"),
-    Column("CA", "ca"),
-    Column("Data", "data"),
-    Column("Registry", "registry"),
-    Column("Its credential", "registry_token"),
-    Column("Its operator's", "operator_token"),
-    Column("File", "file"),
-]
+LIST = columns("=mark@green | Context=name@cyan | URL | Registry | Trouble@red")
+SHOW = columns(
+    "URL | Token | CA | Data | Registry | Its credential=registry_token | "
+    "Its operator's=operator_token | File"
+)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
+Name = Annotated[str, argument("NAME", "The context's name.")]
 
 
 @app.command("list")
-def list_contexts(json: Json = False) -> None:
+def list_contexts() -> None:
     """List the contexts, the current one marked.
 
-    \b
     Examples:
       landbridge context list
     """
@@ -74,30 +61,25 @@ def _list(rows: list[dict[str, Any]]) -> None:
 
 
 @app.command()
-def use(name: Name, json: Json = False) -> None:
+def use(name: Name) -> None:
     """Make a context the current one, which commands and programs use unless they are told otherwise.
 
-    \b
     Examples:
       landbridge context use local
     """
     contexts.use(name)
-    output.emit({"current": name}, lambda _: output.done(f"{name} is the current context"))
+    output.tell({"current": name}, f"{name} is the current context")
     if os.environ.get("LANDBRIDGE_CONTEXT", name) != name:
         output.note("LANDBRIDGE_CONTEXT is set and wins over it")
 
 
 @app.command()
 def show(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The current one, if none is named.")
-    ] = None,
-    show_token: Annotated[bool, typer.Option("--show-token", help="Print the token too.")] = False,
-    json: Json = False,
+    name: str | None = argument("NAME", "The current one, if none is named.", show_default=True),
+    show_token: bool = flag("Print the token too.", "--show-token"),
 ) -> None:
     """Show a context. Its token is masked unless you ask for it.
 
-    \b
     Examples:
       landbridge context show
       landbridge context show local --show-token
@@ -127,42 +109,26 @@ def show(
 @app.command()
 def add(
     name: Name,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="lb://127.0.0.1:7420, or lbs://host:7420 with TLS.")
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="LANDBRIDGE_TOKEN",
-            help="'-' reads it from stdin, where nobody sees it.",
-            show_envvar=True,
-        ),
-    ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificates to trust, for a CA of your own.")
-    ] = None,
-    registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where a registry is, for what a customer sets up.")
-    ] = None,
-    registry_token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="LANDBRIDGE_REGISTRY_TOKEN",
-            help="The credential of the customer there; '-' as above.",
-            show_envvar=True,
-        ),
-    ] = None,
-    operator: Annotated[
-        bool, typer.Option("--operator", help="That credential is of the registry's operator.")
-    ] = False,
-    use: Annotated[bool, typer.Option("--use", help="Make it the current one.")] = False,
-    json: Json = False,
+    url: str | None = option("lb://127.0.0.1:7420, or lbs://host:7420 with TLS.", metavar="URL"),
+    token: str | None = option(
+        "'-' reads it from stdin, where nobody sees it.",
+        metavar="TOKEN",
+        envvar="LANDBRIDGE_TOKEN",
+        show_envvar=True,
+    ),
+    ca: Path | None = option("Certificates to trust, for a CA of your own.", metavar="FILE"),
+    registry: str | None = option("Where a registry is, for what a customer sets up.", metavar="URL"),
+    registry_token: str | None = option(
+        "The credential of the customer there; '-' as above.",
+        metavar="TOKEN",
+        envvar="LANDBRIDGE_REGISTRY_TOKEN",
+        show_envvar=True,
+    ),
+    operator: bool = flag("That credential is of the registry's operator.", "--operator"),
+    use: bool = flag("Make it the current one.", "--use"),
 ) -> None:
     """Add a context, or replace one. It leads to a terminal, to a registry, or to both.
 
-    \b
     Examples:
       landbridge context add east --url lbs://east.example.com --token - < token.txt
       landbridge context add acme --registry https://registry.example.com --registry-token - < token.txt
@@ -172,30 +138,22 @@ def add(
     if url is not None:
         contexts.parse_url(url)
     if registry is not None:
-        _check_registry(registry)
+        from landbridge.client.registry import RegistryClient
+
+        RegistryClient(registry)  # refuses what can't be the URL of one; nothing is asked of it
     if ca is not None and not ca.is_file():
         raise BadContext(f"there is no file {ca}", hint="--ca wants certificates in PEM format")
-    found = Context(
-        url or "",
-        "" if url is None else _token(token),
-        None if ca is None else str(ca.resolve()),
-        registry=registry,
-    )
+    found = Context(url or "", "", None if ca is None else str(ca.resolve()), registry=registry)
+    if url is not None:
+        found = replace(found, token=_token(token))
     if registry is not None:
-        credential = _token(registry_token)
         field = "operator_token" if operator else "registry_token"
-        found = msgspec.structs.replace(found, **{field: credential})
-    save(name, found)
+        found = replace(found, **{field: _token(registry_token)})
+    contexts.save(name, found)
     if use or contexts.current() is None:
         contexts.use(name)
     result = {"name": name, "url": found.url, "current": contexts.current() == name}
-    output.emit(result, lambda _: output.done(f"the context {name} is {url or registry}"))
-
-
-def _check_registry(url: str) -> None:
-    from landbridge.client.registry import RegistryClient
-
-    RegistryClient(url)  # refuses what can't be one; nothing is asked of it
+    output.tell(result, f"the context {name} is {url or registry}")
 
 
 def _token(given: str | None) -> str:
@@ -209,23 +167,12 @@ def _token(given: str | None) -> str:
     return token
 
 
-def save(name: str, context: Context) -> None:
-    try:
-        contexts.save(name, context)
-    except OSError as error:
-        raise BadContext(
-            f"the context {name} can't be written: {error.strerror}: {error.filename}",
-            hint="LANDBRIDGE_HOME may name another folder",
-        ) from None
-
-
 @app.command()
-def remove(name: Name, json: Json = False) -> None:
+def remove(name: Name) -> None:
     """Remove a context. Its token stays valid: revoke it with 'landbridge token revoke'.
 
-    \b
     Examples:
       landbridge context remove east
     """
     contexts.remove(name)
-    output.emit({"removed": name}, lambda _: output.done(f"the context {name} is removed"))
+    output.tell({"removed": name}, f"the context {name} is removed")

@@ -5,66 +5,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from msgspec.structs import replace
 
-from landbridge.cli import output, registry_access, units
-from landbridge.cli.context import save
-from landbridge.cli.options import ContextName, Json
-from landbridge.cli.output import Column
+from landbridge.cli import output, registry_access
+from landbridge.cli.options import Commands, ContextName, argument, flag, option
+from landbridge.cli.output import columns
+from landbridge.cli.registry_access import as_admin, everything
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.errors import BadContext, ContextTaken, UnknownCustomer
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
+    from landbridge.client.registry_documents import CreatedCredential, Customer
 
-app = typer.Typer(no_args_is_help=True, help="Customers: the tenants of a registry. Nothing is shared.")
+app = Commands(no_args_is_help=True, help="Customers: the tenants of a registry. Nothing is shared.")
 
-LIST = [
-    Column("Customer", "name", style="cyan"),
-    Column("Id", "customer_id"),
-    Column("Terminals", "terminals", units.count),
-    Column("Groups", "groups", units.count),
-    Column("Topics", "topics", units.count),
-    Column("Created", "created_at", units.ago, plain=units.iso),
-]
-SHOW = [
-    Column("Id", "customer_id"),
-    Column("Terminals", "terminals", units.count),
-    Column("Groups", "groups", units.count),
-    Column("Topics", "topics", units.count),
-    Column("Directory", "directory_version", units.count),
-    Column("Created", "created_at", units.ago, plain=units.iso),
-]
-CREDENTIALS = [
-    Column("Credential", "credential_id", style="cyan"),
-    Column("Created", "created_at", units.ago, plain=units.iso),
-]
+LIST = columns(
+    "Customer=name@cyan | Id=customer_id | Terminals:count | Groups:count | Topics:count | "
+    "Created=created_at:moment"
+)
+SHOW = [*LIST[1:-1], *columns("Directory=directory_version:count"), LIST[-1]]
+CREDENTIALS = columns("Credential=credential_id@cyan | Created=created_at:moment")
 
 Operator = Annotated[
-    str | None,
-    typer.Option(metavar="CONTEXT", help="Where the credential of the registry's operator is."),
+    str | None, option("Where the credential of the registry's operator is.", metavar="CONTEXT")
 ]
-Named = Annotated[
-    str, typer.Argument(metavar="CUSTOMER", help="The customer's name or id.", show_default=False)
-]
-ShowToken = Annotated[bool, typer.Option("--show-token", help="Print the credential too.")]
+Named = Annotated[str, argument("CUSTOMER", "The customer's name or id.")]
+ShowToken = Annotated[bool, flag("Print the credential too.", "--show-token")]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it.", show_default=False)],
-    context: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Save its credential as this context.", show_default="its name"),
-    ] = None,
+    name: Annotated[str, argument("NAME", "What to call it.")],
+    context: str | None = option("Save its credential as this context.", metavar="NAME", default="its name"),
     show_token: ShowToken = False,
     operator: Operator = None,
-    json: Json = False,
 ) -> None:
     """Create a customer. Its admin credential is saved as a context; the registry can't show it again.
 
-    \b
     Examples:
       landbridge customer create acme
     """
@@ -74,8 +53,8 @@ def create(
         raise ContextTaken(
             f"there is a context {chosen} already", hint="choose another with --context, or remove it first"
         )
-    made = registry_access.ask(access, lambda client: client.create_message_bus_customer(name))
-    save(chosen, Context("", "", access.ca, registry=access.url, registry_token=made.token))
+    made = access.ask(lambda client: client.create_message_bus_customer(name))
+    contexts.save(chosen, Context("", "", access.ca, registry=access.url, registry_token=made.token))
     if contexts.current() is None:
         contexts.use(chosen)
     current = contexts.current() == chosen
@@ -94,68 +73,56 @@ def create(
 
 
 @app.command("list")
-def list_customers(operator: Operator = None, json: Json = False) -> None:
+def list_customers(operator: Operator = None) -> None:
     """List the customers of a registry, as its operator.
 
-    \b
     Examples:
       landbridge customer list
     """
-
-    async def work(client: RegistryClient) -> Any:
-        return await registry_access.everything(client.list_message_bus_customers)
-
-    rows = registry_access.plain(registry_access.ask(registry_access.operator(operator), work))
-    empty = "no customers yet: 'landbridge customer create NAME'"
-    output.emit(rows, lambda rows: output.table(LIST, rows, empty=empty))
+    access = registry_access.operator(operator)
+    rows = access.ask(lambda client: everything(client.list_message_bus_customers))
+    output.rows(LIST, rows, empty="no customers yet: 'landbridge customer create NAME'")
 
 
 @app.command()
-def show(context: ContextName = None, json: Json = False) -> None:
+def show(context: ContextName = None) -> None:
     """Show the customer of a context, and its credentials by their ids.
 
-    \b
     Examples:
       landbridge customer show
     """
-    access = registry_access.admin(context)
-    found = registry_access.ask(access, lambda client: client.show_message_bus_customer())
-    output.emit(registry_access.plain(found), _show)
+    output.emit(as_admin(context, lambda client: client.show_message_bus_customer()), _show)
 
 
-def _show(customer: dict[str, Any]) -> None:
-    output.record(customer["name"], SHOW, customer)
+def _show(customer: Customer) -> None:
+    row = output.fields(customer)
+    output.record(customer.name, SHOW, row)
     print()
-    output.table(CREDENTIALS, customer["credentials"], empty="  no credentials")
+    output.table(CREDENTIALS, row["credentials"], empty="  no credentials")
 
 
 @app.command()
 def update(
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it from now on.")],
+    name: Annotated[str, option("What to call it from now on.", "--name", metavar="NAME")],
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Change a customer's name.
 
-    \b
     Examples:
       landbridge customer update --name acme-europe
     """
-    access = registry_access.admin(context)
-    found = registry_access.ask(access, lambda client: client.update_message_bus_customer(name))
-    output.emit(registry_access.plain(found), lambda _: output.done(f"the customer is called {name}"))
+    found = as_admin(context, lambda client: client.update_message_bus_customer(name))
+    output.tell(found, f"the customer is called {name}")
 
 
 @app.command()
 def remove(
     customer: Named,
-    force: Annotated[bool, typer.Option("--force", help="Also with messages on their way.")] = False,
+    force: bool = flag("Also with messages on their way.", "--force"),
     operator: Operator = None,
-    json: Json = False,
 ) -> None:
     """Remove a customer with its terminals, groups, topics and keys, for good. As the operator.
 
-    \b
     Examples:
       landbridge customer remove acme
     """
@@ -167,90 +134,73 @@ def remove(
         await client.remove_message_bus_customer(found, force=force)
         return found
 
-    removed = registry_access.ask(registry_access.operator(operator), work)
-    output.emit({"removed": removed}, lambda _: output.done(f"the customer {customer} is removed"))
+    removed = registry_access.operator(operator).ask(work)
+    output.tell({"removed": removed}, f"the customer {customer} is removed")
 
 
 @app.command()
-def rotate(show_token: ShowToken = False, context: ContextName = None, json: Json = False) -> None:
+def rotate(show_token: ShowToken = False, context: ContextName = None) -> None:
     """A new credential for the customer of a context, saved there. The one before stays good until 'revoke'.
 
-    \b
     Examples:
       landbridge customer rotate
     """
-    access = registry_access.admin(context)
-    made = registry_access.ask(access, lambda client: client.rotate_message_bus_customer_credential())
+    made = as_admin(context, lambda client: client.rotate_message_bus_customer_credential())
     name = context or contexts.current()
     if name is None:  # the credential came from the environment
-        _tell_credential(made.credential_id, made.token, "nowhere: keep it", show_token=True)
+        _tell_credential(made, "nowhere: keep it", show_token=True)
         return
-    from msgspec.structs import replace
-
-    save(name, replace(contexts.load(name), registry_token=made.token))
-    _tell_credential(made.credential_id, made.token, f"in the context {name}", show_token=show_token)
+    contexts.save(name, replace(contexts.load(name), registry_token=made.token))
+    _tell_credential(made, f"in the context {name}", show_token=show_token)
 
 
 @app.command()
 def reset(
     customer: Named,
-    context: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Save it in this context.", show_default="its name")
-    ] = None,
+    context: str | None = option("Save it in this context.", metavar="NAME", default="its name"),
     show_token: ShowToken = False,
     operator: Operator = None,
-    json: Json = False,
 ) -> None:
     """A new credential for a customer that has lost its own; all others end. As the operator.
 
-    \b
     Examples:
       landbridge customer reset acme
     """
     access = registry_access.operator(operator)
 
-    async def work(client: RegistryClient) -> Any:
+    async def work(client: RegistryClient) -> CreatedCredential:
         return await client.reset_message_bus_customer_credential(await _find(client, customer))
 
-    made = registry_access.ask(access, work)
+    made = access.ask(work)
     chosen = context or customer
-    from msgspec.structs import replace
-
     try:
         found = contexts.load(chosen)
     except BadContext:
         found = Context("", "", access.ca)
-    save(chosen, replace(found, registry=access.url, registry_token=made.token))
-    _tell_credential(made.credential_id, made.token, f"in the context {chosen}", show_token=show_token)
+    contexts.save(chosen, replace(found, registry=access.url, registry_token=made.token))
+    _tell_credential(made, f"in the context {chosen}", show_token=show_token)
 
 
-def _tell_credential(credential_id: str, token: str, where: str, *, show_token: bool) -> None:
-    result = {"credential_id": credential_id, **({"token": token} if show_token else {})}
-
-    def show(_: Any) -> None:
-        output.done(f"the credential {credential_id} is {where}")
-        if show_token:
-            print(token)
-
-    output.emit(result, show)
+def _tell_credential(made: CreatedCredential, where: str, *, show_token: bool) -> None:
+    shown = {"credential_id": made.credential_id} | ({"token": made.token} if show_token else {})
+    output.tell(shown, f"the credential {made.credential_id} is {where}")
+    if show_token and not output.choice.json:
+        print(made.token)
 
 
 @app.command()
-def revoke(context: ContextName = None, json: Json = False) -> None:
+def revoke(context: ContextName = None) -> None:
     """End all credentials of the customer but the one of this context.
 
-    \b
     Examples:
       landbridge customer rotate && landbridge customer revoke
     """
-    access = registry_access.admin(context)
-    found = registry_access.ask(access, lambda client: client.revoke_message_bus_customer_credentials())
-    output.emit(registry_access.plain(found), lambda _: output.done("all other credentials have ended"))
+    found = as_admin(context, lambda client: client.revoke_message_bus_customer_credentials())
+    output.tell(found, "all other credentials have ended")
 
 
 async def _find(client: RegistryClient, name: str) -> str:
-    known = await registry_access.everything(client.list_message_bus_customers)
-    for customer in known:
+    for customer in await everything(client.list_message_bus_customers):
         if name in (customer.customer_id, customer.name):
             return customer.customer_id
     raise UnknownCustomer(f"there is no customer {name[:100]!r}", hint="see 'landbridge customer list'")

@@ -2,415 +2,333 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from landbridge.cli import crossing_group, output, units
-from landbridge.cli.options import ContextName, Group, Json, Registry, Topic, given, pairs
-from landbridge.cli.output import Column
+from landbridge.cli import output, units
+from landbridge.cli.loop import ask
+from landbridge.cli.options import (
+    START,
+    Commands,
+    ContextName,
+    Group,
+    OptionGroup,
+    Registry,
+    Topic,
+    argument,
+    flag,
+    given,
+    option,
+    pairs,
+    span,
+    start_of,
+)
+from landbridge.cli.output import columns
+from landbridge.cli.registry_access import as_admin, everything, find_terminals, terminal_names
 from landbridge.core.wording import counted
 
-app = typer.Typer(no_args_is_help=True, help="Groups: the audiences of a topic. Each gets every message.")
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
-LIST = [
-    Column("Topic", "topic", style="cyan"),
-    Column("Group", "name", style="cyan"),
-    Column("Discipline", "discipline"),
-    Column("Lag", "lag", units.count, "yellow"),
-    Column("Leased", "leased", units.count),
-    Column("Retrying", "retrying", units.count, "yellow"),
-    Column("Consumers", "consumers", units.count),
-    Column("Settled to", "floor", units.count),
-]
-SHOW = [
-    Column("Discipline", "discipline"),
-    Column("Lag", "lag", units.count, "yellow"),
-    Column("Settled to", "floor", units.count),
-    Column("Leased", "leased", units.count),
-    Column("Retrying", "retrying", units.count),
-    Column("Ack within", "ack_within", units.span),
-    Column("Max attempts", "max_attempts", units.count),
-    Column("Backoff", "backoff", units.span),
-    Column("Backoff at most", "backoff_most", units.span),
-    Column("Dead letters", "dead_letter"),
-    Column("Match", "match"),
-    Column("Kept", "kept"),
-]
-CONSUMERS = [
-    Column("Consumer", "who", style="cyan"),
-    Column("Held", "held", units.count),
-    Column("Prefetch", "prefetch", units.count),
-]
+    from landbridge.client.registry import RegistryClient
+    from landbridge.client.registry_documents import TerminalGroup
+    from landbridge.protocol.operations import GroupDetails
+
+app = Commands(no_args_is_help=True, help="Groups: the audiences of a topic. Each gets every message.")
+
+LIST = columns(
+    "Topic@cyan | Group=name@cyan | Discipline | Lag:count@yellow | Leased:count | "
+    "Retrying:count@yellow | Consumers:count | Settled to=floor:count"
+)
+SHOW = columns(
+    "Discipline | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
+    "Ack within:span | Max attempts:count | Backoff:span | Backoff at most=backoff_most:span | "
+    "Dead letters=dead_letter | Match | Kept"
+)
+#: Of terminal groups.
+LIST_CROSSING = columns(
+    "Group=name@cyan | Terminals=terminal_names | Topics=topic_names | Created=created_at:moment"
+)
+CONSUMERS = columns("Consumer=who@cyan | Held:count | Prefetch:count")
 
 
-Discipline = Annotated[
-    Literal["fifo", "lifo", "priority"] | None,
-    typer.Option(help="In which order messages are taken.", show_default="fifo"),
-]
-AckWithin = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SPAN",
-        parser=units.parse_span,
-        help="Longest time without progress, after which another consumer gets the messages.",
-        show_default="30s",
-    ),
-]
-MaxAttempts = Annotated[
-    int | None, typer.Option(min=1, help="Attempts before a message is buried.", show_default="10")
-]
-Backoff = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SPAN",
-        parser=units.parse_span,
-        help="Wait before the second attempt; doubles with each one.",
-        show_default="1s",
-    ),
-]
-BackoffMost = Annotated[
-    float | None,
-    typer.Option(metavar="SPAN", parser=units.parse_span, help="Longest wait.", show_default="1m"),
-]
-DeadLetter = Annotated[
-    str | None,
-    typer.Option(metavar="TOPIC", help="Where buried messages go, or 'none'.", show_default="TOPIC.dead"),
-]
-MatchKey = Annotated[
-    str | None, typer.Option(metavar="PATTERN", help="Only messages whose key matches, e.g. 'eu-*'.")
-]
-MatchHeader = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=PATTERN", help="Only messages whose header matches. Repeatable."),
-]
+class GroupFlags(OptionGroup):
+    """The options of a group of a topic."""
+
+    discipline: Literal["fifo", "lifo", "priority"] | None = option(
+        "In which order messages are taken.", default="fifo"
+    )
+    ack_within: float | None = span(
+        "Longest time without progress, after which another consumer gets the messages.", default="30s"
+    )
+    max_attempts: int | None = option("Attempts before a message is buried.", min=1, default="10")
+    backoff: float | None = span("Wait before the second attempt; doubles with each one.", default="1s")
+    backoff_most: float | None = span("Longest wait.", default="1m")
+    dead_letter: str | None = option(
+        "Where buried messages go, or 'none'.", metavar="TOPIC", default="TOPIC.dead"
+    )
+    match_key: str | None = option("Only messages whose key matches, e.g. 'eu-*'.", metavar="PATTERN")
+    match_header: list[str] | None = option(
+        "Only messages whose header matches. Repeatable.", metavar="NAME=PATTERN"
+    )
+
+    def as_asked(self) -> dict[str, Any]:
+        """Those that were given, as the terminal wants them."""
+        options = self.given("discipline", "ack_within", "max_attempts", "backoff", "backoff_most")
+        match = given(key=self.match_key, headers=pairs(self.match_header, "match") or None)
+        dead_letter = "" if self.dead_letter == "none" else self.dead_letter
+        return options | given(dead_letter=dead_letter, match=match or None)
 
 
 #: TOPIC GROUP: of a topic, at one terminal. GROUP alone: a terminal group, in the registry.
-First = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC", help="The topic's name; of a terminal group, its own.", show_default=False
-    ),
-]
-Second = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
-Terminals = Annotated[
-    list[str], typer.Argument(metavar="TERMINAL…", help="By name or id.", show_default=False)
-]
+First = Annotated[str, argument("TOPIC", "The topic's name; of a terminal group, its own.")]
+Second = Annotated[str | None, argument("GROUP", "The group's name.")]
+Terminals = Annotated[list[str], argument("TERMINAL…", "By name or id.")]
 
 
 @app.command()
 def create(
     first: First,
     second: Second = None,
-    discipline: Discipline = None,
-    ack_within: AckWithin = None,
-    max_attempts: MaxAttempts = None,
-    backoff: Backoff = None,
-    backoff_most: BackoffMost = None,
-    dead_letter: DeadLetter = None,
-    match_key: MatchKey = None,
-    match_header: MatchHeader = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="earliest|latest|TIME",
-            parser=units.parse_start,
-            help="Where to begin: an ISO 8601 time, '10m ago', -10m.",
-            show_default="earliest",
-        ),
-    ] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="Or begin at this offset.")] = None,
-    terminal: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TERMINAL", help="Without a topic: where its consumers may be. Repeatable."),
-    ] = None,
+    *,
+    options: GroupFlags,
+    start: str | None = start_of(START, "earliest"),
+    offset: int | None = option("Or begin at this offset.", min=0),
+    terminal: list[str] | None = option(
+        "Without a topic: where its consumers may be. Repeatable.", metavar="TERMINAL"
+    ),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Create a group. Creating one that is there with the same options changes nothing.
 
     Without a topic it is a terminal group, in the registry, for the topics that cross LANs.
 
-    \b
     Examples:
       landbridge group create orders billing --ack-within 1m --max-attempts 5
       landbridge group create orders eu --match-key 'eu-*' --from latest
       landbridge group create billing --terminal tokyo --terminal osaka
     """
-    from landbridge.cli.loop import ask
-
-    options = _options(
-        discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match_key, match_header
-    )
-    begin = given(start=_start(start), offset=offset)
+    begin: Any = start  # parsed: a word, or a moment in seconds
+    if isinstance(begin, float):
+        begin = int(begin * units.SECOND)
+    wanted = options.as_asked() | given(start=begin, offset=offset)
     if second is None:
-        if options or begin:
+        if wanted:
             raise typer.BadParameter("these options are for a group of a topic: give TOPIC GROUP")
-        crossing_group.create(context, first, terminal or [])
+        _change(context, terminal or [], lambda client, ids: client.create_terminal_group(first, ids))
         return
     if terminal:
         raise typer.BadParameter("--terminal is for a terminal group: give GROUP alone")
-    topic, name = first, second
-    result = ask(context, "group.create", topic=topic, name=name, **options, **begin)
-    output.emit(
-        result, lambda group: output.done(f"the group {name} of {topic} is there, lag {group['lag']:,}")
-    )
+    made = ask(context, lambda bus: bus.groups.create(first, second, **wanted))
+    output.tell(made, f"the group {second} of {first} is there, lag {made.lag:,}")
+
+
+def _change(
+    context: str | None,
+    terminals: list[str],
+    change: Callable[[RegistryClient, list[str]], Awaitable[TerminalGroup]],
+) -> None:
+    """Change a terminal group in the registry, and tell where its consumers may be. ``change`` gets the ids
+    of ``terminals``, which are names or ids."""
+
+    async def work(client: RegistryClient) -> tuple[TerminalGroup, dict[str, str]]:
+        group = await change(client, await find_terminals(client, terminals))
+        return group, await terminal_names(client)
+
+    group, names = as_admin(context, work)
+    where = ", ".join(names.get(id, id) for id in group.terminals) or "no terminal yet"
+    output.tell(group, f"the group {group.name} has its consumers at {where}")
 
 
 @app.command()
-def update(
-    topic: Topic,
-    name: Group,
-    discipline: Discipline = None,
-    ack_within: AckWithin = None,
-    max_attempts: MaxAttempts = None,
-    backoff: Backoff = None,
-    backoff_most: BackoffMost = None,
-    dead_letter: DeadLetter = None,
-    match_key: MatchKey = None,
-    match_header: MatchHeader = None,
-    context: ContextName = None,
-    json: Json = False,
-) -> None:
+def update(topic: Topic, name: Group, *, options: GroupFlags, context: ContextName = None) -> None:
     """Change a group's options, from now on. What its consumers hold is handed out again.
 
-    \b
     Examples:
       landbridge group update orders billing --max-attempts 20
       landbridge group update orders billing --discipline priority
     """
-    from landbridge.cli.loop import ask
-
-    options = _options(
-        discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match_key, match_header
-    )
-    if not options:
+    wanted = options.as_asked()
+    if not wanted:
         raise typer.BadParameter("nothing to change: give an option")
-    result = ask(context, "group.update", topic=topic, name=name, **options)
-    output.emit(
-        result, lambda group: output.done(f"the group {name} of {topic} is changed, lag {group['lag']:,}")
-    )
-
-
-def _options(
-    discipline: str | None,
-    ack_within: float | None,
-    max_attempts: int | None,
-    backoff: float | None,
-    backoff_most: float | None,
-    dead_letter: str | None,
-    match_key: str | None,
-    match_header: list[str] | None,
-) -> dict[str, Any]:
-    match = given(key=match_key, headers=pairs(match_header or [], "match") or None)
-    return given(
-        discipline=discipline,
-        ack_within=ack_within,
-        max_attempts=max_attempts,
-        backoff=backoff,
-        backoff_most=backoff_most,
-        dead_letter="" if dead_letter == "none" else dead_letter,
-        match=match or None,
-    )
-
-
-def _start(start: str | float | None) -> str | int | None:
-    """As the terminal wants it: a moment in microseconds."""
-    return int(start * 1_000_000) if isinstance(start, float) else start
+    changed = ask(context, lambda bus: bus.groups.update(topic, name, **wanted))
+    output.tell(changed, f"the group {name} of {topic} is changed, lag {changed.lag:,}")
 
 
 @app.command("list")
 def list_groups(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic's.")] = None,
+    topic: str | None = argument("TOPIC", "Only this topic's.", show_default=True),
     registry: Registry = False,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """List groups, with how far behind they are.
 
-    \b
     Examples:
       landbridge group list
       landbridge group list orders
     """
-    from landbridge.cli.loop import ask_all
-
     if registry:
         if topic is not None:
             raise typer.BadParameter("with --registry, all groups are listed: name no topic")
-        crossing_group.list_all(context)
+        groups, names = as_admin(context, _crossing_groups)
+        empty = "the registry has no groups yet: 'landbridge group create NAME --terminal TERMINAL'"
+        output.rows(LIST_CROSSING, groups, empty=empty, show=lambda group: _crossing_row(group, names))
         return
-    rows = ask_all(context, "group.list", "groups", **given(topic=topic))
+    rows = ask(context, lambda bus: bus.groups.list(topic=topic))
     empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
-    output.emit(rows, lambda rows: output.table(LIST, rows, empty=empty))
+    output.rows(LIST, rows, empty=empty)
+
+
+async def _crossing_groups(client: RegistryClient) -> tuple[list[TerminalGroup], dict[str, str]]:
+    return await everything(client.list_terminal_groups), await terminal_names(client)
+
+
+def _crossing_row(group: TerminalGroup, names: dict[str, str]) -> dict[str, Any]:
+    """``names``: id → name of terminals."""
+    where = ", ".join(names.get(id, id) for id in group.terminals)
+    return output.fields(group, terminal_names=where, topic_names=", ".join(group.topics))
 
 
 @app.command()
 def show(
-    first: First,
-    second: Second = None,
-    registry: Registry = False,
-    context: ContextName = None,
-    json: Json = False,
+    first: First, second: Second = None, registry: Registry = False, context: ContextName = None
 ) -> None:
     """Show a group: where it is, its options and its consumers. With --registry: its terminals and topics.
 
-    \b
     Examples:
       landbridge group show orders billing
       landbridge group show billing --registry
     """
-    from landbridge.cli.loop import ask
 
-    if _is_crossing(second, registry):
-        crossing_group.show(context, first)
-        return
-    output.emit(ask(context, "group.show", topic=first, name=second), _show)
+    async def work(client: RegistryClient) -> tuple[TerminalGroup, dict[str, str]]:
+        return await client.show_terminal_group(first), await terminal_names(client)
+
+    group = _group_of_topic(second, registry)
+    if group is None:
+        found, names = as_admin(context, work)
+        output.emit(found, lambda row: output.record(first, LIST_CROSSING[1:], _crossing_row(row, names)))
+    else:
+        output.emit(ask(context, lambda bus: bus.groups.show(first, group)), _show)
 
 
-def _is_crossing(second: str | None, registry: bool) -> bool:
+def _group_of_topic(second: str | None, registry: bool) -> str | None:
+    """The name of the group; None where a terminal group is meant."""
     if registry == (second is not None):
         raise typer.BadParameter("give TOPIC GROUP, or GROUP --registry for a terminal group")
-    return registry
+    return second
 
 
-def _show(group: dict[str, Any]) -> None:
-    options = group["options"]
-    dead = options["dead_letter"]
-    match = options["match"] or {}
-    patterns = {"key": match.get("key"), **match.get("headers", {})}
-    row = {
-        **options,
-        **group,
-        "dead_letter": f"{group['topic']}.dead" if dead is None else dead or "none",
-        "match": " ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern)
-        or "everything",
-        "kept": "on disk" if group["durable"] else "while its subscriber is connected",
-    }
-    output.record(f"{group['topic']} › {group['name']}", SHOW, row)
+def _show(group: GroupDetails) -> None:
+    options, match = group.options, group.options.match
+    patterns = {} if match is None else {"key": match.key, **match.headers}
+    row = output.fields(options) | output.fields(
+        group,
+        dead_letter=options.dead_topic or "none",
+        match=" ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern) or "everything",
+        kept="on disk" if group.durable else "while its subscriber is connected",
+    )
+    output.record(f"{group.topic} › {group.name}", SHOW, row)
     print()
-    output.table(CONSUMERS, group["consumers"], empty="  no consumers")
+    output.table(CONSUMERS, row["consumers"], empty="  no consumers")
 
 
 @app.command()
 def seek(
     topic: Topic,
     name: Group,
-    to: Annotated[
-        str | None, typer.Option(metavar="OFFSET|earliest|latest", help="Go to an offset, or to an end.")
-    ] = None,
-    time: Annotated[
-        float | None,
-        typer.Option(
-            metavar="TIME", parser=units.parse_moment, help="Go to a time: ISO 8601, '10m ago' or -10m."
-        ),
-    ] = None,
+    to: str | None = option("Go to an offset, or to an end.", metavar="OFFSET|earliest|latest"),
+    time: float | None = option(
+        "Go to a time: ISO 8601, '10m ago' or -10m.", metavar="TIME", parser=units.parse_moment
+    ),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Move a group: back to read messages again, or forward to skip some.
 
-    \b
     Examples:
       landbridge group seek orders billing --to earliest
       landbridge group seek orders billing --to 1200
       landbridge group seek orders billing --time '2h ago'
     """
-    from landbridge.cli.loop import ask
-
     if (to is None) == (time is None):
         raise typer.BadParameter("give either --to or --time")
     target: dict[str, Any]
     if to is None:
         assert time is not None
-        target = {"time": int(time * 1_000_000)}
+        target = {"time": int(time * units.SECOND)}
     elif to in ("earliest", "latest"):
         target = {"to": to}
     elif to.isascii() and to.isdecimal():
         target = {"to": int(to)}
     else:
         raise typer.BadParameter(f"{to!r} is neither an offset nor 'earliest' or 'latest'")
-    result = ask(context, "group.seek", topic=topic, name=name, **target)
+    moved = ask(context, lambda bus: bus.groups.seek(topic, name, **target))
     offset = target.get("to")
-    beyond = isinstance(offset, int) and offset > result["floor"]
+    beyond = isinstance(offset, int) and offset > moved.floor
     ended = f", its end (there is no offset {offset:,} yet)" if beyond else ""
-    output.emit(
-        result,
-        lambda group: output.done(
-            f"{name} goes on at offset {group['floor']:,} of {topic}{ended}, lag {group['lag']:,}"
-        ),
-    )
+    output.tell(moved, f"{name} goes on at offset {moved.floor:,} of {topic}{ended}, lag {moved.lag:,}")
 
 
 @app.command()
-def redrive(topic: Topic, name: Group, context: ContextName = None, json: Json = False) -> None:
+def redrive(topic: Topic, name: Group, context: ContextName = None) -> None:
     """Give a group its dead letters again. Those go back into the topic, for this group alone.
 
-    \b
     Examples:
       landbridge group redrive orders billing
     """
-    from landbridge.cli.loop import ask
-
-    result = ask(context, "group.redrive", within=None, topic=topic, name=name)
-    output.emit(
-        result,
-        lambda result: output.done(f"{counted(result['redriven'], 'message')} redriven to {name} of {topic}"),
-    )
+    done = ask(context, lambda bus: bus.groups.redrive(topic, name), within=None)
+    output.tell(done, f"{counted(done.redriven, 'message')} redriven to {name} of {topic}")
 
 
 @app.command()
 def delete(
     first: First,
     second: Second = None,
-    force: Annotated[bool, typer.Option("--force", help="Also if it hasn't settled everything.")] = False,
+    force: bool = flag("Also if it hasn't settled everything.", "--force"),
     registry: Registry = False,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Delete a group. The messages stay in the topic.
 
-    \b
     Examples:
       landbridge group delete orders billing
       landbridge group delete billing --registry
     """
-    from landbridge.cli.loop import ask
-
-    if _is_crossing(second, registry):
-        crossing_group.delete(context, first, force=force)
-        return
-    result = ask(context, "group.delete", topic=first, name=second, force=force)
-    output.emit(result, lambda _: output.done(f"the group {second} of {first} is deleted"))
+    group = _group_of_topic(second, registry)
+    if group is None:
+        as_admin(context, lambda client: client.remove_terminal_group(first, force=force))
+        output.tell({"deleted": first}, f"the terminal group {first} is deleted")
+    else:
+        deleted = ask(context, lambda bus: bus.groups.delete(first, group, force=force))
+        output.tell(deleted, f"the group {group} of {first} is deleted")
 
 
 @app.command("add-terminal")
-def add_terminal(name: Group, terminal: Terminals, context: ContextName = None, json: Json = False) -> None:
+def add_terminal(name: Group, terminal: Terminals, context: ContextName = None) -> None:
     """Add terminals to a terminal group, in the registry: its consumers may be there.
 
-    \b
     Examples:
       landbridge group add-terminal billing tokyo osaka
     """
-    crossing_group.add_terminals(context, name, terminal)
+    _change(context, terminal, lambda client, ids: client.add_terminal_to_group(name, *ids))
 
 
 @app.command("remove-terminal")
 def remove_terminal(
     name: Group,
     terminal: Terminals,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also with messages on their way: they are given up.")
-    ] = False,
+    force: bool = flag("Also with messages on their way: they are given up.", "--force"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Take terminals out of a terminal group, in the registry.
 
-    \b
     Examples:
       landbridge group remove-terminal billing osaka
     """
-    crossing_group.remove_terminals(context, name, terminal, force=force)
+
+    async def remove(client: RegistryClient, ids: list[str]) -> TerminalGroup:
+        for id in ids:
+            group = await client.remove_terminal_from_group(name, id, force=force)
+        return group
+
+    _change(context, terminal, remove)

@@ -1,4 +1,4 @@
-"""Modules that a command line names."""
+"""Objects that a command line names, as MODULE:NAME."""
 
 from __future__ import annotations
 
@@ -6,8 +6,34 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import TypeVar
 
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
+
+T = TypeVar("T")
+
+
+def find(spec: str, kind: type[T], noun: str, hint: str) -> tuple[ModuleType, T]:
+    """The module and the object that ``module:name`` stands for. The name may be left out where the module
+    has one object of that kind."""
+    name, colon, attribute = spec.partition(":")
+    if not name or (colon and not attribute):
+        raise BadRequest(f"{spec!r} names no {noun}", hint=hint)
+    module = imported(name, hint)
+    known = {each: value for each, value in vars(module).items() if isinstance(value, kind)}
+    if not colon:
+        if len(known) != 1:
+            raise BadRequest(f"the module {name} has {counted(len(known), noun)}: name one", hint=hint)
+        return module, next(iter(known.values()))
+    value: object = module
+    for part in attribute.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, kind):
+        what = "nothing" if value is None else f"no {noun} but a value of type {type(value).__name__}"
+        there = ", ".join(f"{name}:{each}" for each in known)
+        raise BadRequest(f"there is {what} at {spec}", hint=f"there is {there}" if there else hint)
+    return module, value
 
 
 def imported(name: str, hint: str) -> ModuleType:

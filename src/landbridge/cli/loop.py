@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from landbridge.cli import output
-from landbridge.client.bus import Bus, connect
 from landbridge.errors import TerminalUnreachable, TimedOut
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
 
 T = TypeVar("T")
 
@@ -21,7 +23,7 @@ ANSWER_WITHIN = 30.0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end. The first SIGINT cancels it, the second ends it at once."""
+    """Run a coroutine to its end. The first SIGINT cancels it, the second ends the process."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
         from uvloop import new_event_loop as factory
@@ -32,7 +34,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _Notices(logging.Handler):
-    """What the client logs, such as a lost connection, is shown to whoever waits for it."""
+    """Shows the user what the client logs, such as a lost connection."""
 
     def emit(self, record: logging.LogRecord) -> None:
         output.notice(record.getMessage())
@@ -53,9 +55,12 @@ def noticed() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def connected(context: str | None, name: str) -> AsyncIterator[Bus]:
-    """A bus on the context's terminal. ``name`` is what the status log calls us."""
-    connecting = connect(context=context, name=name)
+async def connected(context: str | None, name: str | None = None) -> AsyncIterator[Bus]:
+    """A bus on the context's terminal. ``name``: who is connected, in the status log; the command unless it
+    is given."""
+    from landbridge.client.bus import connect
+
+    connecting = connect(context=context, name=name or output.choice.command)
     try:
         async with asyncio.timeout(CONNECT_WITHIN):
             bus = await connecting
@@ -68,36 +73,25 @@ async def connected(context: str | None, name: str) -> AsyncIterator[Bus]:
             await bus.close()
 
 
-def ask(context: str | None, op: str, *, within: float | None = ANSWER_WITHIN, **args: Any) -> Any:
-    """Connect, ask one thing, leave."""
+def ask(
+    context: str | None,
+    question: Callable[[Bus], Coroutine[Any, Any, T]],
+    *,
+    within: float | None = ANSWER_WITHIN,
+) -> T:
+    """Connect, ask the terminal, leave. Returns its answer."""
 
-    async def main() -> Any:
-        async with connected(context, f"landbridge {op}") as bus:
-            return await _within(within, bus.call(op, **args))
-
-    return run(main())
-
-
-def ask_all(context: str | None, op: str, rows: str, **args: Any) -> list[dict[str, Any]]:
-    """All pages of a list, joined."""
-
-    async def main() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        after = ""
-        async with connected(context, f"landbridge {op}") as bus:
-            while True:
-                page = await _within(ANSWER_WITHIN, bus.call(op, after=after, **args))
-                found += page[rows]
-                after = page["next"]
-                if not after:
-                    return found
+    async def main() -> T:
+        async with connected(context) as bus:
+            try:
+                async with asyncio.timeout(within):
+                    return await question(bus)
+            except TimeoutError:
+                raise TimedOut(f"the terminal gave no answer within {within:.0f} s") from None
 
     return run(main())
 
 
-async def _within(seconds: float | None, question: Coroutine[Any, Any, T]) -> T:
-    try:
-        async with asyncio.timeout(seconds):
-            return await question
-    except TimeoutError:
-        raise TimedOut(f"the terminal gave no answer within {seconds:.0f} s") from None
+def check_reachable(context: str | None) -> None:
+    """Raise TerminalUnreachable now, and not after Spark has started."""
+    ask(context, lambda bus: bus.terminal.info())

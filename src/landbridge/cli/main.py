@@ -22,7 +22,7 @@ from typer.main import get_command
 
 from landbridge import __version__
 from landbridge.cli import output
-from landbridge.cli.options import Json
+from landbridge.cli.options import Commands, option
 from landbridge.errors import BusError
 
 #: What typer raises for a wrong command line (click's ClickException, wherever this typer keeps it).
@@ -55,7 +55,7 @@ COMMANDS = {
     "shell": ("shell", "shell", SPARK),
     "up": ("up", "up", TERMINAL),
     "events": ("events", "events", TERMINAL),
-    "demo": ("main", "demo", TERMINAL),
+    "demo": ("demo", "demo", TERMINAL),
     "console-shell": ("console_shell", "console_shell", TERMINAL),
     "status": ("status", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),
@@ -63,15 +63,16 @@ COMMANDS = {
     "version": ("main", "version", TERMINAL),
 }
 
-#: The seven steps to the first message by the names of their operations. They run, and aren't in the help.
+#: The seven steps from nothing to a message, by the names of their HTTP operations. Each is another command's
+#: second name. They run, and aren't in the help.
 STEPS = {
-    "createMessageBusCustomer": ("steps", "create_message_bus_customer", CROSSING),
-    "createTerminal": ("steps", "create_terminal", CROSSING),
-    "createTerminalGroup": ("steps", "create_terminal_group", CROSSING),
-    "addTerminalToGroup": ("steps", "add_terminal_to_group", CROSSING),
-    "createMessageBusTopic": ("steps", "create_message_bus_topic", CROSSING),
-    "addGroupToTopic": ("steps", "add_group_to_topic", CROSSING),
-    "sendMessage": ("steps", "send_message", MESSAGES),
+    "createMessageBusCustomer": ("customer", "create", CROSSING),
+    "createTerminal": ("terminal", "create", CROSSING),
+    "createTerminalGroup": ("group", "create", CROSSING),
+    "addTerminalToGroup": ("group", "add_terminal", CROSSING),
+    "createMessageBusTopic": ("topic", "create_crossing", CROSSING),
+    "addGroupToTopic": ("topic", "add_group", CROSSING),
+    "sendMessage": ("publish", "publish", MESSAGES),
 }
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class _Ordered(TyperGroup):
 
 def build(names: Iterable[str]) -> typer.Typer:
     """The application with these commands."""
-    built = typer.Typer(
+    built = Commands(
         name="landbridge",
         cls=_Ordered,
         no_args_is_help=True,
@@ -120,31 +121,15 @@ def _version(wanted: bool) -> None:
 
 def landbridge(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool, option("Print the version.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
 
 
-def demo(
-    messages: Annotated[int, typer.Option(min=1000, help="Orders to send.")] = 100_000, json: Json = False
-) -> None:
-    """Run a small bus, kill it in the middle of the work, and count what is left.
-
-    \b
-    Examples:
-      landbridge demo
-      landbridge demo --messages 20000 --json
-    """
-    from landbridge.cli.demo import main as act
-
-    raise typer.Exit(act(messages=messages, as_json=json))
-
-
-def version(json: Json = False) -> None:
+def version() -> None:
     """Print the version.
 
-    \b
     Examples:
       landbridge version --json
     """

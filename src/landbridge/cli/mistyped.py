@@ -1,4 +1,4 @@
-"""A topic that a command has made by the way: perhaps its name was mistyped. Whoever typed it is told."""
+"""Tells the user of a topic that a command has created in passing: its name may have been mistyped."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from landbridge.errors import BusError
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
 
-#: Seconds for what is only good to know.
+#: Seconds to wait for answers that are only good to know.
 WITHIN = 2.0
 
 
 class Watch:
-    """Begun before the topic is used."""
+    """Watches one topic, from before the command uses it."""
 
     def __init__(self, bus: Bus, topic: str, began: int) -> None:
         self._bus = bus
         self._topic = topic
-        #: By the terminal's clock, which need not agree with ours; microseconds.
+        #: When the command began, by the terminal's clock, which need not agree with ours; microseconds.
         self._began = began
 
     @classmethod
     async def begin(cls, bus: Bus, topic: str) -> Watch:
-        return cls(bus, topic, (await bus.call("terminal.info"))["time"])
+        return cls(bus, topic, (await bus.terminal.info()).time)
 
     async def tell(self) -> None:
-        """After the topic was used: say so if it was made since. What can't be found out is not told."""
+        """After the topic was used: tell the user if it was created since. Where the terminal doesn't answer,
+        nothing is told."""
         if self._topic.startswith("$"):
             return  # the terminal's own
         try:
             async with asyncio.timeout(WITHIN):
-                topic = await self._bus.call("topic.show", name=self._topic)
-                if topic["created_at"] >= self._began and topic.get("crossing") is None:
+                topic = await self._bus.topics.show(self._topic)
+                if topic.created_at >= self._began and topic.crossing is None:
                     near = await self._near()
                     output.notice(
                         f"made the topic {self._topic}" + (f"; did you mean {near}?" if near else "")
@@ -45,11 +46,11 @@ class Watch:
             pass
 
     async def tell_of_group(self, group: str | None) -> None:
-        """A subscriber of a topic that crosses, in a group that doesn't: it gets what is published here
-        alone."""
+        """Tell the user of a topic that crosses LANs, whose group here doesn't: it gets only what is
+        published at this terminal."""
         try:
             async with asyncio.timeout(WITHIN):
-                crossing = (await self._bus.call("topic.show", name=self._topic)).get("crossing")
+                crossing = (await self._bus.topics.show(self._topic)).crossing
         except (BusError, TimeoutError):
             return
         if crossing is None or group in crossing:
@@ -62,12 +63,11 @@ class Watch:
         )
 
     async def _near(self) -> str | None:
-        """Another topic with a name like this one. Looks at the first thousand."""
-        rows = (await self._bus.call("topic.list"))["topics"]
-        return nearest(self._topic, [row["name"] for row in rows])
+        """Another topic with a similar name."""
+        return nearest(self._topic, [topic.name for topic in await self._bus.topics.list()])
 
     async def suggest(self, error: BusError) -> None:
-        """There is no such topic, and it may not be made: the hint names the one that may be meant."""
+        """Add the topic that may be meant to the hint of an error about a topic that doesn't exist."""
         try:
             async with asyncio.timeout(WITHIN):
                 near = await self._near()

@@ -6,27 +6,32 @@ Results go to stdout, everything else (errors, progress, advice) to stderr.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
 
-from landbridge.cli.text import printable
+from landbridge.cli import units
+from landbridge.core.text import printable
 from landbridge.errors import BusError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
+
 
 class _Choice(msgspec.Struct):
     #: Was ``--json`` given?
     json: bool = False
+    #: The command that runs, such as "landbridge topic list".
+    command: str = "landbridge"
 
 
 choice = _Choice()
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: what it is called, and where its values are in a row."""
 
     title: str
@@ -39,6 +44,7 @@ class Column(NamedTuple):
     plain: Callable[[Any], str] | None = None
 
     def text(self, row: Mapping[str, Any], *, pretty: bool) -> str:
+        """The cell of this column."""
         value = row.get(self.key)
         if value is None or value == "":
             return "-"
@@ -48,11 +54,46 @@ class Column(NamedTuple):
         return form(value) if form is not None else printable(str(value))
 
 
+#: Name of a form → how a value looks on a terminal, and on a pipe (None: as it is).
+FORMS: dict[str, tuple[Callable[[Any], str], Callable[[Any], str] | None]] = {
+    "count": (units.count, None),
+    "size": (units.size, None),
+    "span": (units.span, None),
+    "ms": (units.milliseconds, None),
+    "cost": (units.cost, units.exact),
+    "share": (units.share, units.exact),
+    "moment": (units.ago, units.iso),
+    "list": (", ".join, ",".join),
+    "path": (" → ".join, ",".join),
+}
+
+
+def columns(specs: str) -> list[TableColumn]:
+    """Columns, written as ``Title=key:form@style | …``. The key is the title in lower case unless it is said;
+    form and style may be missing."""
+    found = []
+    for spec in specs.split("|"):
+        rest, _, style = spec.strip().partition("@")
+        rest, _, form = rest.partition(":")
+        title, _, key = rest.partition("=")
+        show, plain = FORMS[form] if form else (None, None)
+        found.append(TableColumn(title, key or title.lower().replace(" ", "_"), show, style, plain))
+    return found
+
+
+def fields(answer: Any, **more: Any) -> dict[str, Any]:
+    """The fields of an answer as JSON has them, and some more: a row of a table."""
+    row: dict[str, Any] = msgspec.to_builtins(answer)
+    return row | more
+
+
 def on_terminal() -> bool:
+    """Does somebody look at the results, or does a program read them?"""
     return sys.stdout.isatty()
 
 
 def console(*, stderr: bool = False) -> Console:
+    """The screen behind stdout or stderr."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False)
@@ -64,7 +105,7 @@ def write_json(data: Any) -> None:
     sys.stdout.flush()
 
 
-def emit(data: Any, render: Callable[[Any], None]) -> None:
+def emit(data: T, render: Callable[[T], None]) -> None:
     """A command's result."""
     if choice.json:
         write_json(data)
@@ -72,41 +113,73 @@ def emit(data: Any, render: Callable[[Any], None]) -> None:
         render(data)
 
 
+def tell(data: Any, text: str) -> None:
+    """A command's result, of which people need no more than a sentence."""
+    emit(data, lambda _: done(text))
+
+
+def rows(
+    columns: Sequence[TableColumn],
+    data: Sequence[T],
+    *,
+    empty: str,
+    show: Callable[[T], Mapping[str, Any]] = fields,
+) -> None:
+    """A command's result that is a list. ``show``: a row as people see it."""
+    emit(data, lambda data: table(columns, [show(row) for row in data], empty=empty))
+
+
 def note(text: str) -> None:
     """Advice for people. Programs don't see it."""
     if not choice.json and sys.stderr.isatty():
-        console(stderr=True).print(printable(text), style="dim", markup=False, soft_wrap=True)
+        _say(sys.stderr, text, "dim")
 
 
 def notice(text: str) -> None:
     """News that is no result and no error, such as a lost connection. On stderr, whoever reads it."""
     if choice.json:
         print(msgspec.json.encode({"notice": text}).decode(), file=sys.stderr, flush=True)
-    elif sys.stderr.isatty():
-        console(stderr=True).print(printable(text), style="yellow", markup=False, soft_wrap=True)
     else:
-        print(printable(text), file=sys.stderr, flush=True)
+        _say(sys.stderr, text, "yellow")
 
 
-def table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
+def _say(file: TextIO, text: str, style: str, head: str = "", head_style: str = "") -> None:
+    """Print one line: with styles where somebody looks at it."""
+    if not file.isatty():
+        print(f"{head}{printable(text)}", file=file, flush=True)
+        return
+    from rich.text import Text
+
+    line = Text(head, style=head_style).append(Text(printable(text), style=style))
+    console(stderr=file is sys.stderr).print(line, soft_wrap=True)
+
+
+def table(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
+    """Rows, a line each. ``empty``: what people are told where there are none."""
     if on_terminal():
-        if not rows:
+        if rows:
+            _rich_table(columns, rows)
+        else:
             console().print(empty, style="dim", markup=False)
-            return
-        _rich_table(columns, rows)
         return
     cells = [[column.title.upper().replace(" ", "_") for column in columns]]
     cells += [[column.text(row, pretty=False) for column in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
+    numbers = {at for at, column in enumerate(columns) if column.show is not None and column.plain is None}
+    aligned(cells, sys.stdout, right=numbers)
+
+
+def aligned(lines: Sequence[Sequence[str]], file: TextIO, right: Container[int] = ()) -> None:
+    """Write cells as columns. ``right``: the numbers of columns that are aligned there."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
         padded = (
-            cell.rjust(width) if column.show is not None and column.plain is None else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
-        print("  ".join(padded).rstrip())
+        file.write("  ".join(padded).rstrip() + "\n")
 
 
-def _rich_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+def _rich_table(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -124,7 +197,7 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     console().print(shown)
 
 
-def record(title: str, columns: Iterable[Column], row: Mapping[str, Any]) -> None:
+def record(title: str, columns: Iterable[TableColumn], row: Mapping[str, Any]) -> None:
     """One thing, a line for each of its columns."""
     pretty = on_terminal()
     lines = [(column.title, column.text(row, pretty=pretty), column.style) for column in columns]
@@ -145,12 +218,14 @@ def record(title: str, columns: Iterable[Column], row: Mapping[str, Any]) -> Non
 
 def done(text: str) -> None:
     """Something was done, and there is nothing more to show of it."""
-    if on_terminal():
-        from rich.text import Text
+    _say(sys.stdout, text, "default", "✓ " if on_terminal() else "", "green")
 
-        console().print(Text("✓ ", style="green").append(Text(printable(text), style="default")))
-    else:
-        print(printable(text))
+
+def facts(facts: Mapping[str, str], *, width: int = 8) -> None:
+    """What a process that stays has to say when it is ready, at once."""
+    for fact, value in facts.items():
+        print(f"{fact:<{width}} {value}")
+    sys.stdout.flush()
 
 
 def report(error: BusError, *, code: str | None = None) -> None:
@@ -162,26 +237,11 @@ def report(error: BusError, *, code: str | None = None) -> None:
             fields["notes"] = notes
         print(msgspec.json.encode({"error": fields}).decode(), file=sys.stderr)
         return
-    lines = [("error: ", str(error)), *(("  note: ", text) for text in notes)]
+    _say(sys.stderr, str(error), "default", "error: ", "bold red")
+    for text in notes:
+        _say(sys.stderr, text, "dim", "  note: ", "dim")
     if error.hint:
-        lines.append(("  hint: ", error.hint))
-    _report(lines)
-
-
-def _report(lines: list[tuple[str, str]]) -> None:
-    if not sys.stderr.isatty():
-        for head, text in lines:
-            print(f"{head}{printable(text)}", file=sys.stderr)
-        return
-    from rich.text import Text
-
-    screen = console(stderr=True)
-    for head, text in lines:
-        style = "bold red" if head == "error: " else "dim"
-        line = Text(head, style=style).append(
-            Text(printable(text), style="default" if style != "dim" else "dim")
-        )
-        screen.print(line, soft_wrap=True)
+        _say(sys.stderr, error.hint, "dim", "  hint: ", "dim")
 
 
 def confirm(question: str) -> None:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
 
-#: name → (module, function), in the order of the help.
-JOBS = {
-    "activity": ("pipeline_activity", "activity"),
-    "archive": ("pipeline_archive", "archive"),
-    "sequence": ("pipeline_sequence", "sequence"),
-    "events": ("pipeline_sequence", "events"),
-    "routes": ("pipeline_routes", "routes"),
-    "step": ("pipeline_step", "step"),
-    "replay": ("pipeline_replay", "replay"),
-}
-VERBS: dict[str, tuple[str, str]] = {
-    "init": ("pipeline_init", "init"),
-    "declarative": ("pipeline_declarative", "declarative"),
-    "report": ("pipeline_report", "report"),
-    "compact": ("pipeline_compact", "compact"),
-}
+from landbridge.cli import pipeline_jobs as jobs
+from landbridge.cli.options import Commands
+from landbridge.cli.pipeline_compact import compact
+from landbridge.cli.pipeline_declarative import declarative
+from landbridge.cli.pipeline_init import init
+from landbridge.cli.pipeline_replay import replay
+from landbridge.cli.pipeline_report import report
 
 
 class _Jobs(TyperGroup):
@@ -38,15 +27,14 @@ class _Jobs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    no_args_is_help=True, help="Run jobs on Spark: from topics to tables and back, exactly once."
-)
-run = typer.Typer(
+app = Commands(no_args_is_help=True, help="Run jobs on Spark: from topics to tables and back, exactly once.")
+run = Commands(
     no_args_is_help=True,
     cls=_Jobs,
     help="Run a job, or a step of your own as MODULE:STEP. SIGTERM and Ctrl-C end it after its micro-batch.",
 )
 app.add_typer(run, name="run")
-for target, table in ((run, JOBS), (app, VERBS)):
-    for name, (module, attribute) in table.items():
-        target.command(name)(getattr(import_module(f"landbridge.cli.{module}"), attribute))
+for job in (jobs.activity, jobs.archive, jobs.sequence, jobs.events, jobs.routes, jobs.step, replay):
+    run.command()(job)
+for verb in (init, declarative, report, compact):
+    app.command()(verb)

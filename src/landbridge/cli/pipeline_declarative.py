@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from landbridge.cli import output, units
-from landbridge.cli.options import ContextName, Json, pairs
+from landbridge.cli.options import ContextName, flag, option, pairs
 from landbridge.cli.pipeline_options import QUIET, Conf
 from landbridge.errors import BadRequest, SparkMissing
 
@@ -24,21 +24,16 @@ SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 
 def declarative(
-    spec: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The spec; else spark-pipeline.yml of this folder.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the graph, and move nothing.")] = False,
-    remote: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Where Spark runs: local[4], or sc://host:15002, a Connect server."),
-    ] = "local[*]",
+    spec: Path | None = option("The spec; else spark-pipeline.yml of this folder.", metavar="FILE"),
+    dry_run: bool = flag("Check the graph, and move nothing.", "--dry-run"),
+    remote: str = option(
+        "Where Spark runs: local[4], or sc://host:15002, a Connect server.", metavar="URL", value="local[*]"
+    ),
     conf: Conf = None,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Run a Declarative Pipeline once: what is available now. What Spark says goes to standard error.
 
-    \b
     Examples:
       landbridge pipeline declarative --spec declarative/spark-pipeline.yml
       landbridge pipeline declarative --dry-run
@@ -49,14 +44,9 @@ def declarative(
     line = [*_command(remote, pairs(conf or [], "setting")), verb, "--spec", str(chosen)]
     if status := _run(line, _environment(remote, context)):
         raise typer.Exit(status)
-    result = {"spec": str(chosen), "dry_run": dry_run, "seconds": time.monotonic() - begun}
-    output.emit(
-        result, lambda _: output.done(f"{chosen} {'is good' if dry_run else 'done'}: {_took(result)}")
-    )
-
-
-def _took(result: dict[str, Any]) -> str:
-    return units.span(result["seconds"])
+    seconds = time.monotonic() - begun
+    result = {"spec": str(chosen), "dry_run": dry_run, "seconds": seconds}
+    output.tell(result, f"{chosen} {'is good' if dry_run else 'done'}: {units.span(seconds)}")
 
 
 def _found(spec: Path | None) -> Path:
@@ -76,8 +66,7 @@ def spark_home() -> Path:
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(f"the module {name} is not installed")
     found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
+    assert found is not None and found.origin is not None  # noqa: PT018 - what was looked for above
     return Path(found.origin).parent
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from landbridge.cli import output
-from landbridge.cli.options import Json
+from landbridge.cli.options import argument, flag, option
 
 NEXT = (
     'landbridge publish orders \'{"id": 1, "customer": "anna", "amount": 250}\'',
@@ -20,21 +18,17 @@ NEXT = (
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made if it isn't there.")] = Path("."),
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the project; the folder's unless said.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
-    json: Json = False,
+    folder: Path = argument("FOLDER", "Made if it isn't there.", show_default=True, value=Path(".")),
+    name: str | None = option("Of the project; the folder's unless said.", metavar="NAME"),
+    force: bool = flag("Write over files that are there.", "--force"),
 ) -> None:
     """Write a small pipeline to begin with: a step, its test, and the same as a Declarative Pipeline.
 
-    \b
     Examples:
       landbridge pipeline init shop
       landbridge pipeline init --name shop
     """
-    from landbridge.pipeline import project
+    from landbridge.pipeline.jobs import project
 
     written = project.write(name or folder.resolve().name, folder, force=force)
     whole = folder.resolve()

@@ -17,43 +17,41 @@ import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.loop import noticed
-from landbridge.cli.options import data_folder, pairs
+from landbridge.cli.options import ContextName, OptionGroup, flag, option, pairs, span
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError, JobFailed, SparkMissing
+from landbridge.node.plan import data_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from landbridge.pipeline.running import Job, MicroBatch, Outcome
+    from landbridge.pipeline.jobs.running import Job, MicroBatch, Outcome
 
 Master = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL", help="Where Spark runs: local[4], spark://host:7077. Else SPARK_MASTER, or here."
-    ),
+    option("Where Spark runs: local[4], spark://host:7077. Else SPARK_MASTER, or here.", metavar="URL"),
 ]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Where the job keeps how far it is. A new one begins anew."),
-]
-Once = Annotated[bool, typer.Option("--once", help="Take what is available now, then end.")]
-Every = Annotated[
-    float,
-    typer.Option(
-        metavar="SPAN",
-        parser=units.parse_span,
-        help="Begin a micro-batch so often: 10s, 5m.",
-        show_default=False,
-    ),
+    str | None, option("Where the job keeps how far it is. A new one begins anew.", metavar="FOLDER")
 ]
 Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
+    list[str] | None, option("A setting of Spark. May be repeated.", "--conf", metavar="NAME=VALUE")
 ]
 
-#: Settings of a session whose user looks at us, and not at Spark.
+
+class StreamOptions(OptionGroup):
+    """How and where a job runs."""
+
+    once: bool = flag("Take what is available now, then end.", "--once")
+    every: float | None = span("Begin a micro-batch so often: 10s, 5m.", show_default=False)
+    master: Master = None
+    conf: Conf = None
+    context: ContextName = None
+
+
+#: Settings that keep Spark from writing to the user's terminal.
 QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-#: Seconds between two lines of progress where nobody watches a screen.
+#: Seconds between two lines of progress where the output is no terminal.
 TELL_EVERY = 10.0
 
 
@@ -69,8 +67,8 @@ def checkpoint_of(job: str) -> str:
 
 @contextmanager
 def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A session whose talk goes to a file of its own. The file stays where an unknown thing fails."""
-    settings = QUIET | pairs(conf or [], "setting")
+    """A session whose log goes to a file. The file stays if the job fails for a reason that we don't know."""
+    settings = QUIET | pairs(conf, "setting")
     try:
         from landbridge.pipeline import session
         from landbridge.pipeline.java import cache_folder
@@ -82,7 +80,7 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
     # PySpark shows the whole stack of what it raises, also to those who catch it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    with progress("starting Spark"), said_to(log):
+    with progress("starting Spark"), stderr_to(log):
         try:
             spark = session(master, **settings)
         except ImportError as error:
@@ -106,8 +104,8 @@ def _missing(error: ImportError) -> SparkMissing:
 
 
 @contextmanager
-def said_to(log: Path) -> Iterator[None]:
-    """What is started meanwhile has this file as its standard error, and keeps it."""
+def stderr_to(log: Path) -> Iterator[None]:
+    """Processes that are started meanwhile have this file as their standard error, and keep it."""
     sys.stderr.flush()
     kept = os.dup(2)
     with log.open("ab") as file:
@@ -121,7 +119,8 @@ def said_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """A spinner where somebody looks, on a screen of its own: standard error is about to be another."""
+    """A spinner on the user's terminal, through a descriptor of its own: standard error is about to be
+    redirected."""
     if output.choice.json or not sys.stderr.isatty():
         yield
         return
@@ -135,38 +134,33 @@ def progress(text: str) -> Iterator[None]:
 
 
 def run_stream(
-    job: Job | None,
-    *,
-    context: str | None,
-    master: str | None,
-    checkpoint: str | None,
-    once: bool,
-    every: float,
-    conf: list[str] | None,
-    make: Callable[[], Job] | None = None,
-) -> Outcome:
+    job: Job | None, options: StreamOptions, checkpoint: str | None, make: Callable[[], Job] | None = None
+) -> None:
     """Run a job to its end, or until SIGTERM or Ctrl-C, and show how it gets on. ``make``: for a job that
     can't be made without a session."""
-    from landbridge.pipeline.running import Place, Trigger, run
+    from landbridge.pipeline.jobs.running import Place, Trigger, run
 
-    if once and every:
+    if options.once and options.every:
         raise BadRequest("either --once or --every, not both")
-    with watched(context), spark_session(master, conf) as spark, until_told() as stop:
+    with (
+        watched(options.context),
+        spark_session(options.master, options.conf) as spark,
+        stop_signals() as stop,
+    ):
         if make is not None:
             job = make()
         assert job is not None
-        trigger = Trigger(once=once, every=every)
-        place = Place(spark, checkpoint or checkpoint_of(job.name), trigger, where(context))
+        trigger = Trigger(once=options.once, every=options.every or 0.0)
+        place = Place(spark, checkpoint or checkpoint_of(job.name), trigger, where(options.context))
         with _shown(job.name) as tell:
             outcome = run(job, place, stop=stop, tell=tell)
-    output.emit({"event": "end", **outcome._asdict()}, lambda _: output.done(_summary(job.name, outcome)))
-    return outcome
+    output.tell({"event": "end", **outcome._asdict()}, _summary(job.name, outcome))
 
 
 @contextmanager
 def watched(context: str | None) -> Iterator[None]:
-    """With a connection of our own: whoever waits is told when the terminal is lost, and before Spark is
-    started, if it isn't there. Spark's own processes say so in their log."""
+    """Hold a connection of our own, which tells the user when the terminal is lost, and before Spark is
+    started if it can't be reached. Spark's processes only write this to their log."""
     from landbridge.client.sync import connect
 
     with noticed(), connect(context=context, name="landbridge pipeline"):
@@ -182,19 +176,19 @@ def _summary(name: str, outcome: Outcome) -> str:
 
 
 @contextmanager
-def until_told() -> Iterator[threading.Event]:
-    """Set by the first SIGTERM or Ctrl-C; the second one ends the process."""
+def stop_signals() -> Iterator[threading.Event]:
+    """Yields an event that the first SIGTERM or Ctrl-C sets; the second one ends the process."""
     stop = threading.Event()
     before = {}
 
-    def told(number: int, _: Any) -> None:
+    def on_signal(number: int, _: Any) -> None:
         if stop.is_set():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, told)
+        before[number] = signal.signal(number, on_signal)
     try:
         yield stop
     finally:
@@ -204,40 +198,27 @@ def until_told() -> Iterator[threading.Event]:
 
 @contextmanager
 def _shown(name: str) -> Iterator[Callable[[MicroBatch], None]]:
-    """Micro-batches as JSON lines, as one line that changes, or as a line now and then."""
-    if output.choice.json:
+    """Shows micro-batches as JSON lines, as one line that changes, or as a line now and then."""
+    total, told_at = 0, 0.0
+    status: Any = None
 
-        def write(step: MicroBatch) -> None:
-            if step.rows:
-                output.write_json({"event": "batch", **step._asdict()})
-
-        yield write
-        return
-    total = 0
-    if sys.stderr.isatty():
-        with output.console(stderr=True).status(f"{name}: waiting for rows …", spinner="dots") as status:
-
-            def update(step: MicroBatch) -> None:
-                nonlocal total
-                total += step.rows
-                status.update(f"{name}: {_line(step, total)}")
-
-            yield update
-        return
-    told_at = 0.0
-
-    def now_and_then(step: MicroBatch) -> None:
+    def tell(step: MicroBatch) -> None:
         nonlocal total, told_at
         total += step.rows
-        if step.rows and time.monotonic() - told_at >= TELL_EVERY:
+        line = (
+            f"{name}: {total:,} rows, micro-batch {step.batch}: {step.rows:,} rows, "
+            f"{step.rows_per_second:,.0f} rows/s, {units.span(step.seconds)}, lag {sum(step.lag.values()):,}"
+        )
+        if status is not None:
+            status.update(line)
+        elif step.rows and output.choice.json:
+            output.write_json({"event": "batch", **step._asdict()})
+        elif step.rows and time.monotonic() - told_at >= TELL_EVERY:
             told_at = time.monotonic()
-            output.notice(f"{name}: {_line(step, total)}")
+            output.notice(line)
 
-    yield now_and_then
-
-
-def _line(step: MicroBatch, total: int) -> str:
-    return (
-        f"{total:,} rows, micro-batch {step.batch}: {step.rows:,} rows, {step.rows_per_second:,.0f} rows/s, "
-        f"{units.span(step.seconds)}, lag {sum(step.lag.values()):,}"
-    )
+    if output.choice.json or not sys.stderr.isatty():
+        yield tell
+    else:
+        with output.console(stderr=True).status(f"{name}: waiting for rows …", spinner="dots") as status:
+            yield tell

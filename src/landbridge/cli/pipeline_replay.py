@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from landbridge.cli import output, units
-from landbridge.cli.options import ContextName, Json
-from landbridge.cli.pipeline_options import TELL_EVERY, Conf, Master, spark_session, until_told, where
+from landbridge.cli.loop import ask, check_reachable
+from landbridge.cli.options import ContextName, argument, flag, option
+from landbridge.cli.pipeline_options import TELL_EVERY, Conf, Master, spark_session, stop_signals, where
 from landbridge.cli.sql import AllowGaps, Lake
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
-    from landbridge.pipeline.replay import Extent, Replay, Replayed
+    from landbridge.client.bus import Bus
+    from landbridge.pipeline.jobs.replay import Extent, Replay, Replayed
+    from landbridge.protocol.operations import GroupDetails
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k?)(?:/(s|m|h))?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -45,48 +48,32 @@ def parse_end(text: str) -> float:
 
 
 def replay(
-    source: Annotated[str, typer.Argument(metavar="TOPIC", help="What is replayed.", show_default=False)],
-    to: Annotated[str | None, typer.Option(metavar="TOPIC", help="Into this topic.")] = None,
-    to_group: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Or to this group of the same topic, all from --since on."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Published at this time or later: ISO 8601, '2h ago'.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Published before this time.")] = None,
-    condition: Annotated[
-        str | None,
-        typer.Option("--where", metavar="SQL", help="Only what meets this: json:amount::int > 10."),
-    ] = None,
+    source: Annotated[str, argument("TOPIC", "What is replayed.")],
+    to: str | None = option("Into this topic.", metavar="TOPIC"),
+    to_group: str | None = option(
+        "Or to this group of the same topic, all from --since on.", metavar="GROUP"
+    ),
+    since: str | None = option("Published at this time or later: ISO 8601, '2h ago'.", metavar="TIME"),
+    until: str | None = option("Published before this time.", metavar="TIME"),
+    condition: str | None = option("Only what meets this: json:amount::int > 10.", "--where", metavar="SQL"),
     lake: Lake = None,
     allow_gaps: AllowGaps = False,
-    rate: Annotated[
-        float | None, typer.Option(metavar="RATE", parser=parse_rate, help="At most so fast: 1000/s, 600/m.")
-    ] = None,
-    stop_at: Annotated[
-        float | None,
-        typer.Option(metavar="TIME", parser=parse_end, help="End by then, in good order: ISO 8601, +30m."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The replay that this is; else the same arguments are the same one."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what it would be, and write nothing.")
-    ] = False,
+    rate: float | None = option("At most so fast: 1000/s, 600/m.", metavar="RATE", parser=parse_rate),
+    stop_at: float | None = option(
+        "End by then, in good order: ISO 8601, +30m.", metavar="TIME", parser=parse_end
+    ),
+    name: str | None = option(
+        "The replay that this is; else the same arguments are the same one.", metavar="NAME"
+    ),
+    dry_run: bool = flag("Count what it would be, and write nothing.", "--dry-run"),
     master: Master = None,
     conf: Conf = None,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Replay a topic, from its log or its archive, into another one: by time, by a condition, each message once.
 
     Run again, it goes on where it stopped.
 
-    \b
     Examples:
       landbridge pipeline run replay orders --to orders.again --since '2h ago' --dry-run
       landbridge pipeline run replay orders --to orders.again --where "json:amount::int > 100" --rate 1000/s
@@ -103,7 +90,7 @@ def replay(
             )
         _to_group(context, source, to_group, since, dry_run=dry_run)
         return
-    from landbridge.pipeline.replay import Replay, identity
+    from landbridge.pipeline.jobs.replay import Replay, identity
 
     assert to is not None
     job = Replay(
@@ -132,29 +119,24 @@ def _micros(option: str, text: str | None) -> int | None:
 
 def _to_group(context: str | None, topic: str, group: str, since: str | None, *, dry_run: bool) -> None:
     """A cursor that goes back: nothing is copied, and no Spark is needed."""
-    from landbridge.cli.loop import ask
-
     moment = _micros("--since", since)
-    shown = ask(context, "group.show", topic=topic, name=group)
-    if dry_run:
+
+    async def look(bus: Bus) -> tuple[GroupDetails, int]:
+        shown = await bus.groups.show(topic, group)
         if moment is None:
-            first = ask(context, "topic.show", name=topic)["first"]
-        else:
-            first = ask(context, "topic.seek_time", times={topic: moment})[topic]
-        end = shown["floor"] + shown["lag"]
-        fields = {"rows": max(0, end - first), "first": first, "end": end, "floor": shown["floor"]}
+            return shown, (await bus.topics.show(topic)).first
+        return shown, (await bus.topics.seek_time({topic: moment}))[topic]
+
+    if dry_run:
+        shown, first = ask(context, look)
+        end = shown.floor + shown.lag
+        fields = {"rows": max(0, end - first), "first": first, "end": end, "floor": shown.floor}
         rows = counted(fields["rows"], "message")
-        text = f"{group} would go from offset {shown['floor']:,} to {first:,}: {rows}"
-        output.emit(fields, lambda _: output.done(text))
+        output.tell(fields, f"{group} would go from offset {shown.floor:,} to {first:,}: {rows}")
         return
-    target: dict[str, Any] = {"to": "earliest"} if moment is None else {"time": moment}
-    result = ask(context, "group.seek", topic=topic, name=group, **target)
-    output.emit(
-        result,
-        lambda found: output.done(
-            f"{group} goes on at offset {found['floor']:,} of {topic}, lag {found['lag']:,}"
-        ),
-    )
+    place: Literal["earliest"] | None = "earliest" if moment is None else None
+    moved = ask(context, lambda bus: bus.groups.seek(topic, group, to=place, time=moment))
+    output.tell(moved, f"{group} goes on at offset {moved.floor:,} of {topic}, lag {moved.lag:,}")
 
 
 def _to_topic(
@@ -166,22 +148,18 @@ def _to_topic(
     conf: list[str] | None,
     context: str | None,
 ) -> None:
-    from landbridge.cli.loop import ask
-    from landbridge.pipeline.running import Place
+    from landbridge.pipeline.jobs.running import Place
 
-    ask(context, "terminal.info")  # a terminal that isn't there is told at once, not after Spark's start
-    with spark_session(master, conf) as spark, until_told() as stop:
+    check_reachable(context)
+    with spark_session(master, conf) as spark, stop_signals() as stop:
         place = Place(spark, "", where=where(context))
         if dry_run:
             extent = job.extent(place)
-            output.emit(
-                {"event": "dry-run", "name": job.name, **extent._asdict()},
-                lambda _: output.done(_would(job, extent)),
-            )
+            output.tell({"event": "dry-run", "name": job.name, **extent._asdict()}, _would(job, extent))
             return
         done = job.run(place, stop=stop, stop_at=stop_at, tell=_Shown(job), warn=output.notice)
     fields = {"event": "end", "name": job.name, **done._asdict(), "finished": done.finished}
-    output.emit(fields, lambda _: output.done(_summary(job, done)))
+    output.tell(fields, _summary(job, done))
 
 
 def _would(job: Replay, extent: Extent) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from landbridge.cli import output, units
-from landbridge.cli.options import ContextName, Json
-from landbridge.cli.output import Column
+from landbridge.cli.loop import ask
+from landbridge.cli.options import ContextName, argument, option, span
+from landbridge.cli.output import columns
 from landbridge.cli.pipeline_options import Conf, Master, progress, spark_session, where
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
@@ -18,56 +16,29 @@ from landbridge.errors import BadRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from landbridge.pipeline.activity.report import Report
+    from landbridge.pipeline.jobs.activity.report import ActivityReport
 
-SECOND = 1_000_000
-
-
-def _milliseconds(value: float) -> str:
-    return units.span(value / 1000)
-
-
-TOPICS = [
-    Column("Topic", "topic", style="cyan"),
-    Column("In", "taken", units.count),
-    Column("Size", "published_bytes", units.size),
-    Column("Delivered", "delivered", units.count),
-    Column("Acked", "acked", units.count),
-    Column("Waiting p99", "waiting", _milliseconds),
-    Column("To the ack p50", "latency_p50", _milliseconds),
-    Column("p99", "latency_p99", _milliseconds),
-    Column("Lag", "lag", units.count, "yellow"),
-    Column("Requeued", "requeued", units.count, "yellow"),
-    Column("Buried", "buried", units.count, "red"),
-]
+TOPICS = columns(
+    "Topic@cyan | In=taken:count | Size=published_bytes:size | Delivered:count | Acked:count | "
+    "Waiting p99=waiting:ms | To the ack p50=latency_p50:ms | p99=latency_p99:ms | Lag:count@yellow | "
+    "Requeued:count@yellow | Buried:count@red"
+)
 
 
 def report(
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FROM",
-            help="A table of 'pipeline run activity'. Without one, the status log itself is read.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the page goes.")] = Path("report.html"),
-    since: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SPAN", parser=units.parse_span, help="Only the last 1h, 7d.", show_default="all of it"
-        ),
-    ] = None,
+    source: str | None = argument(
+        "FROM", "A table of 'pipeline run activity'. Without one, the status log itself is read."
+    ),
+    out: Path = option("Where the page goes.", metavar="FILE", value=Path("report.html")),
+    since: float | None = span("Only the last 1h, 7d.", default="all of it"),
     master: Master = None,
     conf: Conf = None,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Report what went on: messages, latency, lag, failures, in one HTML file.
 
     The file has everything in it, and nothing that runs: mail it, or put it anywhere.
 
-    \b
     Examples:
       landbridge pipeline report --since 1h
       landbridge pipeline report activity --out week.html --since 7d
@@ -75,13 +46,15 @@ def report(
     """
     if not out.absolute().parent.is_dir():
         raise BadRequest(f"there is no folder {out.parent} for the page")
-    now = time.time_ns() // 1000
-    begin = None if since is None else now - int(since * SECOND)
-    lags = _lags(context) if source is None else {}
+    now = units.now()
+    begin = None if since is None else now - int(since * units.SECOND)
+    # What the groups are behind now, those of the topics that the token may see.
+    groups = ask(context, lambda bus: bus.groups.list()) if source is None else []
+    lags = {(group.topic, group.name): group.lag for group in groups}
     with spark_session(master, conf) as spark:
-        from landbridge.pipeline.activity.page import page
-        from landbridge.pipeline.activity.report import compile_report
-        from landbridge.pipeline.failure import failure
+        from landbridge.pipeline.connector.failure import failure
+        from landbridge.pipeline.jobs.activity.page import page
+        from landbridge.pipeline.jobs.activity.report import compile_report
 
         with progress("reading the status log" if source is None else f"reading {source}"):
             try:
@@ -94,19 +67,11 @@ def report(
     output.emit({"out": str(out)} | found.document(), lambda _: _show(found, out))
 
 
-def _lags(context: str | None) -> dict[tuple[str, str], int]:
-    """What the groups are behind now, those of the topics that the token may see."""
-    from landbridge.cli.loop import ask_all
-
-    rows = ask_all(context, "group.list", "groups")
-    return {(row["topic"], row["name"]): row["lag"] for row in rows}
-
-
 def _minutes(spark: SparkSession, source: str | None, context: str | None, begin: int | None) -> DataFrame:
     from landbridge.core.status import TOPIC
-    from landbridge.pipeline.activity.activity import transform
-    from landbridge.pipeline.activity.table import ActivityTable
-    from landbridge.pipeline.running import Place
+    from landbridge.pipeline.jobs.activity.activity import transform
+    from landbridge.pipeline.jobs.activity.table import ActivityTable
+    from landbridge.pipeline.jobs.running import Place
 
     if source is not None:
         return ActivityTable(spark, source).read()
@@ -116,7 +81,7 @@ def _minutes(spark: SparkSession, source: str | None, context: str | None, begin
     return transform(Place(spark, "", where=where(context)).table(**options))
 
 
-def _show(found: Report, out: Path) -> None:
+def _show(found: ActivityReport, out: Path) -> None:
     output.table(TOPICS, [_row(found, name) for name in found.busiest()], empty="nothing was published")
     total = found.total
     print()
@@ -126,7 +91,7 @@ def _show(found: Report, out: Path) -> None:
     )
 
 
-def _row(found: Report, topic: str) -> dict[str, Any]:
+def _row(found: ActivityReport, topic: str) -> dict[str, Any]:
     figures = found.topics[topic]
     lags = [found.lag_of(*key) for key in found.groups if key[0] == topic]
     median, _, worst = figures.spans("latency")

@@ -12,18 +12,19 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
 from landbridge.cli import output, units
+from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
-from landbridge.cli.options import ContextName, Json, Topic, given, pairs
+from landbridge.cli.options import ContextName, Topic, argument, given, option, pairs, span
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError, TimedOut, TooLarge, UnknownTopic
 
 if TYPE_CHECKING:
-    from landbridge.client.bus import Bus, Receipt
+    from landbridge.client.bus import Bus
     from landbridge.client.publisher import Publisher
 
 STDIN = 0
@@ -34,59 +35,35 @@ LONGEST_LINE = 64 << 20
 #: Messages handed over at a time with --repeat.
 STEP = 4096
 
+Until = Literal["stored", "arrived", "acked"]
+
 
 def publish(
     topic: Topic,
-    payload: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PAYLOAD | -",
-            help="The message. '-', or nothing on a pipe: every line of stdin is one.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="A key, for the groups' filters and for you.")] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Repeatable.")] = None,
-    priority: Annotated[int, typer.Option(min=0, max=9, help="For groups of discipline priority.")] = 0,
-    delay: Annotated[
-        float | None,
-        typer.Option(metavar="SPAN", parser=units.parse_span, help="Deliver it so much later (30s, 5m)."),
-    ] = None,
-    expires: Annotated[
-        float | None,
-        typer.Option(metavar="SPAN", parser=units.parse_span, help="Don't deliver it after so long (1h)."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Publish the whole file as one message.")
-    ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
-    until: Annotated[
-        Literal["stored", "arrived", "acked"],
-        typer.Option(help="Return when it is stored here; at a terminal of each group; or acked in each."),
-    ] = "stored",
-    within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SPAN",
-            parser=units.parse_span,
-            help="With --until: wait no longer.",
-            show_default="for ever",
-        ),
-    ] = None,
+    payload: str | None = argument(
+        "PAYLOAD | -", "The message. '-', or nothing on a pipe: every line of stdin is one."
+    ),
+    key: str | None = option("A key, for the groups' filters and for you."),
+    header: list[str] | None = option("Repeatable.", metavar="NAME=VALUE"),
+    priority: int = option("For groups of discipline priority.", min=0, max=9, value=0),
+    delay: float | None = span("Deliver it so much later (30s, 5m)."),
+    expires: float | None = span("Don't deliver it after so long (1h)."),
+    file: Path | None = option("Publish the whole file as one message.", metavar="PATH"),
+    repeat: int = option("Publish it so many times.", min=1, value=1),
+    until: Until = option(
+        "Return when it is stored here; at a terminal of each group; or acked in each.", value="stored"
+    ),
+    within: float | None = span("With --until: wait no longer.", default="for ever"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Publish messages. Returns when they are stored, or when --until says.
 
-    \b
     Examples:
       landbridge publish orders '{"id": 1}' --key eu --header source=shop
       landbridge publish orders --file invoice.pdf
       landbridge publish orders '{"id": 2}' --until arrived
       tail -f access.log | landbridge publish logs
     """
-    from landbridge.cli.loop import run
-
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
     job = _Job(topic, options, delay, expires, until, within)
     if until != "stored" and repeat != 1:
@@ -114,74 +91,61 @@ def _read(file: Path) -> bytes:
         raise BadRequest(f"can't read {file}: {error.strerror}") from None
 
 
-class _Job:
+class _Job(NamedTuple):
     """What is to be published, and where to."""
 
-    def __init__(
-        self,
-        topic: str,
-        options: dict[str, Any],
-        delay: float | None,
-        expires: float | None,
-        until: str,
-        within: float | None,
-    ) -> None:
-        self.topic = topic
-        self._until, self._within = until, within
-        #: As the publisher's ``send`` takes them, without the moments.
-        self._options = options
-        self._delay, self._expires = delay, expires
+    topic: str
+    #: As the publisher's ``send`` takes them, without the moments.
+    fixed: dict[str, Any]
+    #: Seconds from now; None: at once, and for ever.
+    delay: float | None
+    expires: float | None
+    until: Until
+    #: Seconds to wait for ``until``; None: for ever.
+    within: float | None
 
     def options(self) -> dict[str, Any]:
-        """For a message that is published now."""
+        """The options of a message that is published now."""
         now = time.time()
-        moments = given(
-            deliver_at=None if self._delay is None else now + self._delay,
-            expires_at=None if self._expires is None else now + self._expires,
-        )
-        return {**self._options, **moments}
+        spans = given(deliver_at=self.delay, expires_at=self.expires)
+        return self.fixed | {name: now + span for name, span in spans.items()}
 
     async def publish(self, context: str | None, payload: bytes, repeat: int) -> None:
-        from landbridge.cli.loop import connected
-
-        async with connected(context, "landbridge publish") as bus:
+        """Publish one payload, once or several times."""
+        async with connected(context) as bus:
             if repeat == 1:
                 watch = await Watch.begin(bus, self.topic)
-                receipt = await self._one(bus, watch, payload)
+                try:
+                    receipt = await bus.publish(self.topic, payload, **self.options())
+                except UnknownTopic as error:
+                    await watch.suggest(error)
+                    raise
                 result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
                 stored = f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
-                if self._until == "stored":
-                    output.emit(result, lambda _: output.done(stored))
+                if self.until == "stored":
+                    output.tell(result, stored)
                 if not receipt.offset:
                     await watch.tell()
-                if self._until != "stored":
+                if self.until != "stored":
                     output.notice(stored)  # whoever has enough of waiting needs the id
                     await self._wait(bus, receipt.offset)
-                    output.emit({**result, "until": self._until}, lambda _: output.done(self._until))
+                    output.tell({**result, "until": self.until}, self.until)
             else:
                 await self._many(bus, _repeated(payload, repeat), messages=repeat)
 
     async def _wait(self, bus: Bus, offset: int) -> None:
         try:
-            async with asyncio.timeout(self._within):
-                await bus.call("message.wait", topic=self.topic, offset=offset, until=self._until)
+            async with asyncio.timeout(self.within):
+                await bus.messages.wait(self.topic, offset, self.until)
         except TimeoutError:
             raise TimedOut(
-                f"stored, but not {self._until} within {units.span(self._within or 0)}",
+                f"stored, but not {self.until} within {units.span(self.within or 0)}",
                 hint="it is on its way: don't publish it again, ask 'landbridge where ID'",
             ) from None
 
-    async def _one(self, bus: Bus, watch: Watch, payload: bytes) -> Receipt:
-        try:
-            return await bus.publish(self.topic, payload, **self.options())
-        except UnknownTopic as error:
-            await watch.suggest(error)
-            raise
-
     async def publish_lines(self, context: str | None) -> None:
-        from landbridge.cli.loop import connected
-
-        async with connected(context, "landbridge publish") as bus:
+        """Publish each line of stdin."""
+        async with connected(context) as bus:
             await self._many(bus, _lines(), size=_size_of_stdin())
 
     async def _many(
@@ -211,8 +175,7 @@ class _Job:
                 await watch.suggest(error)
             error.add_note(f"{counted(publisher.stored, 'message')} stored")
             raise
-        seconds = time.perf_counter() - began
-        _tell(self.topic, publisher.stored, seconds)
+        _tell(self.topic, publisher.stored, time.perf_counter() - began)
         if publisher.stored:
             await watch.tell()
         if interrupted is not None:
@@ -231,10 +194,7 @@ def _tell(topic: str, stored: int, seconds: float) -> None:
     rate = stored / seconds if seconds else 0.0
     result = {"topic": topic, "published": stored, "seconds": round(seconds, 6), "rate": round(rate, 1)}
     messages = counted(stored, "message")
-    output.emit(
-        result,
-        lambda _: output.done(f"{messages} stored in {topic} in {units.span(seconds)}, {rate:,.0f} a second"),
-    )
+    output.tell(result, f"{messages} stored in {topic} in {units.span(seconds)}, {rate:,.0f} a second")
 
 
 async def _repeated(payload: bytes, repeat: int) -> AsyncIterator[tuple[int, list[bytes]]]:
@@ -375,7 +335,7 @@ class _Progress:
                     completed=stored if self._messages else self.position,
                     stored=units.count(stored),
                     rate=units.count(stored / (time.perf_counter() - began)),
-                    trouble="waiting for the terminal…" if self._bus.link is None else "",
+                    trouble="" if self._bus.is_connected else "waiting for the terminal…",
                     refresh=True,
                 )
                 await asyncio.sleep(self.EVERY)

@@ -9,31 +9,46 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
+from landbridge.cli.loop import run
 from landbridge.client import context as contexts
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadContext, BusError, StillHolds, UnknownTerminal
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
-    from landbridge.client.registry_documents import Terminal
+    from landbridge.client.registry_documents import RegisteredTerminal
 
 T = TypeVar("T")
 #: Items of a list that are asked for at a time.
 PAGE = 1000
 
 
-class Access(NamedTuple):
+class RegistryCredential(NamedTuple):
+    """Which registry, and as whom."""
+
     url: str
     token: str
     #: A file with the certificates to trust; None: the system's.
     ca: str | None
 
+    def ask(self, work: Callable[[RegistryClient], Awaitable[T]]) -> T:
+        """Connect, ask the registry, leave. Returns its answer."""
+        from landbridge.client.registry import RegistryClient
 
-def admin(context: str | None) -> Access:
+        async def main() -> T:
+            async with RegistryClient(self.url, token=self.token, ca=self.ca) as client:
+                try:
+                    return await work(client)
+                except StillHolds as error:
+                    error.hint = "let them be delivered first, or repeat it with --force to give them up"
+                    raise
+
+        return run(main())
+
+
+def admin(context: str | None) -> RegistryCredential:
     """As the customer of a context."""
     if context is None and (said := _said()) is not None:
         return said
@@ -49,10 +64,10 @@ def admin(context: str | None) -> Access:
             f"the context {name} has no credential of a customer",
             hint="name another with --context, or make one with 'landbridge customer create NAME'",
         )
-    return Access(found.registry, found.registry_token, found.ca)
+    return RegistryCredential(found.registry, found.registry_token, found.ca)
 
 
-def operator(context: str | None) -> Access:
+def operator(context: str | None) -> RegistryCredential:
     """As the operator of a registry: of the context that is named, else of the current one, else of the only
     one that has such a credential."""
     if context is None and (said := _said()) is not None:
@@ -72,12 +87,12 @@ def operator(context: str | None) -> Access:
     found = contexts.load(context)
     if not found.registry or not found.operator_token:
         raise BadContext(f"the context {context} has no credential of a registry's operator", hint=hint)
-    return Access(found.registry, found.operator_token, found.ca)
+    return RegistryCredential(found.registry, found.operator_token, found.ca)
 
 
-def _said() -> Access | None:
+def _said() -> RegistryCredential | None:
     url, token = os.environ.get("LANDBRIDGE_REGISTRY"), os.environ.get("LANDBRIDGE_REGISTRY_TOKEN")
-    return Access(url, token, os.environ.get("LANDBRIDGE_REGISTRY_CA")) if url and token else None
+    return RegistryCredential(url, token, os.environ.get("LANDBRIDGE_REGISTRY_CA")) if url and token else None
 
 
 def _is_operator(name: str) -> bool:
@@ -87,28 +102,23 @@ def _is_operator(name: str) -> bool:
         return False
 
 
-def ask(access: Access, work: Callable[[RegistryClient], Awaitable[T]]) -> T:
-    """Connect, do it, leave."""
-    from landbridge.cli.loop import run
-    from landbridge.client.registry import RegistryClient
-
-    async def main() -> T:
-        async with RegistryClient(access.url, token=access.token, ca=access.ca) as client:
-            try:
-                return await work(client)
-            except StillHolds as error:
-                error.hint = "let them be delivered first, or repeat it with --force to give them up"
-                raise
-
-    return run(main())
+def as_admin(context: str | None, work: Callable[[RegistryClient], Awaitable[T]]) -> T:
+    """Ask as the customer of a context."""
+    return admin(context).ask(work)
 
 
-def plain(answer: Any) -> Any:
-    """An answer of the registry as JSON has it."""
-    return msgspec.to_builtins(answer)
+def of_terminal(context: str | None, terminal: str, work: Callable[[RegistryClient, str], Awaitable[T]]) -> T:
+    """Ask as the customer of a context. ``work`` gets the id of the terminal that has this name or id."""
+
+    async def found(client: RegistryClient) -> T:
+        return await work(client, await find_terminal(client, terminal))
+
+    return as_admin(context, found)
 
 
 class _Page(Protocol[T]):
+    """What all lists of the registry answer."""
+
     @property
     def items(self) -> list[T]: ...
     @property
@@ -127,12 +137,13 @@ async def everything(read: Callable[..., Awaitable[_Page[T]]]) -> list[T]:
         after = page.next
 
 
-async def terminals(client: RegistryClient) -> list[Terminal]:
+async def terminals(client: RegistryClient) -> list[RegisteredTerminal]:
+    """All terminals of the customer."""
     return await everything(client.list_terminals)
 
 
 async def find_terminals(client: RegistryClient, names: Sequence[str]) -> list[str]:
-    """Their ids. ``names``: ids or names."""
+    """Returns the ids of terminals. ``names``: their ids or names."""
     if not names:
         return []
     known = await terminals(client)
@@ -148,6 +159,7 @@ async def find_terminals(client: RegistryClient, names: Sequence[str]) -> list[s
 
 
 async def find_terminal(client: RegistryClient, name: str) -> str:
+    """Returns the id of a terminal. ``name``: its id or name."""
     [found] = await find_terminals(client, [name])
     return found
 

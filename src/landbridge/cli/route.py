@@ -4,140 +4,94 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from landbridge.cli import output, registry_access, units
-from landbridge.cli.options import ContextName, Json
-from landbridge.cli.output import Column
+from landbridge.cli import output, units
+from landbridge.cli.loop import ask
+from landbridge.cli.options import Commands, ContextName, argument, option
+from landbridge.cli.output import columns
+from landbridge.cli.registry_access import as_admin, find_terminal, terminal_names
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
+    from landbridge.core.routing.meter import Parts
+    from landbridge.protocol.operations import PathCost, RouteShown
 
-app = typer.Typer(no_args_is_help=True, help="Routes: the paths of messages between terminals.")
-
-
-def milliseconds(cost: float) -> str:
-    return f"{cost:.1f} ms" if cost < 100 else f"{cost:,.0f} ms"
-
-
-def exact(cost: float) -> str:
-    return f"{cost:.3f}"
+app = Commands(no_args_is_help=True, help="Routes: the paths of messages between terminals.")
 
 
 #: What the figures are, for who sees them for the first time.
 COST = (
     "cost: milliseconds, measured all the time from round trip, its variation, loss and queue; least is best"
 )
-PATHS = [
-    Column("Path", "path", style="cyan"),
-    Column("Cost", "cost", milliseconds, plain=exact),
-    Column("", "mark", style="green"),
-]
-LINKS = [
-    Column("From", "from", style="cyan"),
-    Column("To", "to", style="cyan"),
-    Column("Cost", "cost", milliseconds, plain=exact),
-    Column("Says this end", "here_says", milliseconds, plain=exact),
-    Column("Says that end", "there_says", milliseconds, plain=exact),
-    Column("Says the plan", "planned", milliseconds, plain=exact),
-    Column("Made of", "made_of"),
-]
+PATHS = columns("Path@cyan | Cost:cost | =mark@green")
+LINKS = columns(
+    "From@cyan | To@cyan | Cost:cost | Says this end=here_says:cost | Says that end=there_says:cost | "
+    "Says the plan=planned:cost | Made of"
+)
 
 
-def percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.9995 else "100%"
-
-
-PLANNED = [
-    Column("From", "from", style="cyan"),
-    Column("To", "to", style="cyan"),
-    Column("Cost", "cost", milliseconds, plain=exact),
-    Column("Up", "availability", percent, plain=exact),
-    Column("Round trip", "rtt", milliseconds, plain=exact),
-    Column("1 of 20 above", "rtt_95", milliseconds, plain=exact),
-    Column("Loss", "loss", percent, plain=exact),
-]
-SINGLE_POINTS = [
-    Column("Without", "terminal", style="cyan"),
-    Column("Is cut off", "cut_off", ", ".join, plain=",".join),
-    Column("Pairs lost", "pairs", units.count),
-]
-NEXT_HOPS = [
-    Column("To", "to", style="cyan"),
-    Column("Next hop", "next_hop"),
-    Column("Path", "path", " → ".join, plain=",".join),
-    Column("Cost", "cost", milliseconds, plain=exact),
-]
+PLANNED = columns(
+    "From@cyan | To@cyan | Cost:cost | Up=availability:share | Round trip=rtt:cost | "
+    "1 of 20 above=rtt_95:cost | Loss:share"
+)
+SINGLE_POINTS = columns("Without=terminal@cyan | Is cut off=cut_off:list | Pairs lost=pairs:count")
+NEXT_HOPS = columns("To@cyan | Next hop | Path:path | Cost:cost")
 
 
 @app.command()
 def show(
-    source: Annotated[
-        str, typer.Argument(metavar="FROM", help="A terminal, by name or id.", show_default=False)
-    ],
-    there: Annotated[str, typer.Argument(metavar="TO", help="Another one.", show_default=False)],
+    source: Annotated[str, argument("FROM", "A terminal, by name or id.")],
+    there: Annotated[str, argument("TO", "Another one.")],
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Show the best path between two terminals, the alternates, and what each link costs and why.
 
-    \b
     Examples:
       landbridge route show paris tokyo
     """
-    from landbridge.cli.loop import ask
-
-    output.emit(ask(context, "route.show", there=there, source=source), _show)
+    output.emit(ask(context, lambda bus: bus.network.route(there, source)), _show)
 
 
-def _show(route: dict[str, Any]) -> None:
-    best, current = route["best"], route["current"]
+def _show(route: RouteShown) -> None:
+    best, current = route.best, route.current
     rows = [_path(best, "best")] if best else []
-    if current and (not best or current["hops"] != best["hops"]):
+    if current and (not best or current.hops != best.hops):
         rows.append(_path(current, "in use"))
-    rows += [_path(alternate, "alternate") for alternate in route["alternates"] if alternate]
-    output.table(PATHS, rows, empty=f"no path from {route['from']} to {route['to']}")
+    rows += [_path(alternate, "alternate") for alternate in route.alternates]
+    output.table(PATHS, rows, empty=f"no path from {route.from_} to {route.to}")
     if rows:
         output.note(COST)
-    if route["links"]:
+    if route.links:
         print()
-        links = [{**link, "made_of": parts(link["parts"])} for link in route["links"]]
+        links = [output.fields(link, made_of=_made_of(link.parts)) for link in route.links]
         output.table(LINKS, links, empty="")
-    if route["why"]:
+    if route.why:
         print()
-        print(route["why"])
+        print(route.why)
 
 
-def _path(path: dict[str, Any], mark: str) -> dict[str, Any]:
-    return {"path": " → ".join(path["hops"]), "cost": path["cost"], "mark": mark}
+def _path(path: PathCost, mark: str) -> dict[str, Any]:
+    return {"path": " → ".join(path.hops), "cost": path.cost, "mark": mark}
 
 
-def parts(found: dict[str, Any] | None) -> str:
+def _made_of(parts: Parts | None) -> str:
     """What a cost is made of, where this terminal has measured the link itself."""
-    if not found:
-        return ""
     return ", ".join(
         f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in found.items()
+        for name, value in ({} if parts is None else output.fields(parts)).items()
         if value
     )
 
 
 @app.command()
 def plan(
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TERMINAL", help="Also its next hops, by name or id."),
-    ] = None,
-    worst: Annotated[int, typer.Option(metavar="COUNT", min=0, help="Show so many of the worst links.")] = 10,
+    source: str | None = option("Also its next hops, by name or id.", "--from", metavar="TERMINAL"),
+    worst: int = option("Show so many of the worst links.", metavar="COUNT", min=0, value=10),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Show the long-term plan in the registry: single points of failure, the worst links, next hops.
 
     'landbridge pipeline run routes' makes it. What is so now is in 'landbridge route show' and 'topology'.
 
-    \b
     Examples:
       landbridge route plan
       landbridge route plan --from paris
@@ -148,49 +102,38 @@ def plan(
         from landbridge.core.routing.plan import worst as worst_of
 
         stored = await client.read_plan()
-        names = await registry_access.terminal_names(client)
-
-        def named(link: Any) -> dict[str, Any]:
-            figures: dict[str, Any] = registry_access.plain(link)
-            ends = {"from": name(figures.pop("here")), "to": name(figures.pop("there"))}
-            return ends | figures
+        plan, names = stored.plan, await terminal_names(client)
 
         def name(id: str) -> str:
             return names.get(id, id)
 
+        def link_row(link: Any) -> dict[str, Any]:
+            figures = output.fields(link)
+            return {"from": name(figures.pop("here")), "to": name(figures.pop("there"))} | figures
+
+        def hop_row(path: Any) -> dict[str, Any]:
+            hops = [name(hop) for hop in path.hops]
+            return {"to": name(path.terminal_id), "next_hop": hops[0], "path": hops, "cost": path.cost}
+
+        def point_row(point: Any) -> dict[str, Any]:
+            cut_off = [name(id) for id in point.cut_off]
+            return {"terminal": name(point.terminal), "cut_off": cut_off, "pairs": point.pairs}
+
         hops = None
         if source is not None:
-            found = await client.planned_paths(await registry_access.find_terminal(client, source))
-            hops = [
-                {
-                    "to": name(path.terminal_id),
-                    "next_hop": name(path.hops[0]),
-                    "path": [name(hop) for hop in path.hops],
-                    "cost": path.cost,
-                }
-                for path in found.items
-            ]
-        found_plan = stored.plan
+            hops = (await client.planned_paths(await find_terminal(client, source))).items
         return {
             "made_at": stored.made_at,
-            "since": found_plan.since,
-            "until": found_plan.until,
-            "terminals": len(found_plan.terminals),
-            "links": len(found_plan.links),
-            "single_points": [
-                {
-                    "terminal": name(point.terminal),
-                    "cut_off": [name(id) for id in point.cut_off],
-                    "pairs": point.pairs,
-                }
-                for point in found_plan.single_points
-            ],
-            "worst_links": [named(link) for link in worst_of(found_plan, worst)],
-            "next_hops": hops,
+            "since": plan.since,
+            "until": plan.until,
+            "terminals": len(plan.terminals),
+            "links": len(plan.links),
+            "single_points": [point_row(point) for point in plan.single_points],
+            "worst_links": [link_row(link) for link in worst_of(plan, worst)],
+            "next_hops": None if hops is None else [hop_row(path) for path in hops],
         }
 
-    found = registry_access.ask(registry_access.admin(context), work)
-    output.emit(found, _show_plan)
+    output.emit(as_admin(context, work), _show_plan)
 
 
 def _show_plan(found: dict[str, Any]) -> None:
@@ -201,5 +144,5 @@ def _show_plan(found: dict[str, Any]) -> None:
         print()
         output.table(NEXT_HOPS, found["next_hops"], empty="the plan has no path from there")
     print()
-    span = units.span((found["until"] - found["since"]) / 1_000_000)
+    span = units.span((found["until"] - found["since"]) / units.SECOND)
     print(f"made {units.ago(found['made_at'])} from {span} of measurements")

@@ -5,25 +5,24 @@ from __future__ import annotations
 import base64
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
 from landbridge.cli import output
-from landbridge.cli.text import printable
+from landbridge.core.text import printable
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Rows of a table, unless somebody wants more.
+#: Rows of a table, unless --limit says more.
 SHOWN = 1000
-#: Characters of a cell where somebody looks.
+#: Characters of a cell on a terminal.
 WIDEST = 200
 
 
@@ -54,9 +53,7 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, (date, Decimal)):
-        return str(value)
-    return str(value)
+    return str(value)  # dates, decimals and whatever else there may be
 
 
 def text(value: Any) -> str:
@@ -100,14 +97,16 @@ def write(frame: DataFrame, form: str, out: str | None, limit: int | None) -> No
 
 
 def _table(frame: DataFrame, limit: int, out: str | None, *, more: bool) -> None:
-    """``more``: say whether there are."""
+    """``more``: tell the user if there are more rows than the limit."""
     rows = frame.limit(limit + more).collect()
     titles = frame.columns
     if out is not None or not output.on_terminal():
         with _opened(out) as file:
-            _aligned(titles, rows[:limit], file)
+            output.aligned(
+                [titles, *([printable(text(value)) or "-" for value in row] for row in rows[:limit])], file
+            )
     else:
-        columns = [output.Column(title, title) for title in titles]
+        columns = [output.TableColumn(title, title) for title in titles]
         shown = [
             {title: text(value)[:WIDEST] for title, value in zip(titles, row, strict=True)}
             for row in rows[:limit]
@@ -115,14 +114,6 @@ def _table(frame: DataFrame, limit: int, out: str | None, *, more: bool) -> None
         output.table(columns, shown, empty="no rows")
     if len(rows) > limit:
         output.notice(f"there are more than these {limit:,} rows: --limit N, or --format json|csv|parquet")
-
-
-def _aligned(titles: list[str], rows: list[Any], file: TextIO) -> None:
-    cells = [titles, *([printable(text(value)) or "-" for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        file.write("  ".join(padded).rstrip() + "\n")
 
 
 def _json(frame: DataFrame, file: TextIO) -> None:
@@ -135,9 +126,8 @@ def _json(frame: DataFrame, file: TextIO) -> None:
 def _csv(frame: DataFrame, file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(frame.columns)
-    rows: Iterable[Any] = frame.toLocalIterator(prefetchPartitions=True)
-    as_text: Callable[[Any], str] = text
-    writer.writerows([as_text(value) for value in row] for row in rows)
+    for row in frame.toLocalIterator(prefetchPartitions=True):
+        writer.writerow([text(value) for value in row])
 
 
 @contextmanager

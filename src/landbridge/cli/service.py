@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from landbridge.cli import output
-from landbridge.cli.imports import imported
-from landbridge.cli.options import ContextName, Json
-from landbridge.core.wording import counted
-from landbridge.errors import BadRequest
+from landbridge.cli.imports import find
+from landbridge.cli.loop import connected, run
+from landbridge.cli.options import ContextName, argument, option
 
 if TYPE_CHECKING:
     from landbridge.client.service import Service
@@ -25,51 +22,32 @@ HINT = (
 def run_service(
     service: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:SERVICE", help="Where the Service is. The current folder is searched too."
+        argument(
+            "MODULE:SERVICE", "Where the Service is. The current folder is searched too.", show_default=True
         ),
     ],
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    log_level: str = option("debug, info, warning or error.", metavar="LEVEL", value="info"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Run a service. SIGTERM and Ctrl-C let its handlers finish what they have in hand.
 
-    \b
     Examples:
       landbridge run shop.billing:service
     """
-    from landbridge.cli.loop import run
     from landbridge.node import logs
 
     logs.configure(log_level)
-    run(_run(find(service), context))
+    run(_run(find_service(service), context))
 
 
-def find(spec: str) -> Service:
+def find_service(spec: str) -> Service:
     """The service that ``module:name`` stands for."""
     from landbridge.client.service import Service
 
-    name, colon, attribute = spec.partition(":")
-    if not name or (colon and not attribute):
-        raise BadRequest(f"{spec!r} names no service", hint=HINT)
-    module = imported(name, HINT)
-    if not colon:
-        found = [value for value in vars(module).values() if isinstance(value, Service)]
-        if len(found) != 1:
-            raise BadRequest(f"the module {name} has {counted(len(found), 'service')}: name one", hint=HINT)
-        return found[0]
-    value: Any = module
-    for part in attribute.split("."):
-        value = getattr(value, part, None)
-    if not isinstance(value, Service):
-        what = "nothing" if value is None else f"no Service but a value of type {type(value).__name__}"
-        raise BadRequest(f"there is {what} at {spec}", hint=HINT)
-    return value
+    return find(spec, Service, "service", HINT)[1]
 
 
 async def _run(service: Service, context: str | None) -> None:
-    from landbridge.cli.loop import connected
     from landbridge.node import logs
 
     loop = asyncio.get_running_loop()
@@ -86,9 +64,9 @@ async def _run(service: Service, context: str | None) -> None:
             loop.add_signal_handler(number, stop, number)
         routes = [{"topic": route.topic, "group": route.group} for route in service.routes]
         if output.choice.json:
-            output.write_json({"service": service.name, "terminal": bus.terminal, "routes": routes})
+            output.write_json({"service": service.name, "terminal": bus.terminal_name, "routes": routes})
         log.info(
-            "running", service=service.name, terminal=bus.terminal,
+            "running", service=service.name, terminal=bus.terminal_name,
             routes=", ".join(f"{route['topic']} › {route['group']}" for route in routes),
         )  # fmt: skip
         await service.run(bus)

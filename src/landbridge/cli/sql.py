@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, Literal
 
 from landbridge.cli import output
-from landbridge.cli.options import ContextName, Json
+from landbridge.cli.loop import check_reachable
+from landbridge.cli.options import ContextName, argument, option
 from landbridge.cli.pipeline_options import Conf, Master, spark_session, where
 from landbridge.errors import BadRequest
 
 Lake = Annotated[
     str | None,
-    typer.Option(
-        metavar="FOLDER", envvar="LANDBRIDGE_LAKE", help="Where the archive is: a folder or URL.",
+    option(
+        "Where the archive is: a folder or URL.",
+        metavar="FOLDER",
+        envvar="LANDBRIDGE_LAKE",
         show_default=False,
     ),
-]  # fmt: skip
+]
 AllowGaps = Annotated[
-    bool,
-    typer.Option("--allow-gaps", help="Go on where offsets are neither in the archive nor in the log."),
+    bool, option("Go on where offsets are neither in the archive nor in the log.", "--allow-gaps")
 ]
 
 
-class Form(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
 def sql(
-    statement: Annotated[
-        str | None,
-        typer.Argument(metavar="[STATEMENT]", help="SQL; '-' or none: standard input.", show_default=False),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the statement from a file.")
-    ] = None,
+    statement: str | None = argument("[STATEMENT]", "SQL; '-' or none: standard input."),
+    file: Path | None = option("Read the statement from a file.", "--file", "-f", metavar="FILE"),
     lake: Lake = None,
-    form: Annotated[
-        Form | None,
-        typer.Option("--format", help="Table, JSON lines, CSV or Parquet; a table by default."),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write there; Parquet: a folder or URL."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many rows; a table shows 1,000.")
-    ] = None,
+    form: Literal["table", "json", "csv", "parquet"] | None = option(
+        "Table, JSON lines, CSV or Parquet; a table by default.", "--format"
+    ),
+    out: str | None = option("Write there; Parquet: a folder or URL.", "--out", "-o", metavar="FILE"),
+    limit: int | None = option("At most so many rows; a table shows 1,000.", min=1, metavar="N"),
     allow_gaps: AllowGaps = False,
     master: Master = None,
     conf: Conf = None,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Query topics: topic.NAME is archive and log as one, log.NAME and archive.NAME the two by themselves.
 
-    \b
     Examples:
       landbridge sql "SELECT * FROM topic.orders WHERE timestamp > now() - interval 1 hour"
       landbridge sql "SELECT json:customer::string, sum(json:amount::int) FROM topic.orders GROUP BY 1"
@@ -70,26 +49,22 @@ def sql(
       landbridge sql "SHOW TOPICS" --json
       landbridge sql -f report.sql --format parquet --out /data/report
     """
-    from landbridge.cli.loop import ask
-
-    chosen = form or (Form.JSON if output.choice.json else Form.TABLE)
-    if chosen is Form.PARQUET and out is None:
+    chosen = form or ("json" if output.choice.json else "table")
+    if chosen == "parquet" and out is None:
         raise BadRequest("Parquet is no text to be shown", hint="--out FOLDER")
-    if out is not None and chosen is not Form.PARQUET and not Path(out).absolute().parent.is_dir():
+    if out is not None and chosen != "parquet" and not Path(out).absolute().parent.is_dir():
         raise BadRequest(f"there is no folder for {out}")
     text = _read(statement, file)
     if lake is None:
-        ask(context, "terminal.info")  # a terminal that isn't there is told at once, not after Spark's start
+        check_reachable(context)
     with spark_session(master, conf) as spark:
         from landbridge.cli import rows
         from landbridge.pipeline.sql.views import Views
 
-        views = Views(
-            spark, where=where(context), lake=lake, allow_gaps=allow_gaps, tell=output.notice
-        )  # fmt: skip
+        views = Views(spark, where=where(context), lake=lake, allow_gaps=allow_gaps, tell=output.notice)
         frame = views.sql(text)
         try:
-            rows.write(frame, chosen.value, out, limit)
+            rows.write(frame, chosen, out, limit)
         except Exception as error:
             raise views.refusal(error) from error
     if out is not None:

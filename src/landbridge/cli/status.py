@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from landbridge.cli import output, units
-from landbridge.cli.options import ContextName, Json
-from landbridge.cli.output import Column
+from landbridge.cli.loop import ask
+from landbridge.cli.options import Commands, ContextName, argument, option, start_of
+from landbridge.cli.output import columns
 from landbridge.cli.subscribe import Count, Reader, Wait, print_payloads
-from landbridge.cli.text import printable
+from landbridge.core.text import printable
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
     from landbridge.client.message import DeliveredBatch
-    from landbridge.core.status import Event
+    from landbridge.core.status import Event, Levels
 
-app = typer.Typer(no_args_is_help=True, help="The status log: who connected, published, failed, and why.")
+app = Commands(no_args_is_help=True, help="The status log: who connected, published, failed, and why.")
 
-LIST = [Column("Of", "of"), Column("Name", "name", style="cyan"), Column("Level", "level", style="bold")]
+LIST = columns("Of | Name@cyan | Level@bold")
 #: Those of topics, producers and consumers are dicts of the same names on the terminal.
 SIDES = ("topics", "producers", "consumers")
 
@@ -32,24 +34,20 @@ _STYLES = {
 
 
 @app.command()
-def show(context: ContextName = None, json: Json = False) -> None:
+def show(context: ContextName = None) -> None:
     """Show the levels of the status log.
 
-    \b
     Examples:
       landbridge status show
     """
-    from landbridge.cli.loop import ask
-
-    output.emit(ask(context, "status.levels"), _show)
+    output.emit(ask(context, lambda bus: bus.status.show()), _show)
 
 
-def _show(levels: dict[str, Any]) -> None:
-    rows = [{"of": "everything else", "level": levels["default"]}]
+def _show(levels: Levels) -> None:
+    rows = [{"of": "everything else", "level": levels.default}]
     for side in SIDES:
-        rows += [
-            {"of": side[:-1], "name": name, "level": level} for name, level in sorted(levels[side].items())
-        ]
+        of_side = sorted(getattr(levels, side).items())
+        rows += [{"of": side[:-1], "name": name, "level": level} for name, level in of_side]
     output.table(LIST, rows, empty="")
 
 
@@ -57,69 +55,52 @@ def _show(levels: dict[str, Any]) -> None:
 def level(
     level: Annotated[
         Literal["off", "errors", "batches", "messages", "default"],
-        typer.Argument(
-            metavar="LEVEL", help="off, errors, batches, messages; or default, to undo a particular setting."
+        argument(
+            "LEVEL",
+            "off, errors, batches, messages; or default, to undo a particular setting.",
+            show_default=True,
         ),
     ],
-    topic: Annotated[str | None, typer.Option(metavar="NAME", help="Only for this topic.")] = None,
-    producer: Annotated[str | None, typer.Option(metavar="NAME", help="Only for this producer.")] = None,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only for this consumer.")] = None,
+    topic: str | None = option("Only for this topic.", metavar="NAME"),
+    producer: str | None = option("Only for this producer.", metavar="NAME"),
+    consumer: str | None = option("Only for this consumer.", metavar="NAME"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Set how much is logged, from now on: in general, or for one topic, producer or consumer.
 
-    \b
     Examples:
       landbridge status level errors
       landbridge status level messages --topic orders
       landbridge status level default --topic orders
     """
-    from landbridge.cli.loop import connected, run
-
-    particular = [
-        (side, name)
-        for side, name in zip(SIDES, (topic, producer, consumer), strict=True)
-        if name is not None
-    ]
+    named = zip(SIDES, (topic, producer, consumer), strict=True)
+    particular = [(side, name) for side, name in named if name is not None]
     if len(particular) > 1:
         raise typer.BadParameter("give one of --topic, --producer and --consumer")
 
-    async def main() -> Any:
-        async with connected(context, "landbridge status") as bus:
-            if not particular:
-                return await bus.call("status.levels", default="batches" if level == "default" else level)
-            side, name = particular[0]
-            levels = (await bus.call("status.levels"))[side]
-            if level == "default":
-                levels.pop(name, None)
-            else:
-                levels[name] = level
-            return await bus.call("status.levels", **{side: levels})
+    async def set_level(bus: Bus) -> Levels:
+        if not particular:
+            return await bus.status.set(default="batches" if level == "default" else level)
+        side, name = particular[0]
+        levels = getattr(await bus.status.show(), side)
+        if level == "default":
+            levels.pop(name, None)
+        else:
+            levels[name] = level
+        return await bus.status.set(**{side: levels})
 
-    output.emit(run(main()), _show)
+    output.emit(ask(context, set_level), _show)
 
 
 @app.command()
 def tail(
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="earliest|latest|TIME",
-            parser=units.parse_start,
-            help="Where to begin: an ISO 8601 time, '10m ago', -10m.",
-            show_default="latest",
-        ),
-    ] = None,
+    start: str | None = start_of("Where to begin: an ISO 8601 time, '10m ago', -10m.", "latest"),
     count: Count = None,
     wait: Wait = None,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Watch the status log, until Ctrl-C.
 
-    \b
     Examples:
       landbridge status tail
       landbridge status tail --from '10m ago' --json | jq 'select(.event == "refuse")'

@@ -7,16 +7,16 @@ import base64
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from landbridge.cli import output, units
+from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
-from landbridge.cli.options import ContextName, Json, Topic
-from landbridge.cli.text import printable, printable_block
-from landbridge.errors import BusError, LeaseLost, UnknownGroup, UnknownTopic
+from landbridge.cli.options import ContextName, Topic, flag, option, span, start_of
+from landbridge.core.text import printable, printable_block
+from landbridge.errors import BusError, LeaseLost, UnknownTopic
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
@@ -29,23 +29,15 @@ PREFETCH, PREFETCH_ALONE = 10_000, 100_000
 #: With --no-ack nothing is ever settled, so this is where reading would stop.
 PREFETCH_UNSETTLED = 1_000_000
 
-Count = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
+Count = Annotated[int | None, option("End after so many messages.", min=1)]
 Start = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="earliest|latest|TIME",
-        parser=units.parse_start,
-        help="Where a new group begins: an ISO 8601 time, '10m ago', -10m. ",
-        show_default="earliest with a group, latest without",
+    start_of(
+        "Where a new group begins: an ISO 8601 time, '10m ago', -10m. ",
+        "earliest with a group, latest without",
     ),
 ]
-Wait = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SPAN", parser=units.parse_span, help="End when nothing has come for so long (5, 1m)."
-    ),
-]
+Wait = Annotated[float | None, span("End when nothing has come for so long (5, 1m).")]
 
 #: Prints the first so many messages of a batch.
 Printer = Callable[["DeliveredBatch", int], None]
@@ -53,32 +45,20 @@ Printer = Callable[["DeliveredBatch", int], None]
 
 def subscribe(
     topic: Topic,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            help="Read as this group, which is made if it is missing. Without: for yourself, from now on."
-        ),
-    ] = None,
+    group: str | None = option(
+        "Read as this group, which is made if it is missing. Without: for yourself, from now on."
+    ),
     count: Count = None,
     start: Start = None,
-    no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="Look only: the group gets the messages again afterwards.")
-    ] = False,
+    no_ack: bool = flag("Look only: the group gets the messages again afterwards.", "--no-ack"),
     wait: Wait = None,
-    batch: Annotated[
-        bool,
-        typer.Option(
-            "--batch", help="Show which messages came together; with --json, an array for each batch."
-        ),
-    ] = False,
+    batch: bool = flag("Show which messages came together; with --json, an array for each batch.", "--batch"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Read messages, until Ctrl-C. Each is acked when it is printed.
 
     On a pipe, payloads are printed as they are, a line each.
 
-    \b
     Examples:
       landbridge subscribe orders
       landbridge subscribe orders --group billing --json | jq .payload
@@ -88,52 +68,41 @@ def subscribe(
     reader.run(context, printer(batches=batch))
 
 
+@dataclass
 class Reader:
-    """One reading of a topic. ``wait``: seconds without a message after which it ends, None = never."""
+    """One reading of a topic."""
 
-    def __init__(
-        self,
-        topic: str,
-        group: str | None,
-        start: str | float | None,
-        *,
-        count: int | None = None,
-        wait: float | None = None,
-        ack: bool = True,
-    ) -> None:
-        self._topic, self._group, self._start = topic, group, start
-        #: Messages still wanted; None = all.
-        self._left = count
-        self._wait = wait
-        self._ack = ack
-        self._held: list[DeliveredBatch] = []
+    topic: str
+    group: str | None
+    start: str | float | None
+    #: Messages still wanted; None: all.
+    count: int | None = None
+    #: Seconds without a message after which the reading ends; None: never.
+    wait: float | None = None
+    ack: bool = True
+    #: Batches that were only looked at.
+    held: list[DeliveredBatch] = field(default_factory=list)
 
     def run(self, context: str | None, show: Printer) -> None:
         """Until there is enough, or SIGINT or SIGTERM."""
-        from landbridge.cli.loop import run
-
         try:
             run(self._main(context, show))
         except (KeyboardInterrupt, asyncio.CancelledError):
             pass  # the usual way to end it
 
     async def _main(self, context: str | None, show: Printer) -> None:
-        from landbridge.cli.loop import connected
-
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        async with connected(context, "landbridge subscribe") as bus:
+        async with connected(context) as bus:
             await self._warn(bus)
-            prefetch = (
-                PREFETCH_ALONE if self._group is None else PREFETCH if self._ack else PREFETCH_UNSETTLED
-            )
-            prefetch = min(prefetch, self._left or prefetch)
-            subscription = bus.subscribe(self._topic, group=self._group, prefetch=prefetch, start=self._start)
+            prefetch = PREFETCH_ALONE if self.group is None else PREFETCH if self.ack else PREFETCH_UNSETTLED
+            prefetch = min(prefetch, self.count or prefetch)
+            subscription = bus.subscribe(self.topic, group=self.group, prefetch=prefetch, start=self.start)
             async with await self._opened(bus, subscription):
-                if output.on_terminal() and self._left is None and self._wait is None:
-                    begin = " from now on" if self._group is None and self._start is None else ""
-                    output.note(f"reading {self._topic}{begin}; Ctrl-C ends")
+                if output.on_terminal() and self.count is None and self.wait is None:
+                    begin = " from now on" if self.group is None and self.start is None else ""
+                    output.note(f"reading {self.topic}{begin}; Ctrl-C ends")
                 holding = asyncio.ensure_future(self._hold(bus, subscription))
                 try:
                     await self._read(subscription, show)
@@ -141,63 +110,61 @@ class Reader:
                     holding.cancel()
 
     async def _opened(self, bus: Bus, subscription: Subscription) -> Subscription:
-        watch = await Watch.begin(bus, self._topic)
+        watch = await Watch.begin(bus, self.topic)
         try:
             await subscription.open()
         except UnknownTopic as error:
             await watch.suggest(error)
             raise
         await watch.tell()
-        await watch.tell_of_group(self._group)
+        await watch.tell_of_group(self.group)
         return subscription
 
     async def _warn(self, bus: Bus) -> None:
         """Say what might surprise."""
-        if self._group is None or self._start is None:
+        if self.group is None or self.start is None:
             return
         try:
-            await bus.call("group.show", topic=self._topic, name=self._group)
-        except (UnknownGroup, UnknownTopic):
-            return
+            await bus.groups.show(self.topic, self.group)
         except BusError:
-            return  # subscribing will tell
+            return  # there is no such group yet, or subscribing will tell
         output.note(
-            f"the group {self._group} exists and goes on where it is, whatever --from says; "
+            f"the group {self.group} exists and goes on where it is, whatever --from says; "
             "'landbridge group seek' moves it"
         )
 
     async def _read(self, subscription: Subscription, show: Printer) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._wait):
+                async with asyncio.timeout(self.wait):
                     batch = await subscription.next_batch()
             except TimeoutError:
                 return
             if batch is None:
                 return
-            count = len(batch) if self._left is None else min(self._left, len(batch))
+            count = len(batch) if self.count is None else min(self.count, len(batch))
             show(batch, count)
-            if not self._ack:
-                self._held.append(batch)
+            if not self.ack:
+                self.held.append(batch)
             elif count == len(batch):
                 await _settled(batch.ack())
             else:
                 for message in islice(batch, count):
                     await _settled(message.ack())
-            if self._left is not None:
-                self._left -= count
-                if not self._left:
+            if self.count is not None:
+                self.count -= count
+                if not self.count:
                     return
 
     async def _hold(self, bus: Bus, subscription: Subscription) -> None:
         """With --no-ack: extend the leases of what was only looked at. If they expired, every message would
         come again and again, and be buried after the group's last attempt."""
-        if self._ack or subscription.at_most_once or subscription.group is None:
+        if self.ack or subscription.at_most_once or subscription.group is None:
             return
-        group = await bus.call("group.show", topic=self._topic, name=subscription.group)
+        group = await bus.groups.show(self.topic, subscription.group)
         while True:
-            await asyncio.sleep(group["options"]["ack_within"] / 3)
-            for batch in self._held:
+            await asyncio.sleep(group.options.ack_within / 3)
+            for batch in self.held:
                 await _settled(batch.extend())
 
 

@@ -2,341 +2,338 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from landbridge.cli import crossing_topic, output, units
-from landbridge.cli.options import ContextName, Json, Registry, Topic, given
-from landbridge.cli.output import Column
+from landbridge.cli import output, units
+from landbridge.cli.loop import ask
+from landbridge.cli.options import (
+    Commands,
+    ContextName,
+    OptionGroup,
+    Registry,
+    Topic,
+    argument,
+    flag,
+    given,
+    option,
+    size,
+    span,
+)
+from landbridge.cli.output import columns
+from landbridge.cli.registry_access import as_admin, everything, find_terminals, terminal_names
 
-app = typer.Typer(no_args_is_help=True, help="Topics: named streams of messages.")
+if TYPE_CHECKING:
+    from landbridge.client.registry import RegistryClient
+    from landbridge.client.registry_documents import TopicInfo
+    from landbridge.protocol.operations import TopicDetails
 
-MaxAge = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SPAN",
+app = Commands(no_args_is_help=True, help="Topics: named streams of messages.")
+
+
+class TopicFlags(OptionGroup):
+    """The options of a topic at one terminal."""
+
+    max_age: float | None = span(
+        "Keep messages for so long (7d, 12h), or 'none' for ever. New topics: 7d.",
         parser=units.parse_span_or_none,
-        help="Keep messages for so long (7d, 12h), or 'none' for ever. New topics: 7d.",
-    ),
-]
-MaxBytes = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SIZE",
+    )
+    max_bytes: float | None = size(
+        "Keep so many bytes (10GB, 512MiB), or 'none' for no limit. New topics: none.",
         parser=units.parse_size_or_none,
-        help="Keep so many bytes (10GB, 512MiB), or 'none' for no limit. New topics: none.",
-    ),
-]
-RetainSettled = Annotated[
-    bool | None,
-    typer.Option(
+    )
+    retain_settled: bool | None = option(
+        "Keep or drop what every group has settled. A new stream keeps it, a queue drops it.",
         "--retain-settled/--drop-settled",
-        help="Keep or drop what every group has settled. A new stream keeps it, a queue drops it.",
-    ),
-]
-Discard = Annotated[
-    Literal["settled", "any"] | None,
-    typer.Option(
-        help="What --max-age and --max-bytes may remove: what all groups have settled, or anything."
-    ),
-]
-MaxBacklog = Annotated[
-    int | None,
-    typer.Option(
-        metavar="SIZE",
-        parser=units.parse_size,
-        help="Refuse publishes while the slowest group is so many bytes behind.",
-    ),
-]
-Producer = Annotated[
-    str | None, typer.Option(metavar="SUBJECT", help="The only one who may publish to this queue.")
-]
-Delivery = Annotated[
-    Literal["at-least-once", "at-most-once"] | None,
-    typer.Option(help="Of a queue: at-most-once settles a message when it is handed out."),
-]
+    )
+    discard: Literal["settled", "any"] | None = option(
+        "What --max-age and --max-bytes may remove: what all groups have settled, or anything."
+    )
+    max_backlog: int | None = size("Refuse publishes while the slowest group is so many bytes behind.")
+    producer: str | None = option("The only one who may publish to this queue.", metavar="SUBJECT")
+    delivery: Literal["at-least-once", "at-most-once"] | None = option(
+        "Of a queue: at-most-once settles a message when it is handed out."
+    )
 
-Groups = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--group", metavar="GROUP", help="With --registry: a terminal group that gets it. Repeatable."
-    ),
-]
-Senders = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sender", metavar="TERMINAL", help="With --registry: only these may send, or 'all'. Repeatable."
-    ),
-]
-LateOpen = Annotated[
-    Literal["renew", "sender_only", "never"] | None,
-    typer.Option(help="With --registry: who may renew a ticket that expired on the way. New topics: renew."),
-]
-TicketScope = Annotated[
-    Literal["window", "message"] | None,
-    typer.Option(help="With --registry: a ticket for a minute's messages, or for each. New topics: window."),
-]
-ManyGroups = Annotated[
-    list[str], typer.Argument(metavar="GROUP…", help="Terminal groups.", show_default=False)
-]
-
-LIST = [
-    Column("Topic", "name", style="cyan"),
-    Column("Kind", "kind"),
-    Column("Messages", "messages", units.count),
-    Column("Size", "bytes", units.size),
-    Column("Groups", "groups", units.count),
-    Column("Created", "created_at", units.ago, plain=units.iso),
-]
-SHOW = [
-    Column("Kind", "kind"),
-    Column("Messages", "messages", units.count),
-    Column("Offsets", "offsets"),
-    Column("Size", "bytes", units.size),
-    Column("Created", "created_at", units.ago, plain=units.iso),
-    Column("Max age", "max_age"),
-    Column("Max bytes", "max_bytes"),
-    Column("Max backlog", "max_backlog", units.size),
-    Column("Settled", "settled"),
-    Column("Discard", "discard"),
-]
-SHOW_QUEUE = [Column("Delivery", "delivery"), Column("Producer", "producer")]
+    def as_asked(self) -> dict[str, Any]:
+        """Those that were given, as the terminal wants them."""
+        retention = self.given("max_age", "max_bytes", "discard")
+        retention = {name: None if value == units.UNLIMITED else value for name, value in retention.items()}
+        if self.retain_settled is not None:
+            retention["settled"] = not self.retain_settled
+        options = self.given("max_backlog", "producer", "delivery")
+        return {**options, "retention": retention} if retention else options
 
 
-def _options(
-    max_age: float | None,
-    max_bytes: float | None,
-    retain_settled: bool | None,
-    discard: str | None,
-    max_backlog: int | None,
-    producer: str | None,
-    delivery: str | None,
-) -> dict[str, Any]:
-    """The options that were given, as the terminal wants them."""
-    retention = given(max_age=max_age, max_bytes=max_bytes, discard=discard)
-    for name in ("max_age", "max_bytes"):
-        if retention.get(name) == units.UNLIMITED:
-            retention[name] = None
-    if retain_settled is not None:
-        retention["settled"] = not retain_settled
-    options = given(max_backlog=max_backlog, producer=producer, delivery=delivery)
-    return {**options, "retention": retention} if retention else options
+class CrossingOptions(OptionGroup):
+    """The options of a topic that crosses LANs, in the registry."""
+
+    sender: list[str] | None = option(
+        "With --registry: only these may send, or 'all'. Repeatable.", metavar="TERMINAL"
+    )
+    late_open: Literal["renew", "sender_only", "never"] | None = option(
+        "With --registry: who may renew a ticket that expired on the way. New topics: renew."
+    )
+    ticket_scope: Literal["window", "message"] | None = option(
+        "With --registry: a ticket for a minute's messages, or for each. New topics: window."
+    )
+
+    def as_asked(self, registry: bool, local: dict[str, Any], group: list[str] | None) -> dict[str, Any]:
+        """Those that were given. ``local``: what was given for a topic at one terminal, of which only the age
+        goes with --registry."""
+        options = self.given("late_open", "ticket_scope")
+        if not registry:
+            if options or self.sender or group:
+                raise typer.BadParameter(
+                    "--group, --sender, --late-open and --ticket-scope are for --registry"
+                )
+            return {}
+        retention: dict[str, Any] = local.get("retention", {})
+        if set(local) - {"retention"} or set(retention) - {"max_age"}:
+            raise typer.BadParameter("of a terminal's options, only --max-age goes with --registry")
+        if retention.get("max_age", 0.0) is None:
+            raise typer.BadParameter(
+                "with --registry, --max-age is a span: no message can be opened for ever"
+            )
+        return options | retention
 
 
-def _crossing(
-    registry: bool,
-    theirs: dict[str, Any],
-    late_open: str | None,
-    ticket_scope: str | None,
-    *others: list[str] | None,
-) -> dict[str, Any]:
-    """The options of a registry's topic that were given. Those of a terminal's don't go with them."""
-    options = given(late_open=late_open, ticket_scope=ticket_scope)
-    if not registry and (options or any(others)):
-        raise typer.BadParameter("--group, --sender, --late-open and --ticket-scope are for --registry")
-    retention = theirs.get("retention", {})
-    if registry and (set(theirs) - {"retention"} or set(retention) - {"max_age"}):
-        raise typer.BadParameter("of a terminal's options, only --max-age goes with --registry")
-    if registry and retention.get("max_age", 0.0) is None:
-        raise typer.BadParameter("with --registry, --max-age is a span: no message can be opened for ever")
-    return options | (given(max_age=retention.get("max_age")) if registry else {})
+ManyGroups = Annotated[list[str], argument("GROUP…", "Terminal groups.")]
+
+LIST = columns(
+    "Topic=name@cyan | Kind | Messages:count | Size=bytes:size | Groups:count | Created=created_at:moment"
+)
+SHOW = columns(
+    "Kind | Messages:count | Offsets | Size=bytes:size | Created=created_at:moment | Max age | "
+    "Max bytes | Max backlog:size | Settled | Discard"
+)
+SHOW_QUEUE = columns("Delivery | Producer")
+#: Of topics in the registry.
+LIST_CROSSING = columns(
+    "Topic=name@cyan | Groups=group_names | Late=late_open | Ticket=ticket_scope | Key=kv:count | "
+    "Created=created_at:moment"
+)
+SHOW_CROSSING = columns(
+    "Groups=group_names | Producers=who | Late messages=late_open | A ticket for each=ticket_scope | "
+    "Max age:span | Key version=kv:count | Created=created_at:moment"
+)
 
 
 @app.command()
 def create(
     name: Topic,
-    kind: Annotated[
-        Literal["stream", "queue"] | None,
-        typer.Option(
-            help="stream: any producers, any groups. queue: one producer, one group, one consumer.",
-            show_default="stream",
-        ),
-    ] = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    retain_settled: RetainSettled = None,
-    discard: Discard = None,
-    max_backlog: MaxBacklog = None,
-    producer: Producer = None,
-    delivery: Delivery = None,
+    *,
+    kind: Literal["stream", "queue"] | None = option(
+        "stream: any producers, any groups. queue: one producer, one group, one consumer.", default="stream"
+    ),
+    options: TopicFlags,
     registry: Registry = False,
-    group: Groups = None,
-    sender: Senders = None,
-    late_open: LateOpen = None,
-    ticket_scope: TicketScope = None,
+    group: list[str] | None = option(
+        "With --registry: a terminal group that gets it. Repeatable.", metavar="GROUP"
+    ),
+    crossing: CrossingOptions,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Create a topic. Creating one that is there with the same options changes nothing.
 
     With --registry: a topic that crosses LANs, with the terminal groups that get its messages.
 
-    \b
     Examples:
       landbridge topic create orders --max-age 30d
       landbridge topic create jobs --kind queue --producer scheduler
       landbridge topic create orders --registry --group billing --group shipping
     """
-    from landbridge.cli.loop import ask
-
-    options = _options(max_age, max_bytes, retain_settled, discard, max_backlog, producer, delivery)
-    crossing = _crossing(registry, options | given(kind=kind), late_open, ticket_scope, group, sender)
+    local = options.as_asked()
+    wanted = crossing.as_asked(registry, local | given(kind=kind), group)
     if registry:
-        crossing_topic.create(context, name, group or [], None if sender == ["all"] else sender, crossing)
+        _create_crossing(context, name, group, crossing.sender, wanted)
         return
-    result = ask(context, "topic.create", name=name, kind=kind or "stream", **options)
-    output.emit(result, lambda topic: output.done(f"the {topic['kind']} {name} is there"))
+    made = ask(context, lambda bus: bus.topics.create(name, kind=kind or "stream", **local))
+    output.tell(made, f"the {made.kind} {name} is there")
+
+
+def create_crossing(
+    name: Topic,
+    group: list[str] | None = option("A terminal group that gets it. Repeatable.", metavar="GROUP"),
+    context: ContextName = None,
+) -> None:
+    """Create a topic that crosses LANs: 'landbridge topic create --registry'."""
+    _create_crossing(context, name, group, None, {})
+
+
+def _create_crossing(
+    context: str | None, name: str, groups: list[str] | None, sender: list[str] | None, options: Any
+) -> None:
+    async def work(client: RegistryClient) -> TopicInfo:
+        producers = await _producers(client, sender)
+        return await client.create_message_bus_topic(name, groups or [], producers=producers, **options)
+
+    made = as_admin(context, work)
+    output.tell(made, f"the topic {name} is there, for {_groups(made)}")
+
+
+async def _producers(client: RegistryClient, sender: list[str] | None) -> list[str] | None:
+    """The ids of the terminals that may send; None: all."""
+    return None if sender in (None, ["all"]) else await find_terminals(client, sender or ())
+
+
+def _groups(topic: TopicInfo) -> str:
+    return ", ".join(topic.groups) or "no group yet"
 
 
 @app.command()
 def update(
     name: Topic,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    retain_settled: RetainSettled = None,
-    discard: Discard = None,
-    max_backlog: MaxBacklog = None,
-    producer: Producer = None,
-    delivery: Delivery = None,
+    *,
+    options: TopicFlags,
     registry: Registry = False,
-    sender: Senders = None,
-    late_open: LateOpen = None,
-    ticket_scope: TicketScope = None,
+    crossing: CrossingOptions,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Change a topic's options. What isn't given stays as it is.
 
-    \b
     Examples:
       landbridge topic update orders --max-age 90d --max-bytes 10GB
       landbridge topic update orders --registry --late-open never
     """
-    from landbridge.cli.loop import ask
-
-    options = _options(max_age, max_bytes, retain_settled, discard, max_backlog, producer, delivery)
-    crossing = _crossing(registry, options, late_open, ticket_scope, sender)
-    if not options and not crossing and sender is None:
+    local = options.as_asked()
+    wanted = crossing.as_asked(registry, local, None)
+    if not local and not wanted and crossing.sender is None:
         raise typer.BadParameter("nothing to change: give at least one option")
+
+    async def work(client: RegistryClient) -> TopicInfo:
+        if crossing.sender is not None:
+            wanted["producers"] = await _producers(client, crossing.sender)
+        return await client.update_message_bus_topic(name, **wanted)
+
+    changed: Any
     if registry:
-        crossing_topic.update(context, name, sender, crossing)
-        return
-    result = ask(context, "topic.update", name=name, **options)
-    output.emit(result, lambda _: output.done(f"the topic {name} is changed"))
+        changed = as_admin(context, work)
+    else:
+        changed = ask(context, lambda bus: bus.topics.update(name, **local))
+    output.tell(changed, f"the topic {name} is changed")
 
 
 @app.command("list")
-def list_topics(registry: Registry = False, context: ContextName = None, json: Json = False) -> None:
+def list_topics(registry: Registry = False, context: ContextName = None) -> None:
     """List the topics that you may publish or subscribe to.
 
-    \b
     Examples:
       landbridge topic list
       landbridge topic list --json | jq -r '.[].name'
     """
-    from landbridge.cli.loop import ask_all
-
     if registry:
-        crossing_topic.list_all(context)
+        crossing = as_admin(context, lambda client: everything(client.list_message_bus_topics))
+        empty = "the registry has no topics yet: 'landbridge topic create NAME --registry'"
+        output.rows(LIST_CROSSING, crossing, empty=empty, show=lambda topic: _crossing_row(topic, {}))
         return
-    rows = ask_all(context, "topic.list", "topics")
-    empty = "no topics yet: 'landbridge topic create NAME', or just publish to one"
-    output.emit(rows, lambda rows: output.table(LIST, rows, empty=empty))
+    rows = ask(context, lambda bus: bus.topics.list())
+    output.rows(LIST, rows, empty="no topics yet: 'landbridge topic create NAME', or just publish to one")
 
 
 @app.command()
-def show(name: Topic, registry: Registry = False, context: ContextName = None, json: Json = False) -> None:
+def show(name: Topic, registry: Registry = False, context: ContextName = None) -> None:
     """Show a topic: what it holds, its options and its groups.
 
-    \b
     Examples:
       landbridge topic show orders
     """
-    from landbridge.cli.loop import ask
+
+    async def work(client: RegistryClient) -> tuple[TopicInfo, dict[str, str]]:
+        return await client.show_message_bus_topic(name), await terminal_names(client)
 
     if registry:
-        crossing_topic.show(context, name)
-        return
-    output.emit(ask(context, "topic.show", name=name), _show)
+        found, names = as_admin(context, work)
+        output.emit(found, lambda topic: output.record(name, SHOW_CROSSING, _crossing_row(topic, names)))
+    else:
+        output.emit(ask(context, lambda bus: bus.topics.show(name)), _show)
 
 
-def _show(topic: dict[str, Any]) -> None:
+def _crossing_row(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
+    """``names``: id → name of terminals."""
+    who = None if topic.producers is None else ", ".join(names.get(id, id) for id in topic.producers)
+    return output.fields(
+        topic,
+        group_names=", ".join(topic.groups),
+        who="all terminals" if who is None else who,
+        kv=topic.keys[0].kv if topic.keys else None,
+    )
+
+
+def _show(topic: TopicDetails) -> None:
     from landbridge.cli.group import LIST as GROUPS
 
-    options, retention = topic["options"], topic["options"]["retention"]
-    pretty = output.on_terminal()
-    age, most = retention["max_age"], retention["max_bytes"]
-    row = {
-        **topic,
-        "offsets": f"{topic['first']} to {topic['end'] - 1}" if topic["messages"] else "",
-        "max_age": "none" if age is None else units.span(age) if pretty else f"{age:g}",
-        "max_bytes": "none" if most is None else units.size(most) if pretty else str(most),
-        "max_backlog": options["max_backlog"],
-        "settled": "dropped" if retention["settled"] else "kept",
-        "discard": retention["discard"],
-        "delivery": options["delivery"],
-        "producer": options["producer"] or "whoever comes first",
-    }
-    output.record(topic["name"], SHOW + (SHOW_QUEUE if topic["kind"] == "queue" else []), row)
+    options, pretty = topic.options, output.on_terminal()
+    age, most = options.retention.max_age, options.retention.max_bytes
+    row = output.fields(
+        topic,
+        offsets=f"{topic.first} to {topic.end - 1}" if topic.messages else "",
+        max_age="none" if age is None else units.span(age) if pretty else f"{age:g}",
+        max_bytes="none" if most is None else units.size(most) if pretty else str(most),
+        max_backlog=options.max_backlog,
+        settled="dropped" if options.retention.settled else "kept",
+        discard=options.retention.discard,
+        delivery=options.delivery,
+        producer=options.producer or "whoever comes first",
+    )
+    output.record(topic.name, SHOW + (SHOW_QUEUE if topic.kind == "queue" else []), row)
     print()
-    output.table(GROUPS[1:], topic["groups"], empty="  no groups")
+    output.table(GROUPS[1:], row["groups"], empty="  no groups")
 
 
 @app.command()
 def delete(
     name: Topic,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also with messages that a group hasn't settled.")
-    ] = False,
+    force: bool = flag("Also with messages that a group hasn't settled.", "--force"),
     registry: Registry = False,
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Delete a topic with its messages and groups, for good. With --registry: it no longer crosses LANs.
 
-    \b
     Examples:
       landbridge topic delete orders
     """
-    from landbridge.cli.loop import ask
-
     if not force:
         output.confirm(
             f"Delete the topic {name} {'from the registry' if registry else 'with all its messages'}?"
         )
     if registry:
-        crossing_topic.delete(context, name, force=force)
-        return
-    result = ask(context, "topic.delete", name=name, force=force)
-    output.emit(result, lambda _: output.done(f"the topic {name} is deleted"))
+        as_admin(context, lambda client: client.remove_message_bus_topic(name, force=force))
+        output.tell({"deleted": name}, f"the registry has no topic {name} any more")
+    else:
+        deleted = ask(context, lambda bus: bus.topics.delete(name, force=force))
+        output.tell(deleted, f"the topic {name} is deleted")
 
 
 @app.command("add-group")
-def add_group(name: Topic, group: ManyGroups, context: ContextName = None, json: Json = False) -> None:
+def add_group(name: Topic, group: ManyGroups, context: ContextName = None) -> None:
     """Add terminal groups to a topic, in the registry. They get what is published from then on.
 
-    \b
     Examples:
       landbridge topic add-group orders billing shipping
     """
-    crossing_topic.add_groups(context, name, group)
+    found = as_admin(context, lambda client: client.add_group_to_topic(name, *group))
+    output.tell(found, f"{name} is for {_groups(found)}")
 
 
 @app.command("remove-group")
 def remove_group(
     name: Topic,
     group: ManyGroups,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also with messages on their way: they are given up.")
-    ] = False,
+    force: bool = flag("Also with messages on their way: they are given up.", "--force"),
     context: ContextName = None,
-    json: Json = False,
 ) -> None:
     """Take terminal groups off a topic, in the registry.
 
-    \b
     Examples:
       landbridge topic remove-group orders shipping
     """
-    crossing_topic.remove_groups(context, name, group, force=force)
+
+    async def work(client: RegistryClient) -> TopicInfo:
+        for each in group:
+            found = await client.remove_group_from_topic(name, each, force=force)
+        return found
+
+    found = as_admin(context, work)
+    output.tell(found, f"{name} is for {_groups(found)}")

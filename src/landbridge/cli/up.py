@@ -3,94 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import Literal
 
 from landbridge.cli import output
-from landbridge.cli.options import Json, data_folder
-
-if TYPE_CHECKING:
-    from landbridge.node.assembly import Plan, Ready
+from landbridge.cli.loop import run
+from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port
+from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
 
 
 def up(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where the data is kept.",
-            show_default="$LANDBRIDGE_DATA, else ~/.local/share/landbridge",
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Other than this machine's own needs TLS.")
-    ] = ("127.0.0.1"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the bus; 0 takes a free one.")] = 7420,
-    http_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of /metrics and /healthz; 0 for none.")
-    ] = 7480,
-    registry: Annotated[
-        bool,
-        typer.Option(
-            "--registry/--no-registry",
-            help="Have a registry on the HTTP port, so that other terminals can be added.",
-        ),
-    ] = True,
-    name: Annotated[str, typer.Option(help="What the terminal calls itself.")] = "local",
-    context: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="The context to make for it. A second terminal wants another one."),
-    ] = "local",
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Set a limit, e.g. max_payload=8MiB or hello_within=5s. Repeatable."
-        ),
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
-    auto_create: Annotated[
-        bool,
-        typer.Option("--auto-create/--no-auto-create", help="Make topics when they are first used."),
-    ] = True,
-    store: Annotated[
-        Literal["sqlite", "memory"], typer.Option(help="memory forgets everything when it ends.")
-    ] = "sqlite",
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="How much is logged, to stderr.")
-    ] = "info",
-    events: Annotated[
-        bool, typer.Option("--events", help="Also pass events on, as 'landbridge events' does.")
-    ] = False,
-    event_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --events: where the source connects.")
-    ] = 9090,
-    client_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --events: where the clients connect.")
-    ] = 9099,
-    event_topic: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="With --events: pass them through topics.", show_default=False),
-    ] = None,
-    json: Json = False,
+    data: Path | None = option(
+        "Where the data is kept.",
+        metavar="FOLDER",
+        default="$LANDBRIDGE_DATA, else ~/.local/share/landbridge",
+    ),
+    host: ListenOn = "127.0.0.1",
+    port: int = port("Port of the bus; 0 takes a free one.", value=7420),
+    http_port: int = port("Port of /metrics and /healthz; 0 for none.", value=7480),
+    registry: bool = option(
+        "Have a registry on the HTTP port, so that other terminals can be added.",
+        "--registry/--no-registry",
+        value=True,
+    ),
+    name: str = option("What the terminal calls itself.", value="local"),
+    context: str = option(
+        "The context to make for it. A second terminal wants another one.", metavar="NAME", value="local"
+    ),
+    limit: list[str] | None = option(
+        "Set a limit, e.g. max_payload=8MiB or hello_within=5s. Repeatable.", metavar="NAME=VALUE"
+    ),
+    tls_cert: CertificateFile = None,
+    tls_key: KeyFile = None,
+    auto_create: bool = option(
+        "Make topics when they are first used.", "--auto-create/--no-auto-create", value=True
+    ),
+    store: Literal["sqlite", "memory"] = option("memory forgets everything when it ends.", value="sqlite"),
+    log_level: LogLevel = "info",
+    events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
+    event_port: int = port("With --events: where the source connects.", value=9090),
+    client_port: int = port("With --events: where the clients connect.", value=9099),
+    event_topic: str | None = option(
+        "With --events: pass them through topics.", metavar="TOPIC", show_default=False
+    ),
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
 
-    \b
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    from landbridge.node import logs
-
-    logs.configure(log_level)
-    from landbridge.cli.events import EventsPlan
-    from landbridge.cli.loop import run
-    from landbridge.node import assembly
-
-    plan = assembly.Plan(
+    plan = NodePlan(
         data=None if store == "memory" else (data or data_folder()).absolute(),
         host=host,
         port=port,
@@ -109,7 +72,7 @@ def up(
     run(_serve(plan, with_registry=registry and plan.http_port is not None))
 
 
-async def _serve(plan: Plan, *, with_registry: bool) -> None:
+async def _serve(plan: NodePlan, *, with_registry: bool) -> None:
     from landbridge.node import assembly
 
     membership = None
@@ -120,7 +83,7 @@ async def _serve(plan: Plan, *, with_registry: bool) -> None:
     await assembly.serve(plan, announce, membership)
 
 
-def announce(ready: Ready) -> None:
+def announce(ready: NodeReady) -> None:
     if output.choice.json:
         output.write_json(ready)
         return
@@ -139,16 +102,14 @@ def announce(ready: Ready) -> None:
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():
-        for fact, value in facts.items():
-            print(f"{fact:<8} {value}")
+        output.facts(facts)
         for command in commands:
-            print(f"try      {command}")
-        print(end="", flush=True)
+            print(f"try      {command}", flush=True)
         return
     _panel(ready, facts, commands)
 
 
-def _panel(ready: Ready, facts: dict[str, str], commands: list[str]) -> None:
+def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None:
     from rich.panel import Panel
     from rich.text import Text
 

@@ -1,10 +1,10 @@
 """Contexts: named places to connect to, each a small file that only its owner can read.
 
     $LANDBRIDGE_HOME, or ~/.config/landbridge
-      contexts/NAME.json    url, token; ca, data and what leads to a registry, where there are such
-      current               the name of the one in use
+      contexts/NAME.json    url and token; ca, data, and how to reach a registry, if there are such
+      current               the name of the context in use
 
-What is given in code wins over LANDBRIDGE_URL and LANDBRIDGE_TOKEN, which win over the context.
+Arguments in code win over LANDBRIDGE_URL and LANDBRIDGE_TOKEN, which win over the context.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ DEFAULT_PORT = 7420
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
-    #: Of a terminal; empty in a context that leads to a registry alone.
+    """A place to connect to."""
+
+    #: A terminal's address; empty in a context that leads to a registry alone.
     url: str
+    #: The token for that terminal.
     token: str
     #: A file with the certificates to trust, for lbs:// with a CA of one's own.
     ca: str | None = None
-    #: The data folder of the terminal that it was made for by ``landbridge up``; None for one in memory, and
-    #: for a context that was added by hand.
+    #: The data folder of the terminal for which ``landbridge up`` made the context; None for a terminal in
+    #: memory, and for a context that was added by hand.
     data: str | None = None
-    #: Where the registry is, http:// or https://.
+    #: The registry's address, http:// or https://.
     registry: str | None = None
     #: The credential of a customer's admin there.
     registry_token: str | None = None
@@ -40,12 +43,15 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Address(msgspec.Struct, frozen=True):
+    """Where a terminal listens."""
+
     host: str
     port: int
     tls: bool
 
 
 def home() -> Path:
+    """The folder of the contexts."""
     given = os.environ.get("LANDBRIDGE_HOME")
     if given:
         return Path(given)
@@ -53,11 +59,12 @@ def home() -> Path:
 
 
 def names() -> list[str]:
+    """The names of all contexts, sorted."""
     return sorted(path.stem for path in (home() / "contexts").glob("*.json"))
 
 
 def current() -> str | None:
-    """The name of the context in use, None where there is none."""
+    """The name of the context in use; None if there is none."""
     given = os.environ.get("LANDBRIDGE_CONTEXT")
     if given:
         return given
@@ -68,6 +75,7 @@ def current() -> str | None:
 
 
 def load(name: str) -> Context:
+    """Read a context. BadContext if there is none of that name, or it can't be read."""
     check_name(name, "context")
     path = home() / "contexts" / f"{name}.json"
     try:
@@ -88,20 +96,29 @@ def _unknown(name: str) -> BadContext:
 
 
 def save(name: str, context: Context) -> Path:
+    """Write a context. Returns its file."""
     check_name(name, "context")
     folder = home() / "contexts"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{name}.json"
-    _write(path, msgspec.json.encode(context))
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(path, msgspec.json.encode(context))
+    except OSError as error:
+        raise BadContext(
+            f"the context {name} can't be written: {error.strerror}: {error.filename}",
+            hint="LANDBRIDGE_HOME may name another folder",
+        ) from None
     return path
 
 
 def use(name: str) -> None:
+    """Make a context the one in use."""
     load(name)
     _write(home() / "current", name.encode())
 
 
 def remove(name: str) -> None:
+    """Delete a context. If it was the one in use, none is in use afterwards."""
     check_name(name, "context")
     try:
         (home() / "contexts" / f"{name}.json").unlink()
@@ -122,11 +139,11 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def resolve(url: str | None = None, token: str | None = None, context: str | None = None) -> Context:
-    """Where to connect to, from what was said and what is set up."""
+    """Where to connect to, by the arguments, the environment and the contexts."""
     if context is None:
         url = url or os.environ.get("LANDBRIDGE_URL")
         token = token or os.environ.get("LANDBRIDGE_TOKEN")
-    address = None if url is None else parse_url(url)  # a mistyped one is told before anything else
+    address = None if url is None else parse_url(url)  # a mistyped address is reported before anything else
     if url is not None and token is not None:
         return Context(url, token)
     name = context or current()
@@ -147,7 +164,7 @@ def resolve(url: str | None = None, token: str | None = None, context: str | Non
 
 
 def parse_url(url: str) -> Address:
-    """lb://host:port, or lbs:// for TLS. Plain connections are for this machine only."""
+    """Read lb://host:port, or lbs:// for TLS. Connections without TLS are for this machine only."""
     hint = "lb://127.0.0.1:7420, or lbs://host:7420 with TLS"
     if "://" not in url:
         said = urlsplit(f"//{url}").hostname
@@ -166,6 +183,7 @@ def parse_url(url: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
+    """Is it an address of this machine alone?"""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a bulk read of a topic's log brings: whole batches, by offset, as no group."""
+"""The answer to a bulk read of a topic's log: whole batches, by offset, as no group."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from landbridge.protocol import frames
 
 
 class FetchedBatch(NamedTuple):
+    """A batch of a topic's log."""
+
     first: int  #: offset of its first message
     origin: str  #: the terminal where it was published, "" for the one that was asked
     batch: Batch
 
     @property
     def end(self) -> int:
+        """The offset after its last message."""
         return self.first + len(self.batch)
 
 
 class Stretch(NamedTuple):
-    """Consecutive batches of a log; none at its end. The first one holds the offset that was asked for, or is
-    the first one after it where that is gone."""
+    """Consecutive batches of a log; none at its end. The first batch has the offset that was asked for. If
+    that offset is gone, the first batch is the oldest one that the log has."""
 
     first: int  #: oldest offset that the log has
     end: int  #: offset that its next message will get
@@ -29,6 +32,7 @@ class Stretch(NamedTuple):
 
 
 def stretch(frame: frames.Fetched, tail: memoryview) -> Stretch:
+    """The answer to a fetch, decoded."""
     batches: list[FetchedBatch] = []
     at = 0
     for first, count, size, origin in frame.batches:

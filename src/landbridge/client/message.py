@@ -1,12 +1,12 @@
-"""What a subscriber gets: messages one by one, or batches of them."""
+"""What a subscription delivers: messages one by one, or batches of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,8 +14,27 @@ from landbridge.client.payload import decode
 from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.protocol import frames
 
-if TYPE_CHECKING:
-    from landbridge.client.subscription import Subscription
+
+class Settling(Protocol):
+    """The subscription, as far as its batches need it. See ``landbridge.client.subscription``."""
+
+    topic: str
+    waits: bool
+    at_most_once: bool
+    ready: asyncio.Future[None]
+    number: int
+
+    def list_acks(self, batch: DeliveredBatch) -> None:
+        """Send the batch's acks soon."""
+
+    def flush_acks(self) -> None:
+        """Send the listed acks now."""
+
+    def settle(
+        self, settlement: frames.Settlement, *, again: bool = False, failed: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Send a settlement, and wait for the disk."""
+        raise NotImplementedError
 
 
 class Message(msgspec.Struct, gc=False, frozen=True):
@@ -27,51 +46,58 @@ class Message(msgspec.Struct, gc=False, frozen=True):
     batch: DeliveredBatch
 
     def json(self, type: Any = Any) -> Any:
-        """The payload as JSON, checked against a type where one is given."""
+        """The payload decoded from JSON, and checked against a type if one is given."""
         return decode(self.payload, type)
 
     def text(self) -> str:
+        """The payload as text, from UTF-8."""
         return self.payload.decode()
 
     @property
     def topic(self) -> str:
+        """The topic that it was read from."""
         return self.batch.subscription.topic
 
     @property
     def offset(self) -> int:
+        """Its place in the topic's log."""
         return self.batch.offsets[self.position]
 
     @property
     def id(self) -> str:
+        """Its id, which is the same at every terminal."""
         return self.batch.columns.id_of(self.batch.index(self.position))
 
     @property
     def key(self) -> str | None:
+        """Its key; None if it has none."""
         raw = self.batch.columns.key(self.batch.index(self.position))
         return raw.decode(errors="replace") if raw else None
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
+        """Its headers."""
         return self.batch.columns.headers(self.batch.index(self.position))
 
     @property
     def time(self) -> int:
-        """When it was published, microseconds since 1970."""
+        """When it was published, in microseconds since 1970."""
         return self.batch.columns.time_of(self.batch.index(self.position))
 
     @property
     def priority(self) -> int:
+        """0 to 9, where 9 goes first."""
         priorities = self.batch.columns.priorities()
         return 0 if priorities is None else priorities[self.batch.index(self.position)]
 
     @property
     def attempt(self) -> int:
-        """1 for the first; counts the tries that were this message's own."""
+        """The number of this attempt, from 1. Prefetched neighbours of a failed message don't count."""
         return self.batch.attempts.get(self.offset, 1)
 
     def ack(self, *, wait: bool | None = None) -> asyncio.Future[None]:
-        """Settle it. Awaiting returns at once; with ``wait=True``, and for queues, it returns when the ack is
-        on disk and raises LeaseLost if the message was no longer ours."""
+        """Settle the message. Awaiting returns at once; with ``wait=True``, and for queues, it returns when
+        the ack is on disk, and raises LeaseLost if the message was no longer this consumer's."""
         batch = self.batch
         subscription = batch.subscription
         if subscription.waits if wait is None else wait and not subscription.at_most_once:
@@ -85,35 +111,36 @@ class Message(msgspec.Struct, gc=False, frozen=True):
         return subscription.ready
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
-        """Give it back, to be delivered again after some seconds (by default the group's backoff)."""
+        """Give the message back, to be delivered again after some seconds; by default the group's backoff."""
         return self.batch.settle([self.position], "requeue", after=after, cause=cause)
 
     def bury(self, cause: str = "") -> asyncio.Future[None]:
-        """Give it up: it goes to the dead-letter topic, with the cause."""
+        """Give the message up: it goes to the dead-letter topic, with the cause."""
         return self.batch.settle([self.position], "bury", cause=cause)
 
     def extend(self) -> asyncio.Future[None]:
-        """Still working on it: start ``ack_within`` anew."""
+        """Ask for more time: ``ack_within`` starts anew."""
         return self.batch.settle([self.position], "extend")
 
 
 class DeliveredBatch:
-    """A run of messages that were delivered together; the columns at hand."""
+    """Messages that were delivered together, with their columns at hand."""
 
-    def __init__(self, subscription: Subscription, frame: frames.Deliver, columns: Batch) -> None:
+    def __init__(self, subscription: Settling, frame: frames.Deliver, columns: Batch) -> None:
         self.subscription = subscription
         self.lease = frame.lease
         self.runs = frame.runs
         self.newest_first = frame.newest_first
         self.attempts = frame.attempts
         self.columns = columns
-        #: Acked: positions below this, and single ones beyond it. What of it was sent: ``_sent``.
+        #: Acked are the positions below ``acked``, and single ones beyond it. Acks were sent for those below
+        #: ``_sent``.
         self.acked = 0
         self.acked_apart: list[int] = []
         self._sent = 0
-        #: Settled in another way: out of order, one by one while somebody waited, or in a transaction.
+        #: Positions that were settled in another way: out of order, with a wait, or in a transaction.
         self._settled_apart: set[int] = set()
-        #: It stands in the subscription's list of batches with acks to send.
+        #: The batch is in the subscription's list of batches with acks to send.
         self.listed = False
 
     def __len__(self) -> int:
@@ -121,11 +148,13 @@ class DeliveredBatch:
 
     @cached_property
     def payloads(self) -> list[bytes]:
+        """The payloads, in the order of delivery."""
         payloads = self.columns.payloads()
         return payloads[::-1] if self.newest_first else payloads
 
     @cached_property
     def offsets(self) -> range | list[int]:
+        """The offsets, in the order of delivery."""
         if len(self.runs) == 1:
             first, end = self.runs[0]
             return range(end - 1, first - 1, -1) if self.newest_first else range(first, end)
@@ -134,29 +163,33 @@ class DeliveredBatch:
 
     @property
     def keys(self) -> list[bytes]:
-        """b"" where a message has none."""
+        """The keys, in the order of delivery; b"" for a message without one."""
         keys = self.columns.keys() or [b""] * len(self)
         return keys[::-1] if self.newest_first else keys
 
     @property
     def headers(self) -> list[dict[str, HeaderValue]]:
+        """The headers, in the order of delivery."""
         return [self.columns.headers(self.index(position)) for position in range(len(self))]
 
     @property
     def topic(self) -> str:
+        """The topic that it was read from."""
         return self.subscription.topic
 
     def index(self, position: int) -> int:
+        """Where the message at a position of delivery stands in the columns."""
         return len(self.columns) - 1 - position if self.newest_first else position
 
     def messages(self) -> Iterator[Message]:
+        """The messages one by one, in the order of delivery."""
         return map(Message, self.payloads, range(len(self)), repeat(self))
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
     def ack(self, *, wait: bool | None = None) -> asyncio.Future[None]:
-        """Settle all of it that isn't settled yet."""
+        """Settle all messages that are not settled yet. See ``Message.ack``."""
         subscription = self.subscription
         if subscription.waits if wait is None else wait and not subscription.at_most_once:
             subscription.flush_acks()
@@ -173,17 +206,21 @@ class DeliveredBatch:
         self.acked = self._sent = begin
 
     def requeue(self, after: float | None = None, *, cause: str = "") -> asyncio.Future[None]:
+        """Give all messages back, to be delivered again after some seconds."""
         return self.settle(range(len(self)), "requeue", after=after, cause=cause)
 
     def bury(self, cause: str = "") -> asyncio.Future[None]:
+        """Give all messages up: they go to the dead-letter topic, with the cause."""
         return self.settle(range(len(self)), "bury", cause=cause)
 
     def extend(self) -> asyncio.Future[None]:
+        """Ask for more time: ``ack_within`` starts anew."""
         return self.settle(range(len(self)), "extend")
 
     # -- for the subscription ----------------------------------------------------------------------
 
     def runs_of(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """The offsets of these positions, as runs of (first, end)."""
         offsets = self.offsets
         if isinstance(offsets, range) and isinstance(positions, range):
             if not positions:
@@ -199,7 +236,7 @@ class DeliveredBatch:
         return runs
 
     def take_acks(self) -> list[tuple[int, int]]:
-        """The offsets acked since the last call."""
+        """The offsets that were acked since the last call."""
         self.listed = False
         apart = self.acked_apart
         runs: list[tuple[int, int]] = []
@@ -219,15 +256,17 @@ class DeliveredBatch:
         return self.runs_of([p for p in positions if p not in apart] if apart else positions)
 
     def settled_before(self, position: int) -> bool:
-        """Has this consumer told the terminal what becomes of it?"""
+        """Has this consumer told the terminal how the message is settled?"""
         return position < self._sent or position in self._settled_apart
 
     def note_settled(self, positions: Iterable[int]) -> None:
+        """These positions were settled elsewhere, for example in a transaction."""
         self._settled_apart.update(positions)
 
     def settle(
         self, positions: Sequence[int], verb: str, *, after: float | None = None, cause: str = ""
     ) -> asyncio.Future[None]:
+        """Settle these positions by a verb: requeue, bury or extend."""
         settlement = frames.Settlement(self.lease, self.runs_of(positions), verb, after, cause[:1024])
         if verb == "extend":
             return self.subscription.settle(settlement)

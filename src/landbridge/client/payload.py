@@ -28,6 +28,7 @@ def encode(payload: Any) -> bytes:
 
 
 def decode(payload: bytes, type: Any = Any) -> Any:
+    """The value of a JSON payload, checked against a type. BadPayload if it doesn't fit."""
     try:
         return msgspec.json.decode(payload, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

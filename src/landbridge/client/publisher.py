@@ -1,4 +1,4 @@
-"""Publishing many: messages gather into batches while the ones before are on their way."""
+"""Publishing many messages: they gather into batches while earlier batches are on their way."""
 
 from __future__ import annotations
 
@@ -7,30 +7,46 @@ import time
 from collections.abc import Awaitable, Iterable
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
+from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.core.log.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 
-if TYPE_CHECKING:
-    from types import TracebackType
+Until: TypeAlias = Literal["stored", "arrived", "acked"]
+#: A datetime with a zone, a timedelta from now, seconds since 1970, or None.
+Moment: TypeAlias = datetime | timedelta | float | None
 
-    from landbridge.client.bus import Bus
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may have besides its payload."""
+
+    #: For the filters of groups, and for compaction.
+    key: str | bytes | None
+    #: 0 to 9, where 9 goes first; for groups of the discipline "priority".
+    priority: int
+    headers: Headers | None
+    #: The message's id; by default the bus makes one.
+    id: str | None
+    #: No consumer gets the message before this moment, or after that one.
+    deliver_at: Moment
+    expires_at: Moment
+
 
 #: A batch is cut at so many messages or bytes. Larger ones cost less per message and more latency.
 CUT_MESSAGES = 4096
 CUT_BYTES = 512 << 10
 #: Seconds: the end of the year 9999, as for datetimes.
 LAST_MOMENT = 253_402_300_800
-#: Seconds: a day of the year 2001, long before any message. A smaller number, but for 0, was meant as a span.
+#: Seconds: a day of the year 2001, long before any message. A smaller number, other than 0, means a span.
 FIRST_MOMENT = 1_000_000_000
 
 
-def microseconds(moment: Any) -> int:
-    """A moment as the wire has it: a datetime (with a zone), a timedelta from now, or seconds since 1970."""
+def microseconds(moment: Moment) -> int:
+    """A moment as the wire has it, in microseconds since 1970; 0 for None."""
     if moment is None:
         return 0
     if isinstance(moment, int | float):
@@ -54,6 +70,9 @@ def microseconds(moment: Any) -> int:
     return int(seconds * 1_000_000)
 
 
+_NO_COLUMNS = (None,) * 6
+
+
 class Rows:
     """The columns of a batch in the making. Only the payloads are kept until another column is used."""
 
@@ -72,13 +91,14 @@ class Rows:
     def add(
         self,
         payload: bytes,
-        key: str | bytes | None,
-        priority: int,
-        headers: Headers | None,
-        id: str | None,
-        deliver_at: Any,
-        expires_at: Any,
+        key: str | bytes | None = None,
+        priority: int = 0,
+        headers: Headers | None = None,
+        id: str | None = None,
+        deliver_at: Moment = None,
+        expires_at: Moment = None,
     ) -> None:
+        """Add a message. See MessageOptions."""
         # Everything that can fail comes before anything is changed.
         if not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
             raise BadRequest(f"a priority of {priority}, allowed are 0 to {HIGHEST_PRIORITY}")
@@ -96,22 +116,14 @@ class Rows:
         self.deliver_at = _put(self.deliver_at, count, deliver, 0)
         self.expires_at = _put(self.expires_at, count, expire, 0)
 
-    def add_plain(self, payload: bytes) -> None:
-        self.add(payload, None, 0, None, None, None, None)
-
     @property
     def plain(self) -> bool:
-        """Nothing but payloads so far."""
-        return (
-            self.keys is None
-            and self.headers is None
-            and self.ids is None
-            and self.priorities is None
-            and self.deliver_at is None
-            and self.expires_at is None
-        )
+        """Have the messages so far nothing but payloads?"""
+        columns = (self.keys, self.headers, self.ids, self.priorities, self.deliver_at, self.expires_at)
+        return columns == _NO_COLUMNS
 
     def build(self, id: bytes) -> bytes:
+        """The encoded batch."""
         return build(
             self.payloads,
             id=id,
@@ -156,7 +168,7 @@ def _put(column: list[Any] | None, count: int, value: Any, default: Any) -> list
 
 
 def _parts(payloads: list[bytes], most: int) -> Iterable[list[bytes]]:
-    """In order, each of at most so many bytes, or of one message."""
+    """The payloads in order, in parts of at most ``most`` bytes or of one message."""
     size = begin = 0
     for at, payload in enumerate(payloads):
         size += len(payload)
@@ -167,73 +179,49 @@ def _parts(payloads: list[bytes], most: int) -> Iterable[list[bytes]]:
 
 
 class Publisher:
-    """Made by ``bus.publisher(topic)``. Sends in order; ``flush`` and leaving the block wait until all is
-    stored, and raise what was refused."""
+    """Publishes many messages in order, made by ``bus.publisher(topic)``. ``flush`` and leaving the block
+    wait until all is stored, and raise what was refused."""
 
-    def __init__(self, bus: Bus, outbox: Outbox) -> None:
+    def __init__(self, bus: TerminalLine, outbox: Outbox) -> None:
         self._bus = bus
         self._outbox = outbox
         self._rows = Rows()
         self._payloads = self._rows.payloads
         self._plain = True
-        #: Where a batch is cut, so that it surely fits into a frame: a message has at most 41 bytes of ends,
-        #: moments and priority beside its own. One that alone is larger than that goes alone.
+        #: A batch is cut at so many messages or bytes, so that it fits into a frame: a message has at most 41
+        #: bytes of ends, moments and priority besides its own. A larger message is a batch by itself.
         self._cut_messages = max(1, min(CUT_MESSAGES, bus.max_batch // 128))
         self._cut_bytes = min(CUT_BYTES, bus.max_batch // 4)
         self._large = min(self._cut_bytes, bus.max_payload)
         self._scheduled = False
-        #: Messages sent and stored so far.
+        #: Messages sent so far, and those of them that are stored.
         self.sent = self.stored = 0
         #: Messages without an answer.
         self._unanswered = 0
-        #: The first refusal that nobody has been told of, and how many messages it and the later ones cost.
+        #: The first refusal that was not raised yet, and how many messages it and later ones concern.
         self._error: BusError | None = None
         self._refused = 0
         self._flushed: asyncio.Future[None] | None = None
         loop = asyncio.get_running_loop()
         self._loop = loop
-        #: Awaiting it costs next to nothing: it is done.
+        #: A future that is done, which ``send`` returns: awaiting it costs next to nothing.
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ready.set_result(None)
 
-    def send(
-        self,
-        payload: Any,
-        *,
-        key: str | bytes | None = None,
-        priority: int = 0,
-        headers: Headers | None = None,
-        id: str | None = None,
-        deliver_at: Any = None,
-        expires_at: Any = None,
-    ) -> Awaitable[None]:
-        """Add a message; await the answer, which only waits when there is no room.
-
-        deliver_at, expires_at: a datetime, a timedelta from now, or seconds since 1970."""
+    def send(self, payload: Any, **options: Unpack[MessageOptions]) -> Awaitable[None]:
+        """Add a message. Await the result, which waits only when there is no room."""
         if type(payload) is not bytes:
             payload = encode(payload)
-        if (
-            key is None
-            and not priority
-            and headers is None
-            and id is None
-            and deliver_at is None
-            and expires_at is None
-            and self._plain
-        ):
-            size = len(payload)
-            if size > self._large:
-                self._bus.checked(payload)
-                self._cut()
+        size = len(payload)
+        if size > self._large:
+            self._bus.checked(payload)
+            self._cut()
+        rows = self._rows
+        if not options and self._plain:
             self._payloads.append(payload)
-            rows = self._rows
             rows.size += size
         else:
-            if len(payload) > self._large:
-                self._bus.checked(payload)
-                self._cut()
-            rows = self._rows
-            rows.add(payload, key, priority, headers, id, deliver_at, expires_at)
+            rows.add(payload, **options)
             self._plain = rows.plain
         if len(self._payloads) >= self._cut_messages or rows.size >= self._cut_bytes:
             self._cut()
@@ -244,7 +232,7 @@ class Publisher:
         return self._ready
 
     async def send_many(self, payloads: Iterable[Any]) -> int:
-        """Send a whole iterable of payloads. Returns how many it were."""
+        """Send an iterable of payloads. Returns the number of messages sent."""
         self._cut()
         total = 0
         rest = iter(payloads)
@@ -266,29 +254,28 @@ class Publisher:
         return total
 
     def fits(self, rows: Rows, payload: bytes) -> bool:
-        """May one more go into the same batch? TooLarge if it may go into none."""
+        """May this payload go into the same batch? TooLarge if it may go into none."""
         if len(payload) > self._large:
             self._bus.checked(payload)
             return not rows.payloads
         return len(rows.payloads) < self._cut_messages and rows.size < self._cut_bytes
 
     async def send_rows(self, rows: Rows) -> None:
-        """Send a batch that was gathered elsewhere, by ``fits``."""
+        """Send a batch that the caller has gathered, with ``fits`` before each message."""
         self._cut()
         self._rows, self._payloads = rows, rows.payloads
         self._cut()
         await self._room()
 
     async def _put_rows(self, payloads: list[bytes]) -> None:
-        rows = self._rows
-        rows.payloads.extend(payloads)
+        self._payloads.extend(payloads)
         self._cut()
         await self._room()
 
     def _cut_soon(self) -> None:
         if self._outbox.full and self._error is None:
-            # Gather on; whoever fills this batch too waits in ``send``.
-            self._bus.when_room(self._cut_soon)
+            # Go on gathering; whoever fills this batch too waits in ``send``.
+            self._bus.wait_for_room().add_done_callback(lambda _: self._cut_soon())
             return
         self._scheduled = False
         self._cut()
@@ -305,7 +292,7 @@ class Publisher:
         self.sent += count
         if self._error is not None:
             self._refused += count
-            return  # told by room or flush; what comes after a refusal isn't sent
+            return  # the refusal is raised by the next wait or flush; nothing is sent after it
         self._unanswered += count
         data = rows.build(self._bus.new_id())
 
@@ -319,7 +306,7 @@ class Publisher:
             if self._flushed is not None and not self._flushed.done() and not self._unanswered:
                 self._flushed.set_result(None)
 
-        self._outbox.put(data, count, then)
+        self._outbox.put(data, then)
 
     async def _room(self) -> None:
         # Let the loop write what was cut and read what was answered.
@@ -336,7 +323,7 @@ class Publisher:
             raise error
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is stored, or refused: then the first refusal is raised."""
+        """Wait until everything sent so far is answered. Raises the first refusal."""
         self._cut()
         while self._unanswered:
             if self._flushed is None or self._flushed.done():
@@ -347,9 +334,7 @@ class Publisher:
     async def __aenter__(self) -> Publisher:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, Exception):
             try:
                 await self.flush()

@@ -1,11 +1,11 @@
-"""The registry, from outside: every operation of its HTTP as a coroutine, for admins and for terminals.
+"""The client of a registry: every operation is a method, for admins and for terminals.
 
     async with RegistryClient("https://registry.example", token="lbac1_…") as registry:
         await registry.create_terminal("paris", mode="server", address="lbs://paris.example:7420")
 
 An admin shows a credential; a terminal proves each request with its identity and never sends its secure key.
-What the registry refuses is raised as the error that it names; where it can't be reached,
-RegistryUnreachable.
+A refusal is raised as the error that the registry names, and RegistryUnreachable if it can't be reached. The
+arguments of a method are those of its request in ``registry_documents``, path and query included.
 """
 
 from __future__ import annotations
@@ -13,45 +13,59 @@ from __future__ import annotations
 import base64
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
 from landbridge.client.context import is_loopback
+from landbridge.client.registry_operations import RegistryOperation
 from landbridge.core.routing.linkstate import SignedLinkState
-from landbridge.core.routing.plan import Plan
-from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import Identity
-from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.errors import BadContext, BusError, RegistryUnreachable, from_wire
+from landbridge.protocol.http import Problem
 
 if TYPE_CHECKING:
     import httpx
 
-#: Seconds to connect, and for an answer beyond what it was asked to wait.
+#: Seconds to connect, and for an answer (beyond the time that the request asks the registry to wait).
 CONNECT_WITHIN = 5.0
 ANSWER_WITHIN = 15.0
-T = TypeVar("T")
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    code: str
-    detail: str
-    hint: str = ""
+P = ParamSpec("P")
+Q = TypeVar("Q", bound=api.Request)
+A = TypeVar("A")
 
 
 def _now() -> int:
     return time.time_ns() // 1000
 
 
+class _Method(Generic[P, A]):
+    """A method of the client that takes what the request of an operation takes, and returns its answer."""
+
+    def __init__(self, operation: RegistryOperation[P, Any, A]) -> None:
+        self._operation = operation
+        request = getattr(operation.request, "__name__", "")
+        self.__doc__ = f"{operation.help}. The arguments are those of registry_documents.{request}."
+
+    def __get__(self, client: RegistryClient | None, _: type) -> Callable[P, Coroutine[Any, Any, A]]:
+        async def call(*args: P.args, **kwargs: P.kwargs) -> A:
+            assert client is not None, "a method of an instance"
+            return await client.call(self._operation, self._operation.request(*args, **kwargs))
+
+        call.__name__, call.__doc__ = self._operation.name, self.__doc__
+        return call
+
+
 class RegistryClient:
-    """``identity`` for a terminal, ``token`` for an admin or the operator, neither to enrol. ``ca``: a file
-    with the certificates to trust. ``transport``: another way to it than a socket, as httpx.ASGITransport for
-    one in this process. ``clock``: microseconds; the registry's and the terminal's must agree to 30 s."""
+    """A connection to a registry.
+
+    ``identity`` for a terminal, ``token`` for an admin or the operator, neither to enrol. ``ca``: a file with
+    the certificates to trust. ``transport``: what to use instead of a socket, as httpx.ASGITransport for a
+    registry in this process. ``clock``: microseconds; it must agree with the registry's to 30 s."""
 
     def __init__(
         self,
@@ -90,309 +104,119 @@ class RegistryClient:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
-    # -- the registry and its customers ------------------------------------------------------------
+    # -- the registry and its customers ---------------------------------------------------------------
 
-    async def show_registry(self) -> api.RegistryInfo:
-        return await self._call("GET", "/v1/registry", api.RegistryInfo)
+    show_registry = _Method(op.SHOW_REGISTRY)
+    rotate_operator_credential = _Method(op.ROTATE_OPERATOR_CREDENTIAL)
+    create_message_bus_customer = _Method(op.CREATE_CUSTOMER)
+    list_message_bus_customers = _Method(op.LIST_CUSTOMERS)
+    remove_message_bus_customer = _Method(op.REMOVE_CUSTOMER)
+    reset_message_bus_customer_credential = _Method(op.RESET_CUSTOMER_CREDENTIAL)
+    show_message_bus_customer = _Method(op.SHOW_CUSTOMER)
+    update_message_bus_customer = _Method(op.UPDATE_CUSTOMER)
+    rotate_message_bus_customer_credential = _Method(op.ROTATE_CUSTOMER_CREDENTIAL)
+    revoke_message_bus_customer_credentials = _Method(op.REVOKE_CUSTOMER_CREDENTIALS)
 
-    async def rotate_operator_credential(self) -> api.CreatedCredential:
-        return await self._call("POST", "/v1/operator/credentials", api.CreatedCredential)
+    # -- terminals ------------------------------------------------------------------------------------
 
-    async def create_message_bus_customer(self, name: str) -> api.CreatedCustomer:
-        return await self._call("POST", "/v1/customers", api.CreatedCustomer, api.CreateCustomer(name=name))
+    create_terminal = _Method(op.CREATE_TERMINAL)
+    list_terminals = _Method(op.LIST_TERMINALS)
+    show_terminal = _Method(op.SHOW_TERMINAL)
+    update_terminal = _Method(op.UPDATE_TERMINAL)
+    remove_terminal = _Method(op.REMOVE_TERMINAL)
+    revoke_terminal = _Method(op.REVOKE_TERMINAL)
+    rotate_terminal_key = _Method(op.ROTATE_TERMINAL_KEY)
+    create_terminal_enrolment = _Method(op.CREATE_TERMINAL_ENROLMENT)
+    enrol = _Method(op.ENROL_TERMINAL)
 
-    async def list_message_bus_customers(self, *, after: str = "", limit: int = 100) -> api.CustomerPage:
-        return await self._call("GET", "/v1/customers", api.CustomerPage, query=_paging(after, limit))
+    # -- groups ---------------------------------------------------------------------------------------
 
-    async def remove_message_bus_customer(self, customer_id: str, *, force: bool = False) -> None:
-        await self._send("DELETE", f"/v1/customers/{_part(customer_id)}", query=_forcing(force))
+    create_terminal_group = _Method(op.CREATE_TERMINAL_GROUP)
+    list_terminal_groups = _Method(op.LIST_TERMINAL_GROUPS)
+    show_terminal_group = _Method(op.SHOW_TERMINAL_GROUP)
+    update_terminal_group = _Method(op.UPDATE_TERMINAL_GROUP)
+    remove_terminal_group = _Method(op.REMOVE_TERMINAL_GROUP)
+    remove_terminal_from_group = _Method(op.REMOVE_TERMINAL_FROM_GROUP)
 
-    async def reset_message_bus_customer_credential(self, customer_id: str) -> api.CreatedCredential:
-        path = f"/v1/customers/{_part(customer_id)}/credentials"
-        return await self._call("POST", path, api.CreatedCredential)
+    async def add_terminal_to_group(self, group: str, *terminals: str) -> api.TerminalGroup:
+        """Add one or more terminals, by their ids."""
+        return await self.call(op.ADD_TERMINAL_TO_GROUP, api.AddTerminals(group, list(terminals)))
 
-    async def show_message_bus_customer(self) -> api.Customer:
-        return await self._call("GET", "/v1/customer", api.Customer)
+    # -- topics ---------------------------------------------------------------------------------------
 
-    async def update_message_bus_customer(self, name: str) -> api.Customer:
-        return await self._call("PATCH", "/v1/customer", api.Customer, api.UpdateCustomer(name=name))
+    create_message_bus_topic = _Method(op.CREATE_TOPIC)
+    list_message_bus_topics = _Method(op.LIST_TOPICS)
+    show_message_bus_topic = _Method(op.SHOW_TOPIC)
+    update_message_bus_topic = _Method(op.UPDATE_TOPIC)
+    remove_message_bus_topic = _Method(op.REMOVE_TOPIC)
+    remove_group_from_topic = _Method(op.REMOVE_GROUP_FROM_TOPIC)
+    rotate_message_bus_topic_key = _Method(op.ROTATE_TOPIC_KEY)
 
-    async def rotate_message_bus_customer_credential(self) -> api.CreatedCredential:
-        return await self._call("POST", "/v1/customer/credentials", api.CreatedCredential)
+    async def add_group_to_topic(self, topic: str, *groups: str) -> api.TopicInfo:
+        """Add one or more groups."""
+        return await self.call(op.ADD_GROUP_TO_TOPIC, api.AddGroups(topic, list(groups)))
 
-    async def revoke_message_bus_customer_credentials(self) -> api.Customer:
-        return await self._call("DELETE", "/v1/customer/credentials", api.Customer)
+    # -- by terminals ---------------------------------------------------------------------------------
 
-    # -- terminals ---------------------------------------------------------------------------------
-
-    async def create_terminal(
-        self,
-        name: str,
-        *,
-        mode: api.Mode = "server",
-        address: str = "",
-        region: str = "",
-        transit: bool = True,
-        admin_cost: float = 0.0,
-        keys: PublicKeys | None = None,
-        make_key: bool = True,
-    ) -> api.CreatedTerminal:
-        request = api.CreateTerminal(
-            name=name,
-            mode=mode,
-            address=address,
-            region=region,
-            transit=transit,
-            admin_cost=admin_cost,
-            keys=keys,
-            make_key=make_key,
-        )
-        return await self._call("POST", "/v1/terminals", api.CreatedTerminal, request)
-
-    async def list_terminals(self, *, after: str = "", limit: int = 100) -> api.TerminalPage:
-        return await self._call("GET", "/v1/terminals", api.TerminalPage, query=_paging(after, limit))
-
-    async def show_terminal(self, terminal_id: str) -> api.Terminal:
-        return await self._call("GET", f"/v1/terminals/{_part(terminal_id)}", api.Terminal)
-
-    async def update_terminal(
-        self,
-        terminal_id: str,
-        *,
-        name: str | UnsetType = UNSET,
-        mode: api.Mode | UnsetType = UNSET,
-        address: str | UnsetType = UNSET,
-        region: str | UnsetType = UNSET,
-        draining: bool | UnsetType = UNSET,
-        transit: bool | UnsetType = UNSET,
-        admin_cost: float | UnsetType = UNSET,
-    ) -> api.Terminal:
-        request = api.UpdateTerminal(
-            name=name,
-            mode=mode,
-            address=address,
-            region=region,
-            draining=draining,
-            transit=transit,
-            admin_cost=admin_cost,
-        )
-        return await self._call("PATCH", f"/v1/terminals/{_part(terminal_id)}", api.Terminal, request)
-
-    async def remove_terminal(self, terminal_id: str, *, force: bool = False) -> None:
-        await self._send("DELETE", f"/v1/terminals/{_part(terminal_id)}", query=_forcing(force))
-
-    async def revoke_terminal(self, terminal_id: str) -> api.Terminal:
-        return await self._call("POST", f"/v1/terminals/{_part(terminal_id)}/revocation", api.Terminal)
-
-    async def rotate_terminal_key(
-        self, terminal_id: str, *, keys: PublicKeys | None = None, keep_old: bool = True
-    ) -> api.RotatedKey:
-        request = api.RotateKey(keys=keys, keep_old=keep_old)
-        return await self._call("POST", f"/v1/terminals/{_part(terminal_id)}/keys", api.RotatedKey, request)
-
-    async def create_terminal_enrolment(self, terminal_id: str) -> api.CreatedEnrolment:
-        return await self._call(
-            "POST", f"/v1/terminals/{_part(terminal_id)}/enrolments", api.CreatedEnrolment
-        )
-
-    async def enrol(self, token: str, keys: PublicKeys, *, name: str | None = None) -> api.Enrolled:
-        """With the public half of a key that was made here. Needs neither identity nor token of the
-        client."""
-        request = api.Enrol(token=token, keys=keys, name=name)
-        return await self._call("POST", "/v1/enrol", api.Enrolled, request)
-
-    # -- groups ------------------------------------------------------------------------------------
-
-    async def create_terminal_group(self, name: str, terminals: Sequence[str] = ()) -> api.TerminalGroup:
-        request = api.CreateGroup(name=name, terminals=list(terminals))
-        return await self._call("POST", "/v1/groups", api.TerminalGroup, request)
-
-    async def list_terminal_groups(self, *, after: str = "", limit: int = 100) -> api.GroupPage:
-        return await self._call("GET", "/v1/groups", api.GroupPage, query=_paging(after, limit))
-
-    async def show_terminal_group(self, group: str) -> api.TerminalGroup:
-        return await self._call("GET", f"/v1/groups/{_part(group)}", api.TerminalGroup)
-
-    async def update_terminal_group(
-        self, group: str, terminals: Sequence[str], *, force: bool = False
-    ) -> api.TerminalGroup:
-        request = api.UpdateGroup(terminals=list(terminals))
-        path = f"/v1/groups/{_part(group)}"
-        return await self._call("PATCH", path, api.TerminalGroup, request, _forcing(force))
-
-    async def remove_terminal_group(self, group: str, *, force: bool = False) -> None:
-        await self._send("DELETE", f"/v1/groups/{_part(group)}", query=_forcing(force))
-
-    async def add_terminal_to_group(self, group: str, *terminal_ids: str) -> api.TerminalGroup:
-        request = api.AddTerminals(terminals=list(terminal_ids))
-        return await self._call("POST", f"/v1/groups/{_part(group)}/terminals", api.TerminalGroup, request)
-
-    async def remove_terminal_from_group(
-        self, group: str, terminal_id: str, *, force: bool = False
-    ) -> api.TerminalGroup:
-        path = f"/v1/groups/{_part(group)}/terminals/{_part(terminal_id)}"
-        return await self._call("DELETE", path, api.TerminalGroup, query=_forcing(force))
-
-    # -- topics ------------------------------------------------------------------------------------
-
-    async def create_message_bus_topic(
-        self,
-        name: str,
-        groups: Sequence[str] = (),
-        *,
-        producers: Sequence[str] | None = None,
-        late_open: api.LateOpen = "renew",
-        ticket_scope: api.TicketScope = "window",
-        max_age: float = 7 * 86400.0,
-    ) -> api.Topic:
-        request = api.CreateTopic(
-            name=name,
-            groups=list(groups),
-            producers=None if producers is None else list(producers),
-            late_open=late_open,
-            ticket_scope=ticket_scope,
-            max_age=max_age,
-        )
-        return await self._call("POST", "/v1/topics", api.Topic, request)
-
-    async def list_message_bus_topics(self, *, after: str = "", limit: int = 100) -> api.TopicPage:
-        return await self._call("GET", "/v1/topics", api.TopicPage, query=_paging(after, limit))
-
-    async def show_message_bus_topic(self, topic: str) -> api.Topic:
-        return await self._call("GET", f"/v1/topics/{_part(topic)}", api.Topic)
-
-    async def update_message_bus_topic(
-        self,
-        topic: str,
-        *,
-        producers: list[str] | UnsetType | None = UNSET,
-        late_open: api.LateOpen | UnsetType = UNSET,
-        ticket_scope: api.TicketScope | UnsetType = UNSET,
-        max_age: float | UnsetType = UNSET,
-    ) -> api.Topic:
-        request = api.UpdateTopic(
-            producers=producers, late_open=late_open, ticket_scope=ticket_scope, max_age=max_age
-        )
-        return await self._call("PATCH", f"/v1/topics/{_part(topic)}", api.Topic, request)
-
-    async def remove_message_bus_topic(self, topic: str, *, force: bool = False) -> None:
-        await self._send("DELETE", f"/v1/topics/{_part(topic)}", query=_forcing(force))
-
-    async def add_group_to_topic(self, topic: str, *groups: str) -> api.Topic:
-        request = api.AddGroups(groups=list(groups))
-        return await self._call("POST", f"/v1/topics/{_part(topic)}/groups", api.Topic, request)
-
-    async def remove_group_from_topic(self, topic: str, group: str, *, force: bool = False) -> api.Topic:
-        path = f"/v1/topics/{_part(topic)}/groups/{_part(group)}"
-        return await self._call("DELETE", path, api.Topic, query=_forcing(force))
-
-    async def rotate_message_bus_topic_key(self, topic: str) -> api.Topic:
-        return await self._call("POST", f"/v1/topics/{_part(topic)}/keys", api.Topic)
-
-    # -- by terminals ------------------------------------------------------------------------------
-
-    async def issue(self, topic: str) -> Issue:
-        """What a Sealer needs."""
-        return await self._call("POST", "/v1/tickets/issue", Issue, api.IssueTicket(topic=topic))
-
-    async def redeem(self, topic: str, ticket: bytes, box: bytes) -> Release:
-        """What an Opener learns."""
-        request = api.RedeemTicket(topic=topic, ticket=ticket, box=box)
-        return await self._call("POST", "/v1/tickets/redeem", Release, request)
-
-    async def renew(self, ticket: bytes) -> Renewal:
-        return await self._call("POST", "/v1/tickets/renew", Renewal, api.RenewTicket(ticket=ticket))
+    issue = _Method(op.ISSUE_TICKET)
+    redeem = _Method(op.REDEEM_TICKET)
+    renew = _Method(op.RENEW_TICKET)
+    certificate = _Method(op.REQUEST_CERTIFICATE)
+    rotate_own_key = _Method(op.ROTATE_OWN_KEY)
 
     async def directory(
         self, version: int = 0, wait: float = 0.0, topics: Sequence[str] = ()
-    ) -> api.DirectoryUpdate | None:
-        """The directory where it is newer than ``version``; None if none came within ``wait`` seconds. With
-        the topics that the terminal is in a group of, and of ``topics`` those that there are. The caller
-        checks the signatures: core.directory.verify."""
-        request = api.ReadDirectory(version=version, wait=wait, topics=list(topics))
-        content = await self._send("POST", "/v1/directory", request, wait=wait)
-        return self._decode(content, api.DirectoryUpdate) if content else None
+    ) -> api.NewDirectory | None:
+        """Return the directory if it is newer than ``version``; None if none came within ``wait`` seconds.
+
+        It has the topics that the terminal is in a group of, and those of ``topics`` that exist. The caller
+        checks the signatures: ``core.trust.directory.verify``."""
+        return await self.call(op.READ_DIRECTORY, api.ReadDirectory(version, wait, list(topics)))
 
     async def post_link_state(self, signed: SignedLinkState, held: Mapping[str, int] | None = None) -> None:
-        """``held``: topic → messages that this terminal holds and that somebody waits for."""
-        request = api.PostLinkState(body=signed.body, signature=signed.signature, held=dict(held or {}))
-        await self._send("POST", "/v1/link-state", request)
+        """Report a link state. ``held``: topic → messages that this terminal holds and a group waits for."""
+        request = api.PostLinkState(signed.body, signed.signature, dict(held or {}))
+        await self.call(op.POST_LINK_STATE, request)
 
-    async def certificate(self, csr: str) -> api.Certificate:
-        """For the key of a certificate request (PEM)."""
-        return await self._call("POST", "/v1/certificate", api.Certificate, api.CertificateRequest(csr=csr))
+    # -- links, plans, audit --------------------------------------------------------------------------
 
-    async def rotate_own_key(self, keys: PublicKeys, *, keep_old: bool = True) -> api.RotatedKey:
-        request = api.RotateOwnKey(keys=keys, keep_old=keep_old)
-        return await self._call("POST", "/v1/terminal/keys", api.RotatedKey, request)
+    topology = _Method(op.READ_TOPOLOGY)
+    put_plan = _Method(op.PUT_PLAN)
+    put_customer_plan = _Method(op.PUT_CUSTOMER_PLAN)
+    read_plan = _Method(op.READ_PLAN)
+    planned_paths = _Method(op.PLANNED_PATHS)
+    audit = _Method(op.READ_AUDIT)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- how they are sent ----------------------------------------------------------------------------
 
-    async def topology(self) -> api.Topology:
-        return await self._call("GET", "/v1/topology", api.Topology)
-
-    async def put_plan(self, plan: Plan) -> api.StoredPlan:
-        """The long-term plan, in the place of the one before. By a customer's admin."""
-        return await self._call("PUT", "/v1/plan", api.StoredPlan, api.PutPlan(plan=plan))
-
-    async def put_customer_plan(self, customer_id: str, plan: Plan) -> api.StoredPlan:
-        """The same for any customer. By the operator."""
-        path = f"/v1/customers/{_part(customer_id)}/plan"
-        return await self._call("PUT", path, api.StoredPlan, api.PutPlan(plan=plan))
-
-    async def read_plan(self) -> api.StoredPlan:
-        """UnknownPlan where nobody has made one."""
-        return await self._call("GET", "/v1/plan", api.StoredPlan)
-
-    async def planned_paths(self, terminal_id: str) -> api.PlannedPaths:
-        """From a terminal to every other one, by the long-term plan."""
-        return await self._call("GET", f"/v1/plan/paths/{_part(terminal_id)}", api.PlannedPaths)
-
-    async def audit(self, *, since: int = 0, limit: int = 100) -> api.AuditPage:
-        query = {"since": str(since), "limit": str(limit)}
-        return await self._call("GET", "/v1/audit", api.AuditPage, query=query)
-
-    # -- inside ------------------------------------------------------------------------------------
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        answer: type[T],
-        body: api.Request | None = None,
-        query: Mapping[str, str] | None = None,
-    ) -> T:
-        return self._decode(await self._send(method, path, body, query), answer)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: api.Request | None = None,
-        query: Mapping[str, str] | None = None,
-        wait: float = 0.0,
-    ) -> bytes:
+    async def call(self, operation: RegistryOperation[..., Q, A], request: Q) -> A:
+        """Send a request and return its answer. All other methods come down to this one."""
         import httpx
 
-        content = b"" if body is None else msgspec.json.encode(body)
+        values = msgspec.to_builtins(request)  # without members that have their default
+        path = operation.path.format(**{name: quote(values[name], safe="") for name in operation.in_path})
+        query = {name: _text(values[name]) for name in operation.in_query if name in values}
         target = f"{path}?{urlencode(query)}" if query else path
+        body = {name: values[name] for name in operation.in_body if name in values}
+        content = msgspec.json.encode(body) if operation.in_body else b""
         try:
             response = await self._http.request(
-                method,
+                operation.verb,
                 target,
                 content=content,
-                headers=self._headers(f"{method} {target}", content),
-                timeout=httpx.Timeout(ANSWER_WITHIN + wait, connect=CONNECT_WITHIN),
+                headers=self._headers(f"{operation.verb} {target}", content),
+                timeout=httpx.Timeout(ANSWER_WITHIN + values.get("wait", 0.0), connect=CONNECT_WITHIN),
             )
         except httpx.HTTPError as error:
             raise RegistryUnreachable(f"{self.url} doesn't answer: {type(error).__name__} {error}") from None
         if not response.is_success:
             raise _error_of(self.url, response)
-        return response.content
+        return self._decode(response.content, operation.answer) if response.content else cast(A, None)
 
-    def _decode(self, content: bytes, answer: type[T]) -> T:
+    def _decode(self, content: bytes, answer: type[A]) -> A:
         try:
             return msgspec.json.decode(content, type=answer)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -439,20 +263,11 @@ def _tls(ca: str | None) -> ssl.SSLContext:
 
 def _error_of(url: str, response: httpx.Response) -> BusError:
     try:
-        problem = msgspec.json.decode(response.content, type=_Problem)
+        problem = msgspec.json.decode(response.content, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return RegistryUnreachable(f"{url} answers {response.status_code}, but not as a Landbridge registry")
     return from_wire(problem.code, problem.detail, problem.hint)
 
 
-def _part(name: str) -> str:
-    """As one part of a path, whatever is in it."""
-    return quote(name, safe="")
-
-
-def _paging(after: str, limit: int) -> dict[str, str]:
-    return {"after": after, "limit": str(limit)} if after else {"limit": str(limit)}
-
-
-def _forcing(force: bool) -> dict[str, str]:
-    return {"force": "true"} if force else {}
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,9 @@
-"""What is said to the registry and what it answers: the JSON bodies of its HTTP, both ways.
+"""Requests to the registry and its answers.
 
-Requests are strict: a member that isn't known is a mistake and is said so. Answers may grow, so a reader
-leaves out what it doesn't know. Moments are microseconds since 1970, spans are seconds, bytes are base64.
+A request holds all that an operation takes: the names in the path, the query and the JSON body
+(``registry_operations`` says which member goes where). Requests are strict: an unknown member is refused.
+Answers may grow, so a reader passes over members that it doesn't know. Moments are microseconds since 1970,
+spans are seconds, bytes are base64.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ LateOpen: TypeAlias = Literal["renew", "sender_only", "never"]
 TicketScope: TypeAlias = Literal["window", "message"]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an operation takes. On its own: nothing."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    pass
+    """What an operation answers."""
 
 
 class Revealing(Answer, frozen=True):
@@ -37,25 +39,50 @@ class Revealing(Answer, frozen=True):
         return []
 
 
+class ListPage(Request, frozen=True):
+    """One page of a list: the items that follow ``after``, at most ``limit``."""
+
+    after: str = ""
+    limit: int = 100
+
+
 # -- customers -----------------------------------------------------------------------------------------
 
 
+class OfCustomer(Request, frozen=True):
+    """An operation on one customer, by the operator."""
+
+    customer: str
+
+
 class CreateCustomer(Request, frozen=True):
+    """Name of a new customer."""
+
     name: str
 
 
 class UpdateCustomer(Request, frozen=True):
+    """New name of the customer."""
+
     name: str
 
 
+class RemoveCustomer(OfCustomer, frozen=True):
+    """``force`` gives up the messages that its terminals still hold."""
+
+    force: bool = False
+
+
 class Credential(Answer, frozen=True):
-    """An admin credential, by its name: the secret itself is shown once, when it is made."""
+    """An admin credential. Its secret is shown once, in the answer to the request that made it."""
 
     credential_id: str
     created_at: int
 
 
 class Customer(Answer, frozen=True):
+    """A customer, and how much it has."""
+
     customer_id: str
     name: str
     created_at: int
@@ -67,19 +94,25 @@ class Customer(Answer, frozen=True):
 
 
 class CustomerPage(Answer, frozen=True):
+    """A page of the list of customers."""
+
     items: list[Customer]
-    #: What to give as ``after`` to read on; None at the end.
+    #: The ``after`` of the next page; None on the last page. The same in the other lists.
     next: str | None = None
 
 
 class CreatedCustomer(Revealing, frozen=True):
+    """A new customer with its first admin credential."""
+
     customer_id: str
     name: str
-    #: The admin credential. It is nowhere else: keep it safe.
+    #: The admin credential. The registry stores its digest only: keep it safe.
     token: str
 
 
 class CreatedCredential(Revealing, frozen=True):
+    """A new credential."""
+
     credential_id: str
     token: str
 
@@ -87,22 +120,32 @@ class CreatedCredential(Revealing, frozen=True):
 # -- terminals -----------------------------------------------------------------------------------------
 
 
+class OfTerminal(Request, frozen=True):
+    """An operation on one terminal, by its id."""
+
+    terminal: str
+
+
 class CreateTerminal(Request, frozen=True):
+    """A new terminal."""
+
     name: str
     mode: Mode = "server"
     #: lb://host:port or lbs://host:port; a server's must be given before others can dial it.
     address: str = ""
     region: str = ""
+    #: Whether the terminal may carry parcels that are neither from nor for it.
     transit: bool = True
+    #: Milliseconds that are added to the cost of each of its links.
     admin_cost: float = 0.0
-    #: Of a secure key that was made elsewhere.
+    #: Public half of a secure key that was made elsewhere.
     keys: PublicKeys | None = None
     #: False: no key yet, the terminal brings its own when it enrols.
     make_key: bool = True
 
 
-class UpdateTerminal(Request, frozen=True):
-    """What isn't given stays."""
+class UpdateTerminal(OfTerminal, frozen=True):
+    """Changes of a terminal. A member that isn't given stays as it is."""
 
     name: str | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
@@ -113,7 +156,15 @@ class UpdateTerminal(Request, frozen=True):
     admin_cost: float | UnsetType = UNSET
 
 
-class RotateKey(Request, frozen=True):
+class RemoveTerminal(OfTerminal, frozen=True):
+    """``force`` gives up the messages that the terminal holds."""
+
+    force: bool = False
+
+
+class RotateKey(OfTerminal, frozen=True):
+    """A new key for a terminal."""
+
     #: None: the registry makes a secure key and shows it once.
     keys: PublicKeys | None = None
     #: False: the old key ends now. True: both are good until the next rotation.
@@ -121,11 +172,15 @@ class RotateKey(Request, frozen=True):
 
 
 class RotateOwnKey(Request, frozen=True):
+    """A new key of the terminal that asks."""
+
     keys: PublicKeys
     keep_old: bool = True
 
 
-class Terminal(Answer, frozen=True):
+class RegisteredTerminal(Answer, frozen=True):
+    """A terminal, as its admin sees it."""
+
     terminal_id: str
     name: str
     mode: Mode
@@ -133,37 +188,46 @@ class Terminal(Answer, frozen=True):
     region: str
     keys: list[PublicKeys]  #: newest first; none before it has enrolled
     created_at: int
-    #: None: it isn't.
+    #: None: it is not revoked.
     revoked_at: int | None
     draining: bool
     transit: bool
     admin_cost: float
-    #: Topic → messages that it holds for others, by its own last word.
+    #: Topic → messages that it holds for others, as it last reported.
     held: dict[str, int]
 
 
 class TerminalPage(Answer, frozen=True):
-    items: list[Terminal]
+    """A page of the list of terminals."""
+
+    items: list[RegisteredTerminal]
     next: str | None = None
 
 
 class CreatedTerminal(Revealing, frozen=True):
+    """A new terminal with its secure key."""
+
     customer_id: str
     terminal_id: str
     name: str
     #: Shown once; the registry keeps only its public half. None where the terminal brings its own.
     secure_key: str | None
-    #: Ed25519, 32 bytes: what signs the directory.
+    #: Ed25519, 32 bytes: the public key that directories are signed with.
     registry_key: bytes
 
 
 class RotatedKey(Revealing, frozen=True):
+    """The keys of a terminal after a rotation."""
+
     terminal_id: str
+    #: None where the registry did not make it.
     secure_key: str | None
     keys: list[PublicKeys]
 
 
 class CreatedEnrolment(Revealing, frozen=True):
+    """A token with which a machine becomes the terminal."""
+
     terminal_id: str
     #: Good once, until ``expires_at``.
     token: str
@@ -171,6 +235,8 @@ class CreatedEnrolment(Revealing, frozen=True):
 
 
 class Enrol(Request, frozen=True):
+    """A machine becomes a terminal, with the public half of a key of its own."""
+
     token: str
     keys: PublicKeys
     #: Another name for the terminal; None keeps the one it was created with.
@@ -181,6 +247,8 @@ class Enrol(Request, frozen=True):
 
 
 class Enrolled(Answer, frozen=True):
+    """The identity of a machine that has enrolled."""
+
     customer_id: str
     terminal_id: str
     name: str
@@ -190,27 +258,57 @@ class Enrolled(Answer, frozen=True):
 # -- groups --------------------------------------------------------------------------------------------
 
 
+class OfTerminalGroup(Request, frozen=True):
+    """An operation on one terminal group, by its name."""
+
+    group: str
+
+
 class CreateGroup(Request, frozen=True):
+    """A new terminal group."""
+
     name: str
     terminals: list[str] = []
 
 
-class UpdateGroup(Request, frozen=True):
+class UpdateGroup(OfTerminalGroup, frozen=True):
+    """The terminals of a group, in the place of those it has. ``force`` as in RemoveGroup."""
+
+    terminals: list[str]
+    force: bool = False
+
+
+class AddTerminals(OfTerminalGroup, frozen=True):
+    """More terminals for a group."""
+
     terminals: list[str]
 
 
-class AddTerminals(Request, frozen=True):
-    terminals: list[str]
+class RemoveGroup(OfTerminalGroup, frozen=True):
+    """``force`` gives up messages that are held and may be for the group."""
+
+    force: bool = False
+
+
+class RemoveTerminalFromGroup(OfTerminalGroup, frozen=True):
+    """``force`` as in RemoveGroup."""
+
+    terminal: str
+    force: bool = False
 
 
 class TerminalGroup(Answer, frozen=True):
+    """A terminal group."""
+
     name: str
     terminals: list[str]  #: ids
-    topics: list[str]  #: those that it is an audience of
+    topics: list[str]  #: topics that the group is an audience of
     created_at: int
 
 
 class GroupPage(Answer, frozen=True):
+    """A page of the list of terminal groups."""
+
     items: list[TerminalGroup]
     next: str | None = None
 
@@ -218,19 +316,27 @@ class GroupPage(Answer, frozen=True):
 # -- topics --------------------------------------------------------------------------------------------
 
 
+class OfCrossingTopic(Request, frozen=True):
+    """An operation on one topic, by its name."""
+
+    topic: str
+
+
 class CreateTopic(Request, frozen=True):
+    """A new topic."""
+
     name: str
     groups: list[str] = []
     #: Ids of the terminals that may send to it; None = all of the customer's.
     producers: list[str] | None = None
     late_open: LateOpen = "renew"
     ticket_scope: TicketScope = "window"
-    #: Seconds.
+    #: Seconds in which a ticket can be renewed.
     max_age: float = 7 * 86400.0
 
 
-class UpdateTopic(Request, frozen=True):
-    """What isn't given stays."""
+class UpdateTopic(OfCrossingTopic, frozen=True):
+    """Changes of a topic. A member that isn't given stays as it is."""
 
     producers: list[str] | UnsetType | None = UNSET
     late_open: LateOpen | UnsetType = UNSET
@@ -238,16 +344,35 @@ class UpdateTopic(Request, frozen=True):
     max_age: float | UnsetType = UNSET
 
 
-class AddGroups(Request, frozen=True):
+class RemoveTopic(OfCrossingTopic, frozen=True):
+    """``force`` gives up the messages of the topic that terminals hold."""
+
+    force: bool = False
+
+
+class AddGroups(OfCrossingTopic, frozen=True):
+    """More audiences for a topic."""
+
     groups: list[str]
 
 
+class RemoveGroupFromTopic(OfCrossingTopic, frozen=True):
+    """``force`` as in RemoveTopic."""
+
+    group: str
+    force: bool = False
+
+
 class TopicKeyVersion(Answer, frozen=True):
+    """One version of a topic's key, without the key."""
+
     kv: int
     made_at: int
 
 
-class Topic(Answer, frozen=True):
+class TopicInfo(Answer, frozen=True):
+    """A topic, as its admin sees it."""
+
     name: str
     groups: dict[str, int]  #: group → when it was added
     producers: list[str] | None
@@ -259,32 +384,39 @@ class Topic(Answer, frozen=True):
 
 
 class TopicPage(Answer, frozen=True):
-    items: list[Topic]
+    """A page of the list of topics."""
+
+    items: list[TopicInfo]
     next: str | None = None
 
 
-# -- tickets -------------------------------------------------------------------------------------------
+# -- by terminals --------------------------------------------------------------------------------------
 
 
 class IssueTicket(Request, frozen=True):
+    """A ticket to send with."""
+
     topic: str
 
 
 class RedeemTicket(Request, frozen=True):
+    """The content key of a shipment, for its ticket and its box."""
+
     topic: str
     ticket: bytes
     box: bytes
 
 
 class RenewTicket(Request, frozen=True):
+    """Another five minutes for a ticket."""
+
     ticket: bytes
 
 
-# -- what terminals report and fetch -------------------------------------------------------------------
-
-
 class ReadDirectory(Request, frozen=True):
-    #: The one that is known; 0 = none, or other topics are wanted than before.
+    """A directory that is newer than the one the terminal has."""
+
+    #: Version that the terminal has; 0 = none, or it wants other topics than before.
     version: int = 0
     #: Seconds to wait for a newer one.
     wait: float = 0.0
@@ -292,22 +424,43 @@ class ReadDirectory(Request, frozen=True):
     topics: list[str] = []
 
 
-class DirectoryUpdate(Answer, frozen=True):
+class NewDirectory(Answer, frozen=True):
+    """What a terminal has to know, signed by the registry."""
+
     #: Terminals and groups. May be handed on to other terminals of the customer.
     directory: SignedDirectory
-    #: Topics: those that this terminal has to do with, and no others.
+    #: The topics that this terminal sends or receives, and no others.
     topics: SignedDirectory
 
 
 class PostLinkState(Request, frozen=True):
+    """A terminal's report of its links and of the messages that it holds."""
+
     body: bytes  #: as it was signed
     signature: bytes
-    #: Topic → messages that this terminal holds and that somebody waits for.
+    #: Topic → messages that this terminal holds and that a group waits for.
     held: dict[str, int] = {}
 
 
+class CertificateRequest(Request, frozen=True):
+    """A request for a certificate."""
+
+    csr: str  #: PEM
+
+
+class Certificate(Answer, frozen=True):
+    """A terminal's certificate, and that of the authority that signed it."""
+
+    certificate: str  #: PEM
+    ca: str  #: PEM
+    expires_at: int
+
+
+# -- links, plans, audit -------------------------------------------------------------------------------
+
+
 class ReportedLinks(Answer, frozen=True):
-    """The newest link state of a terminal, as it came."""
+    """The newest link state of a terminal, unchanged."""
 
     terminal_id: str
     received_at: int
@@ -315,28 +468,40 @@ class ReportedLinks(Answer, frozen=True):
     signature: bytes
     epoch: int
     sequence: int
-    #: Neighbour → cost, as this end sees it.
+    #: Neighbour → cost, as this end of the link measures it.
     links: dict[str, float]
     held: dict[str, int]
 
 
 class Topology(Answer, frozen=True):
+    """The newest link states of all terminals."""
+
     items: list[ReportedLinks]
 
 
 class PutPlan(Request, frozen=True):
-    """A long-term plan, by ids."""
+    """A long-term plan of the links between terminals, by their ids."""
+
+    plan: Plan
+
+
+class PutCustomerPlan(OfCustomer, frozen=True):
+    """A long-term plan for any customer."""
 
     plan: Plan
 
 
 class StoredPlan(Answer, frozen=True):
+    """The long-term plan of a customer."""
+
     made_at: int
     #: Without terminals that were removed or revoked since it was made.
     plan: Plan
 
 
 class PlannedPath(Answer, frozen=True):
+    """The best path to one terminal."""
+
     terminal_id: str  #: the destination
     #: The terminals after the source, the destination last: the first one is the next hop.
     hops: list[str]
@@ -344,31 +509,31 @@ class PlannedPath(Answer, frozen=True):
 
 
 class PlannedPaths(Answer, frozen=True):
+    """The best path to every terminal that can be reached."""
+
     items: list[PlannedPath]
 
 
-class CertificateRequest(Request, frozen=True):
-    csr: str  #: PEM
-
-
-class Certificate(Answer, frozen=True):
-    certificate: str  #: PEM
-    ca: str  #: PEM
-    expires_at: int
-
-
 class RegistryInfo(Answer, frozen=True):
+    """The registry itself."""
+
     registry_key: bytes
     version: str
 
 
-# -- audit ---------------------------------------------------------------------------------------------
+class ReadAudit(Request, frozen=True):
+    """One page of audit events: from number ``since`` on, at most ``limit``."""
+
+    since: int = 0
+    limit: int = 100
 
 
 class AuditEvent(Answer, frozen=True):
+    """One operation that was done or refused."""
+
     number: int
     time: int
-    #: operator, admin:ID, terminal:ID, enrolment, or ? for somebody who wasn't let in
+    #: operator, admin:ID, terminal:ID, enrolment, registry, or ? for a caller that was not let in
     who: str
     #: The operation's name, as in the OpenAPI document.
     op: str
@@ -379,6 +544,8 @@ class AuditEvent(Answer, frozen=True):
 
 
 class AuditPage(Answer, frozen=True):
+    """A page of the audit."""
+
     items: list[AuditEvent]
-    #: What to give as ``since`` to read on.
+    #: The ``since`` of the next page.
     next: int

@@ -17,8 +17,9 @@ import inspect
 import logging
 import signal
 import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ import msgspec
 from landbridge.client.bus import Bus, connect
 from landbridge.client.message import Message
 from landbridge.client.subscription import Subscription, place
-from landbridge.core.log.topic import group_spec
+from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
 
 log = logging.getLogger("landbridge")
@@ -37,56 +38,49 @@ GRACE = 30.0
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a handler raises. None leaves it to the group's options."""
+    """What happens when a handler raises. None leaves the decision to the group's options."""
 
     #: Attempts, the first included, after which the message is buried.
     attempts: int | None = None
     #: Seconds before the second attempt, doubled with each one up to ``most``.
     first: float | None = None
     most: float = 300.0
-    #: Exceptions that no retry would mend.
+    #: Exceptions after which a message is buried at once, as no retry would help.
     bury_on: tuple[type[BaseException], ...] = ()
 
     def after(self, attempt: int) -> float | None:
+        """Seconds to wait after an attempt, counted from 1; None: the group's backoff."""
         return None if self.first is None else min(self.most, self.first * 2.0 ** min(attempt - 1, 60))
 
 
+@dataclass(eq=False)
 class Route:
     """A handler and where its messages come from."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        topic: str,
-        group: str,
-        concurrency: int,
-        prefetch: int,
-        retry: Retry,
-        start: Any,
-        options: dict[str, Any],
-    ) -> None:
-        if concurrency < 1 or prefetch < concurrency:
+    handler: Handler
+    topic: str
+    group: str
+    concurrency: int
+    prefetch: int
+    retry: Retry
+    start: Any
+    #: Options that the group must have; empty = any.
+    options: dict[str, Any]
+    #: When a burial was last logged, in the loop's time, and how many came since.
+    told_at = -1.0
+    untold = 0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.prefetch < self.concurrency:
             raise BadRequest("concurrency is at least 1, and prefetch at least as much")
-        self.handler = handler
-        self.topic = topic
-        self.group = group
-        self.concurrency = concurrency
-        self.prefetch = prefetch
-        self.retry = retry
-        self.start = start
-        #: What was asked of the group beside its place; empty = whatever it has.
-        self.options = options
-        if "name" in options:
+        if "name" in self.options:
             raise BadRequest("a group is named by group=")
-        if options:
-            group_spec({"topic": topic, "name": group, **options})  # a mistake is told here, not when it runs
-        self._arguments = _arguments(handler)
-        #: When something that went wrong was last told, in the loop's time, and what has come since.
-        self.told_at = -1.0
-        self.untold = 0
+        if self.options:  # a mistake is raised here, not when the service runs
+            group_spec({"topic": self.topic, "name": self.group, **self.options})
+        self._arguments = _arguments(self.handler)
 
     def values(self, message: Message, bus: Bus) -> dict[str, Any]:
-        """The handler's arguments. BadPayload where the payload isn't what it wants."""
+        """The handler's arguments for a message. BadPayload if the payload is not of the wanted type."""
         values: dict[str, Any] = {}
         for name, kind in self._arguments.items():
             if kind is Message:
@@ -106,17 +100,20 @@ class Route:
 
 
 def _arguments(handler: Handler) -> dict[str, Any]:
-    """What each parameter wants: the message, the bus, or the payload as some type (JSON by default)."""
+    """The type of each parameter: Message, Bus, or that of the payload (any JSON by default)."""
     if not inspect.iscoroutinefunction(handler):
         raise BadRequest(f"{getattr(handler, '__name__', handler)} must be an async function")
     hints = typing.get_type_hints(handler)
-    wanted: dict[str, Any] = {}
-    for name in inspect.signature(handler).parameters:
-        wanted[name] = hints.get(name, Message if name == "message" else Any)
-    return wanted
+    names = inspect.signature(handler).parameters
+    return {name: hints.get(name, Message if name == "message" else Any) for name in names}
 
 
 class Service:
+    """A program that consumes topics by handlers.
+
+    name: of the service, and of its groups unless a handler names another. concurrency, retry: the defaults
+    of its handlers."""
+
     def __init__(self, name: str, *, concurrency: int = 1, retry: Retry | None = None) -> None:
         self.name = name
         self.routes: list[Route] = []
@@ -171,7 +168,7 @@ class Service:
         if bus is not None:
             await self._serve(bus)
             return
-        with _Signals(self.stop):
+        with _signals(self.stop):
             async with connect(name=self.name) as own:
                 await self._serve(own)
 
@@ -182,7 +179,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self, bus: Bus) -> AsyncIterator[Service]:
-        """For tests: the service runs inside the block."""
+        """Run the service inside a block, for tests."""
         task = asyncio.ensure_future(self.run(bus))
         try:
             yield self
@@ -233,7 +230,7 @@ class Service:
                 try:
                     message = arrival.result()
                 except StopAsyncIteration:
-                    break  # the bus was closed
+                    break  # the subscription has ended, as the bus was closed
                 task = asyncio.ensure_future(self._handle(route, message, bus))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -245,7 +242,7 @@ class Service:
             for task in list(tasks):
                 task.cancel()
             await messages.aclose()
-            # Acks are flushed, what was only prefetched goes back.
+            # This sends the acks, and gives back what was only prefetched.
             await subscription.close()
 
     async def _handle(self, route: Route, message: Message, bus: Bus) -> None:
@@ -263,7 +260,7 @@ class Service:
             else:
                 await message.ack()
         except LeaseLost:
-            pass  # it took too long, or the connection was lost: the message comes again
+            pass  # the handler took too long, or the connection was lost: the message comes again
         except BusError as error:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{self.name}: settling a message of {route.topic} failed", "exception": error}
@@ -287,7 +284,8 @@ class Service:
             await message.requeue(retry.after(message.attempt), cause=cause)
 
     def _tell_buried(self, route: Route, message: Message, error: BadPayload) -> None:
-        """At most once a second for each route: a flood of bad messages is one line with a count."""
+        """Log a burial, at most once a second for each route: a flood of bad messages is one line with a
+        count."""
         route.untold += 1
         now = asyncio.get_running_loop().time()
         if now >= route.told_at + 1.0:
@@ -297,43 +295,42 @@ class Service:
 
 
 async def _make_group(bus: Bus, route: Route) -> None:
-    """The group as the route wants it. One that is there may differ in what the route doesn't speak of."""
+    """Make the route's group. A group that exists may differ only in options that the route doesn't name."""
     begin = {} if route.start is None else {"start": place(route.start)}
     try:
         await bus.call("group.create", topic=route.topic, name=route.group, **begin, **route.options)
     except GroupExists:
         wanted = group_spec({"topic": route.topic, "name": route.group, **route.options})
-        found = (await bus.call("group.show", topic=route.topic, name=route.group))["options"]
-        if any(found[option] != msgspec.to_builtins(getattr(wanted, option)) for option in route.options):
+        found = (await bus.groups.show(route.topic, route.group)).options
+        if any(getattr(found, option) != getattr(wanted, option) for option in route.options):
             raise
 
 
 async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:
-    """As iterating it, but whoever stops in the middle leaves it open: the leases of those messages that are
-    being handled must not go back."""
+    """The messages of a subscription. Unlike iterating it, stopping in the middle leaves it open: the leases
+    of messages that are being handled must not be given back."""
     while (batch := await subscription.next_batch()) is not None:
         for message in subscription.messages_of(batch):
             yield message
 
 
-class _Signals:
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and SIGINT call ``stop`` inside the block; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._loop = asyncio.get_running_loop()
+    def receive() -> None:
+        stop()
+        remove()
 
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._received)
+    def remove() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
-    def _received(self) -> None:
-        self._stop()
-        self._remove()
-
-    def _remove(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.remove_signal_handler(number)
-
-    def __exit__(self, *error: Any) -> None:
-        self._remove()
+    for number in numbers:
+        loop.add_signal_handler(number, receive)
+    try:
+        yield
+    finally:
+        remove()

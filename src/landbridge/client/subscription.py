@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
+from landbridge.client.wire import Wire, end_future
 from landbridge.core.log.batch import Batch
 from landbridge.errors import (
     BadRequest,
@@ -23,12 +25,6 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from landbridge.client.bus import Bus
-    from landbridge.client.link import Link
-
 #: Messages handed over without a pause after which the loop gets a turn (to send acks, to read).
 TURN = 512
 #: Seconds between two tries to subscribe again after a lost connection.
@@ -36,7 +32,7 @@ AGAIN_AFTER = 0.2
 
 
 def place(start: Any) -> int | str:
-    """Where a group begins, as the wire has it: a word, or a moment in microseconds."""
+    """Where a group begins, as frames have it: a word, or a moment in microseconds."""
     if not isinstance(start, str):
         return microseconds(start)
     if start not in ("earliest", "latest"):
@@ -45,10 +41,10 @@ def place(start: Any) -> int | str:
 
 
 class Subscription:
-    """Made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
+    """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
     def __init__(
-        self, bus: Bus, number: int, topic: str, group: str | None, prefetch: int, start: Any
+        self, bus: TerminalLine, number: int, topic: str, group: str | None, prefetch: int, start: Any
     ) -> None:
         self._bus = bus
         self.number = number
@@ -56,10 +52,11 @@ class Subscription:
         self.group = group
         self.prefetch = prefetch
         self._start = None if start is None else place(start)
-        #: Open: the user wants it. Subscribed: the terminal knew it once, so every new connection asks again.
+        #: Open: the program wants it. Subscribed: the terminal has answered once, so every new connection
+        #: subscribes again.
         self._open = self._subscribed = self._closed = False
         self._batches: deque[DeliveredBatch] = deque()
-        #: Payloads of the batch that is being handed over message by message; emptied, it ends there.
+        #: Payloads of the batch that is being handed over message by message. Emptying the list ends that.
         self._handing: list[bytes] = []
         self._arrival: asyncio.Future[None] | None = None
         self._error: BusError | None = None
@@ -67,9 +64,11 @@ class Subscription:
         self._listed: list[DeliveredBatch] = []
         self._flush_soon = False
         self._handed = 0
-        #: ack() of a queue waits for the disk.
+        #: By default ack() waits for the disk, as it does for a queue.
         self.waits = False
+        #: The group settles on delivery.
         self.at_most_once = False
+        #: A future that is done, for acks that don't wait.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.set_result(None)
 
@@ -81,7 +80,7 @@ class Subscription:
             self._open = True
             self._bus.subscriptions[self.number] = self
             try:
-                await self._bus.call_on_link(self._subscribe)
+                self._on_subscribed(await self._bus.ask(self._subscribe))
             except BaseException:
                 self._forget()
                 raise
@@ -90,15 +89,15 @@ class Subscription:
     def _subscribe(self, request: int) -> Frame:
         return frames.Subscribe(request, self.number, self.topic, self.group, self.prefetch, self._start)
 
-    def subscribed(self, frame: frames.Subscribed) -> None:
+    def _on_subscribed(self, frame: frames.Subscribed) -> None:
         self._subscribed = True
         self.group = frame.group if not frame.group.startswith("ephemeral-") else None
         self.at_most_once = frame.at_most_once
         self.waits = frame.kind == "queue" and not frame.at_most_once
 
     def disconnected(self) -> None:
-        """The connection was lost. What was delivered and not handed over is no longer ours, and will come
-        again; except where the group settles on delivery: there it is ours for good."""
+        """The connection was lost. Messages that were delivered and not handed over will be delivered again,
+        so they are dropped; unless the group settles on delivery, which delivers nothing twice."""
         if not self.at_most_once:
             self._batches.clear()
             self._handing.clear()
@@ -108,44 +107,44 @@ class Subscription:
 
     def restart(self) -> None:
         """On a new connection: subscribe again."""
-        # One that never got an answer is asked for by ``open``; one that has failed has nobody who reads it.
+        # Before the first answer, ``open`` asks again by itself. A subscription that has failed stays so.
         if self._open and self._subscribed and self._error is None:
-            self._subscribe_again(self._bus.link, asyncio.get_running_loop().time() + self._bus.patience)
+            self._subscribe_again(self._bus.wire, asyncio.get_running_loop().time() + self._bus.patience)
 
-    def _subscribe_again(self, link: Link | None, give_up_at: float) -> None:
-        if link is None or link is not self._bus.link or not self._open:
+    def _subscribe_again(self, wire: Wire | None, give_up_at: float) -> None:
+        if wire is None or wire is not self._bus.wire or not self._open:
             return
         loop = asyncio.get_running_loop()
 
         def answer(result: Frame | BusError) -> None:
             if isinstance(result, frames.Subscribed):
-                self.subscribed(result)
+                self._on_subscribed(result)
             elif isinstance(result, Disconnected | ShuttingDown):
                 pass  # the next connection asks again
             elif isinstance(result, BusError):
-                # Perhaps the terminal hasn't noticed yet that our old connection is gone, and keeps our
+                # Perhaps the terminal hasn't noticed yet that the old connection is gone, and keeps the
                 # place in the queue for it.
                 if (result.retriable or isinstance(result, QueueTaken)) and loop.time() < give_up_at:
-                    loop.call_later(AGAIN_AFTER, self._subscribe_again, link, give_up_at)
+                    loop.call_later(AGAIN_AFTER, self._subscribe_again, wire, give_up_at)
                 else:
                     self.fail(result)
 
-        link.send(self._subscribe(link.request(answer)))
+        wire.send(self._subscribe(wire.request(answer)))
 
     async def close(self) -> None:
-        """Send the acks, give back what was not handled, and end."""
+        """Send the acks, give back what was not settled, and end the subscription."""
         if self._closed:
             return
         self._closed = True
         if self._open:
-            link = self._bus.link
+            wire = self._bus.wire
             self._batches.clear()
-            if link is not None and link.open:
+            if wire is not None and wire.open:
                 try:
                     self.flush_acks()
-                    await link.ask(lambda request: frames.Unsubscribe(request, self.number))
+                    await wire.ask(lambda request: frames.Unsubscribe(request, self.number))
                 except (Disconnected, ShuttingDown):
-                    pass  # the terminal has let go of it already
+                    pass  # without a connection the terminal has ended the subscription already
         self._forget()
         self._wake()
 
@@ -156,27 +155,25 @@ class Subscription:
     async def __aenter__(self) -> Subscription:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # -- arriving ----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, tail: memoryview) -> None:
+        """A frame for this subscription has come."""
         if isinstance(frame, frames.Deliver):
             self._batches.append(DeliveredBatch(self, frame, Batch.decode(tail)))
             self._wake()
         elif isinstance(frame, frames.Lost | frames.Refused):
             error = from_wire(frame.code, frame.message, frame.hint)
-            if isinstance(frame, frames.Lost):
-                self.fail(error)
-            elif not isinstance(error, LeaseLost) and not error.retriable:
-                # Of an ack that nobody waited for. A lost lease, or a full disk, is told by the message
-                # coming again.
+            # A Refused is about an ack that nobody waited for. If the reason is a lost lease or a full disk,
+            # the message comes again, which is enough.
+            if isinstance(frame, frames.Lost) or not (isinstance(error, LeaseLost) or error.retriable):
                 self.fail(error)
 
     def fail(self, error: BusError) -> None:
+        """End the subscription with an error, which whoever reads it gets."""
         self._error = error
         self._wake()
 
@@ -199,14 +196,12 @@ class Subscription:
             self._handed = 0
         batch = self._batches.popleft()
         self._handed += len(batch)
-        if self.at_most_once:
-            link = self._bus.link
-            if link is not None:
-                link.send(frames.Credit(self.number, len(batch), batch.columns.size))
+        if self.at_most_once and self._bus.wire is not None:
+            self._bus.wire.send(frames.Credit(self.number, len(batch), batch.columns.size))
         return batch
 
     def messages_of(self, batch: DeliveredBatch) -> Iterator[Message]:
-        """The messages of a batch, for as long as they are ours."""
+        """The messages of a batch. They end early if the connection is lost: the rest is delivered again."""
         self._handing = batch.payloads.copy()
         return map(Message, self._handing, range(len(batch)), repeat(batch))
 
@@ -220,7 +215,7 @@ class Subscription:
             await self.close()
 
     async def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Many messages at a time, as they were delivered."""
+        """Iterate over batches, as they were delivered."""
         await self.open()
         try:
             while (batch := await self.next_batch()) is not None:
@@ -231,7 +226,7 @@ class Subscription:
     # -- settling ----------------------------------------------------------------------------------
 
     def list_acks(self, batch: DeliveredBatch) -> None:
-        """Its acks go out with the loop's next turn, all in one frame."""
+        """Send the batch's acks with the loop's next turn, together with those of other batches."""
         batch.listed = True
         self._listed.append(batch)
         if not self._flush_soon:
@@ -248,12 +243,12 @@ class Subscription:
         self.flush_acks()
 
     def flush_acks(self) -> None:
-        """Send the acks that nobody waits for. Without a connection there is nobody to send them to: what was
-        leased will come again."""
+        """Send the acks that nobody waits for. Without a connection they are dropped: what was leased will be
+        delivered again."""
         settlements = self._take_acks() if self._listed else None
-        link = self._bus.link
-        if settlements and link is not None:
-            link.send(frames.Settle(0, self.number, settlements))
+        wire = self._bus.wire
+        if settlements and wire is not None:
+            wire.send(frames.Settle(0, self.number, settlements))
 
     def settle(
         self,
@@ -262,16 +257,16 @@ class Subscription:
         again: bool = False,
         failed: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send it now, and wait for the disk.
+        """Send a settlement. The future is done when the settlement is on disk.
 
-        again: this consumer has settled some of it before. failed: called if it was not settled and still may
-        be."""
+        again: this consumer has settled some of these messages before. failed: called if the messages were
+        not settled and still can be."""
         if self.at_most_once:
             raise BadRequest(
                 "this group settles on delivery: there is nothing to give back",
                 hint="subscribe with a group name",
             )
-        # The acks that nobody waits for go in a frame of their own: what is wrong with them isn't with this.
+        # The acks that nobody waits for go in a frame of their own: their refusal must not fail this one.
         self.flush_acks()
         return self._ask([settlement], again=again, failed=failed)
 
@@ -283,8 +278,8 @@ class Subscription:
         failed: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        link = self._bus.link
-        if link is None or not link.open:
+        wire = self._bus.wire
+        if wire is None or not wire.open:
             done.set_exception(LeaseLost("the connection was lost: the message will come again"))
             return done
 
@@ -292,26 +287,19 @@ class Subscription:
             if done.done():
                 return
             if isinstance(result, Disconnected | ShuttingDown):
-                done.set_exception(
-                    LeaseLost(
-                        "the connection was lost before the answer: if it was not settled, it will come again"
-                    )
+                result = LeaseLost(
+                    "the connection was lost before the answer: if it was not settled, it will come again"
                 )
             elif isinstance(result, LeaseLost) and again:
-                done.set_exception(
-                    LeaseLost(
-                        "the message was already settled by this consumer",
-                        hint="settle each message once; if that failed, it was given back and comes again",
-                    )
+                result = LeaseLost(
+                    "the message was already settled by this consumer",
+                    hint="settle each message once; if that failed, it was given back and comes again",
                 )
-            elif isinstance(result, BusError):
-                if failed is not None and not isinstance(result, LeaseLost):
-                    failed()
-                done.set_exception(result)
-            else:
-                done.set_result(None)
+            elif isinstance(result, BusError) and not isinstance(result, LeaseLost) and failed is not None:
+                failed()
+            end_future(done, result if isinstance(result, BusError) else None)
 
-        link.send(frames.Settle(link.request(answer), self.number, settlements))
+        wire.send(frames.Settle(wire.request(answer), self.number, settlements))
         return done
 
     async def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""The same bus without async: the event loop runs in a thread of its own, calls wait for it.
+"""The same bus without async: the event loop runs in a thread of its own, and calls wait for it.
 
 Bulk stays bulk: a publisher hands over whole batches, a subscription receives them; only settling crosses the
 threads message by message.
@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from landbridge.client import bus as asynchronous
-from landbridge.client.bus import Receipt
+from landbridge.client.bus import WithNouns
 from landbridge.client.fetch import Stretch
 from landbridge.client.message import DeliveredBatch as AsyncBatch
 from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
+from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.client.publisher import Publisher as AsyncPublisher
-from landbridge.client.publisher import Rows
-from landbridge.core.log.batch import Headers, HeaderValue
+from landbridge.client.subscription import Subscription as AsyncSubscription
+from landbridge.client.transaction import Transaction as AsyncTransaction
+from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import BusError, Disconnected
 
+if TYPE_CHECKING:
+    from landbridge.client.nouns import Noun, Synchronous
+
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Loop:
@@ -42,6 +49,7 @@ class _Loop:
         self.loop.run_forever()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the loop."""
         with self._lock:
             if self._stopped:
                 coroutine.close()
@@ -49,6 +57,7 @@ class _Loop:
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for its result."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -56,20 +65,31 @@ class _Loop:
             raise Disconnected("the bus was closed") from None
 
     def soon(self, act: Callable[[], Any]) -> None:
+        """Call a function in the loop, without waiting for it."""
         with self._lock:
             if self._stopped:
                 raise Disconnected("the bus was closed")
             self.loop.call_soon_threadsafe(act)
 
-    def call(self, make: Callable[[], Any]) -> Any:
-        """Await, in the loop, what ``make`` makes there."""
+    def call(self, make: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs) -> T:
+        """Call a function in the loop, and wait for what its result is awaited to."""
 
-        async def wait() -> Any:
-            return await make()
+        async def wait() -> T:
+            return await make(*args, **options)
 
         return self.run(wait())
 
+    def make(self, make: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
+        """Call a plain function in the loop, and wait for its result."""
+
+        async def made() -> T:
+            return make(*args, **options)
+
+        return self.run(made())
+
     def stop(self) -> None:
+        """Cancel what runs in the loop, and end its thread."""
+
         async def finish() -> None:
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:
@@ -88,14 +108,40 @@ class _Loop:
         self.loop.close()
 
 
-class Message:
-    """As landbridge.Message; ack, requeue and bury are plain calls."""
+class _Wrapper:
+    """Something of the asynchronous bus, and the loop that it lives in."""
 
-    __slots__ = ("_loop", "_message")
+    _inner: Any
 
-    def __init__(self, loop: _Loop, message: AsyncMessage) -> None:
+    def __init__(self, loop: _Loop, inner: Any) -> None:
         self._loop = loop
-        self._message = message
+        self._inner = inner
+
+
+def _waiting(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """An asynchronous method as one that waits, with its name, arguments and docstring."""
+
+    @wraps(method)
+    def wait(self: _Wrapper, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = self._loop.call(getattr(self._inner, method.__name__), *args, **options)
+        return result
+
+    return wait
+
+
+class _Delivered(_Wrapper):
+    """What a subscription delivers. It is read without the loop, and settled in it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Message(_Delivered):
+    """As ``landbridge.Message``; ack, requeue, bury and extend are plain calls."""
+
+    _inner: AsyncMessage
 
     payload: bytes
     offset: int
@@ -107,35 +153,31 @@ class Message:
     attempt: int
     topic: str
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._message, name)
-
     def json(self, type: Any = Any) -> Any:
-        return self._message.json(type)
+        """The payload decoded from JSON, and checked against a type if one is given."""
+        return self._inner.json(type)
 
     def text(self) -> str:
-        return self._message.text()
+        """The payload as text, from UTF-8."""
+        return self._inner.text()
 
     def ack(self, *, wait: bool | None = None) -> None:
-        if wait is None and not self._message.batch.subscription.waits:
-            self._loop.soon(self._message.ack)
+        """Settle the message. Returns at once; with ``wait=True``, and for queues, it returns when the ack is
+        on disk, and raises LeaseLost if the message was no longer this consumer's."""
+        if wait is None and not self._inner.batch.subscription.waits:
+            self._loop.soon(self._inner.ack)
         else:
-            self._loop.call(lambda: self._message.ack(wait=wait))
+            self._loop.call(self._inner.ack, wait=wait)
 
-    def requeue(self, after: float | None = None, *, cause: str = "") -> None:
-        self._loop.call(lambda: self._message.requeue(after, cause=cause))
-
-    def bury(self, cause: str = "") -> None:
-        self._loop.call(lambda: self._message.bury(cause))
-
-    def extend(self) -> None:
-        self._loop.call(self._message.extend)
+    requeue = _waiting(AsyncMessage.requeue)
+    bury = _waiting(AsyncMessage.bury)
+    extend = _waiting(AsyncMessage.extend)
 
 
-class DeliveredBatch:
-    def __init__(self, loop: _Loop, batch: AsyncBatch) -> None:
-        self._loop = loop
-        self._batch = batch
+class DeliveredBatch(_Delivered):
+    """As ``landbridge.DeliveredBatch``; ack, requeue, bury and extend are plain calls."""
+
+    _inner: AsyncBatch
 
     payloads: list[bytes]
     offsets: range | list[int]
@@ -143,62 +185,50 @@ class DeliveredBatch:
     headers: list[dict[str, HeaderValue]]
     topic: str
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
-
     def __len__(self) -> int:
-        return len(self._batch)
+        return len(self._inner)
 
     def __iter__(self) -> Iterator[Message]:
-        return (Message(self._loop, message) for message in self._batch)
+        return (Message(self._loop, message) for message in self._inner)
 
-    def ack(self, *, wait: bool | None = None) -> None:
-        self._loop.call(lambda: self._batch.ack(wait=wait))
-
-    def requeue(self, after: float | None = None, *, cause: str = "") -> None:
-        self._loop.call(lambda: self._batch.requeue(after, cause=cause))
-
-    def bury(self, cause: str = "") -> None:
-        self._loop.call(lambda: self._batch.bury(cause))
+    ack = _waiting(AsyncBatch.ack)
+    requeue = _waiting(AsyncBatch.requeue)
+    bury = _waiting(AsyncBatch.bury)
+    extend = _waiting(AsyncBatch.extend)
 
 
-class Publisher:
-    """Gathers here, hands over by the batch. ``flush`` and leaving the block wait until all is stored."""
+class Publisher(_Wrapper):
+    """Publishes many messages in order, made by ``bus.publisher(topic)``. They gather here and are handed
+    over by the batch. ``flush`` and leaving the block wait until all is stored, and raise a refusal."""
 
-    def __init__(self, loop: _Loop, publisher: AsyncPublisher) -> None:
-        self._loop = loop
-        self._publisher = publisher
+    _inner: AsyncPublisher
+
+    def __init__(self, loop: _Loop, inner: AsyncPublisher) -> None:
+        super().__init__(loop, inner)
         #: Not handed over yet.
         self._rows = Rows()
 
-    def send(
-        self,
-        payload: Any,
-        *,
-        key: str | bytes | None = None,
-        priority: int = 0,
-        headers: Headers | None = None,
-        id: str | None = None,
-        deliver_at: Any = None,
-        expires_at: Any = None,
-    ) -> None:
+    def send(self, payload: Any, **options: Unpack[MessageOptions]) -> None:
+        """Add a message. Waits only when there is no room."""
         data = encode(payload)
-        if not self._publisher.fits(self._rows, data):
+        if not self._inner.fits(self._rows, data):
             self._hand_over()
-        self._rows.add(data, key, priority, headers, id, deliver_at, expires_at)
+        self._rows.add(data, **options)
 
     def send_many(self, payloads: Iterable[Any]) -> int:
+        """Send an iterable of payloads. Returns the number of messages sent."""
         self._hand_over()
-        return int(self._loop.call(lambda: self._publisher.send_many(payloads)))
+        return self._loop.call(self._inner.send_many, payloads)
 
     def _hand_over(self) -> None:
         rows, self._rows = self._rows, Rows()
         if rows.payloads:
-            self._loop.run(self._publisher.send_rows(rows))
+            self._loop.call(self._inner.send_rows, rows)
 
     def flush(self) -> None:
+        """Wait until everything sent so far is answered. Raises the first refusal."""
         self._hand_over()
-        self._loop.call(self._publisher.flush)
+        self._loop.call(self._inner.flush)
 
     def __enter__(self) -> Publisher:
         return self
@@ -212,36 +242,38 @@ class Publisher:
                     raise
 
 
-class Subscription:
-    def __init__(self, loop: _Loop, subscription: Any) -> None:
-        self._loop = loop
-        self._subscription = subscription
+class Subscription(_Wrapper):
+    """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
+
+    _inner: AsyncSubscription
 
     def open(self) -> Subscription:
-        self._loop.call(self._subscription.open)
+        """Subscribe now rather than at the first message."""
+        self._loop.call(self._inner.open)
         return self
 
     def batches(self) -> Iterator[DeliveredBatch]:
-        self._loop.call(self._subscription.open)
+        """Iterate over batches, as they were delivered."""
+        self.open()
         try:
-            while (batch := self._loop.call(self._subscription.next_batch)) is not None:
+            while (batch := self._loop.call(self._inner.next_batch)) is not None:
                 yield DeliveredBatch(self._loop, batch)
         finally:
             self.close()
 
     def __iter__(self) -> Iterator[Message]:
         for batch in self.batches():
-            for message in self._subscription.messages_of(batch._batch):
+            for message in self._inner.messages_of(batch._inner):
                 yield Message(self._loop, message)
 
-    def flush(self) -> None:
-        self._loop.call(self._subscription.flush)
+    flush = _waiting(AsyncSubscription.flush)
 
     def close(self) -> None:
+        """Send the acks, give back what was not settled, and end the subscription."""
         try:
-            self._loop.call(self._subscription.close)
+            self._loop.call(self._inner.close)
         except Disconnected:
-            pass  # it ended with the bus
+            pass  # the subscription ended with the bus
 
     def __enter__(self) -> Subscription:
         return self.open()
@@ -250,95 +282,98 @@ class Subscription:
         self.close()
 
 
-class Transaction:
-    def __init__(self, loop: _Loop, transaction: Any) -> None:
-        self._loop = loop
-        self._transaction = transaction
+class Transaction(_Wrapper):
+    """Made by ``bus.transaction()``; leaving its block commits, unless the block raises."""
 
-    def publish(self, topic: str, payload: Any, **options: Any) -> None:
-        self._loop.call(lambda: self._transaction.publish(topic, payload, **options))
+    _inner: AsyncTransaction
+
+    publish = _waiting(AsyncTransaction.publish)
+    create_document = _waiting(AsyncTransaction.create_document)
+    update_document = _waiting(AsyncTransaction.update_document)
+    delete_document = _waiting(AsyncTransaction.delete_document)
+    commit = _waiting(AsyncTransaction.commit)
 
     def ack(self, message: Message | DeliveredBatch) -> None:
-        inner = message._message if isinstance(message, Message) else message._batch
-        self._loop.call(lambda: self._transaction.ack(inner))
+        """Add an ack, which settles a message or a batch if the transaction is committed."""
+        self._loop.call(self._inner.ack, message._inner)
 
     def __enter__(self) -> Transaction:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is None:
-            self._loop.call(self._transaction.commit)
+            self.commit()
 
 
-class Bus:
-    def __init__(self, make: Callable[[], Any]) -> None:
+class Bus(_Wrapper, WithNouns["Synchronous"]):
+    """A connection to a terminal, made by ``landbridge.sync.connect()``; use it with ``with``."""
+
+    _inner: asynchronous.Bus
+
+    def __init__(self, make: Callable[[], Awaitable[asynchronous.Bus]]) -> None:
         """``make``, called in the loop, makes an unopened asynchronous bus."""
-        self._loop = _Loop()
+        loop = _Loop()
         try:
-            self._bus = self._loop.call(make)
+            super().__init__(loop, loop.call(make))
         except BaseException:
-            self._loop.stop()
+            loop.stop()
             raise
 
-    def publish(self, topic: str, payload: Any, **options: Any) -> Receipt:
-        receipt: Receipt = self._loop.call(lambda: self._bus.publish(topic, payload, **options))
-        return receipt
+    def _make_noun(self, kind: type[Noun[Synchronous]]) -> Noun[Synchronous]:
+        return kind(self._inner.call, self._loop.run)
+
+    publish = _waiting(asynchronous.Bus.publish)
 
     def publisher(self, topic: str) -> Publisher:
-        return Publisher(self._loop, self._loop.run(_made(lambda: self._bus.publisher(topic))))
+        """For many messages: they gather into batches, and you wait only when there is no room."""
+        return Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
 
     def subscribe(
         self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
     ) -> Subscription:
-        def make() -> Any:
-            return self._bus.subscribe(topic, group=group, prefetch=prefetch, start=start)
-
-        return Subscription(self._loop, self._loop.run(_made(make)))
+        """Read a topic; see ``landbridge.Bus.subscribe``."""
+        made = self._loop.make(self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start)
+        return Subscription(self._loop, made)
 
     def transaction(self) -> Transaction:
-        return Transaction(self._loop, self._bus.transaction())
+        """Publishes and acks in one atomic commit."""
+        return Transaction(self._loop, self._inner.transaction())
 
-    def fetch(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Stretch:
-        return self.fetch_soon(topic, offset, max_bytes).result()
+    call = _waiting(asynchronous.Bus.call)
+    fetch = _waiting(asynchronous.Bus.fetch)
+    renew = _waiting(asynchronous.Bus.renew)
+    ping = _waiting(asynchronous.Bus.ping)
 
     def fetch_soon(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Future[Stretch]:
-        """As ``fetch``, under way while something else is done."""
-        return self._loop.submit(self._bus.fetch(topic, offset, max_bytes))
+        """As ``fetch``, in the background."""
+        return self._loop.submit(self._inner.fetch(topic, offset, max_bytes))
 
     def call_soon(self, op: str, /, **args: Any) -> Future[Any]:
-        return self._loop.submit(self._bus.call(op, **args))
+        """As ``call``, in the background."""
+        return self._loop.submit(self._inner.call(op, **args))
 
     def stage_soon(self, stage: str, topic: str, data: bytes) -> Future[tuple[int, int]]:
-        return self._loop.submit(self._bus.stage(stage, topic, data))
+        """As ``landbridge.Bus.stage``, in the background."""
+        return self._loop.submit(self._inner.stage(stage, topic, data))
 
     def new_id(self) -> bytes:
-        """A UUIDv7."""
-        id: bytes = self._bus.new_id()
-        return id
+        """A UUIDv7, for a batch."""
+        return self._inner.new_id()
 
     @property
     def closed(self) -> BusError | None:
-        """Why the bus is of no more use; None while it is."""
-        closed: BusError | None = self._bus.closed
-        return closed
+        """Why the bus is closed for good; None while it is in use."""
+        return self._inner.closed
 
     @property
     def max_batch(self) -> int:
-        """Bytes of a batch that the terminal takes."""
-        return int(self._bus.max_batch)
-
-    def call(self, op: str, /, **args: Any) -> Any:
-        return self._loop.call(lambda: self._bus.call(op, **args))
-
-    def renew(self, token: str) -> None:
-        self._loop.call(lambda: self._bus.renew(token))
-
-    def ping(self) -> float:
-        return float(self._loop.call(self._bus.ping))
+        """The size in bytes of a batch that the terminal takes."""
+        return self._inner.max_batch
 
     def close(self) -> None:
+        """Disconnect: acks are sent and leases given back before."""
         try:
-            self._loop.call(self._bus.close)
+            self._loop.call(self._inner.close)
         except Disconnected:
             pass  # closed already
         finally:
@@ -351,18 +386,14 @@ class Bus:
         self.close()
 
 
-async def _made(make: Callable[[], T]) -> T:
-    return make()
-
-
 def connect(
     url: str | None = None,
     *,
-    token: Any = None,
+    token: str | Callable[[], str] | None = None,
     context: str | None = None,
     name: str = "",
     patience: float = 30.0,
 ) -> Bus:
-    """As landbridge.connect, connected when it returns; use it with ``with``."""
+    """As ``landbridge.connect``; the bus is connected when this returns. Use it with ``with``."""
     connecting = asynchronous.connect(url, token=token, context=context, name=name, patience=patience)
     return Bus(lambda: connecting)

@@ -1,63 +1,55 @@
-"""A transaction: publishes and acks that happen together or not at all.
+"""A transaction: publishes, acks and documents that happen together or not at all.
 
-It is gathered here and sent in one frame at the end of the block. If the connection is lost before the
-answer, it is sent again, and the ledger makes it once. If a message's lease is lost, nothing of it happens.
+A transaction is gathered here and sent in one frame at the end of the block. If the connection is lost
+before the answer, the transaction is sent again, and the ledger sees to it that it happens once. If a
+message's lease is lost, nothing of the transaction happens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Unpack
 
+import msgspec
+
+from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import encode
-from landbridge.client.publisher import Rows
-from landbridge.core.log.batch import Headers
+from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.errors import BadRequest, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from landbridge.client.bus import Bus
-
 
 class Transaction:
-    def __init__(self, bus: Bus) -> None:
+    """Made by ``bus.transaction()``; leaving its block commits, unless the block raises."""
+
+    def __init__(self, bus: TerminalLine) -> None:
         self._bus = bus
-        #: Topic and messages of each batch, in order; and of each topic the one that may still grow.
+        #: Topic and messages of each batch, in order; and by topic the batch that may still grow.
         self._batches: list[tuple[str, Rows]] = []
         self._growing: dict[str, Rows] = {}
         self._acks: list[tuple[int, int, list[tuple[int, int]]]] = []
-        #: What those acks settle, for the batches to know.
+        #: The positions that those acks settle, by batch.
         self._settles: list[tuple[DeliveredBatch, range]] = []
+        self._documents: list[frames.DocumentEdit] = []
         self._ended = False
 
-    async def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str | bytes | None = None,
-        priority: int = 0,
-        headers: Headers | None = None,
-        id: str | None = None,
-        deliver_at: Any = None,
-        expires_at: Any = None,
-    ) -> None:
+    async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
+        """Add a message, which is stored if the transaction is committed."""
         self._check()
         data = self._bus.checked(encode(payload))
         rows = self._growing.get(topic)
         if rows is None:
             rows = Rows()
-        rows.add(data, key, priority, headers, id, deliver_at, expires_at)
-        if topic not in self._growing:  # what could not be added leaves nothing behind
+        rows.add(data, **options)
+        if topic not in self._growing:  # only now: a message that can't be added leaves no empty batch
             self._growing[topic] = rows
             self._batches.append((topic, rows))
 
     async def publish_rows(self, topic: str, rows: Rows) -> None:
-        """As a batch of their own. Groups that take one key alone pass over batches of other keys at no cost
-        per message."""
+        """Add messages as a batch of their own. Groups that take one key alone pass over batches of other
+        keys at no cost per message."""
         self._check()
         for payload in rows.payloads:
             self._bus.checked(payload)
@@ -65,6 +57,7 @@ class Transaction:
         self._batches.append((topic, rows))
 
     async def ack(self, message: Message | DeliveredBatch) -> None:
+        """Add an ack, which settles a message or a batch if the transaction is committed."""
         self._check()
         if isinstance(message, Message):
             batch, positions = message.batch, range(message.position, message.position + 1)
@@ -75,14 +68,38 @@ class Transaction:
         self._acks.append((batch.subscription.number, batch.lease, batch.runs_of(positions)))
         self._settles.append((batch, positions))
 
+    async def create_document(self, collection: str, key: str, value: Any, *, topic: str = "") -> None:
+        """Add a new document. ``topic``: the topic that it lives with, that of the messages acked here."""
+        self._edit(collection, key, value, topic, "")
+
+    async def update_document(
+        self, collection: str, key: str, value: Any, *, version: str, topic: str = ""
+    ) -> None:
+        """Add another value for a document that has this version."""
+        self._edit(collection, key, value, topic, version)
+
+    async def delete_document(
+        self, collection: str, key: str, *, version: str | None = None, topic: str = ""
+    ) -> None:
+        """Add the deletion of a document that has this version; None: any version."""
+        self._check()
+        self._documents.append(frames.DocumentEdit(collection, topic, key, None, version))
+
+    def _edit(self, collection: str, key: str, value: Any, topic: str, expect: str) -> None:
+        self._check()
+        data = msgspec.msgpack.encode(msgspec.to_builtins(value))
+        self._documents.append(frames.DocumentEdit(collection, topic, key, data, expect))
+
     def _check(self) -> None:
         if self._ended:
             raise BadRequest("the transaction has ended")
 
     async def commit(self) -> None:
+        """Do it all, or nothing: LeaseLost if a message was no longer this consumer's, DocumentChanged or
+        DocumentExists if a document had another version."""
         self._check()
         self._ended = True
-        if not self._batches and not self._acks:
+        if not (self._batches or self._acks or self._documents):
             return
         batches = [(topic, rows.build(self._bus.new_id())) for topic, rows in self._batches]
         publishes = [(topic, len(data)) for topic, data in batches]
@@ -95,11 +112,12 @@ class Transaction:
 
         def make(request: int) -> Frame:
             floor = self._bus.oldest_transaction
-            return frames.Transact(request, self._bus.producer, number, floor, publishes, self._acks)
+            producer = self._bus.producer
+            return frames.Transact(request, producer, number, floor, publishes, self._acks, self._documents)
 
         number = self._bus.begin_transaction()
         try:
-            await self._bus.call_on_link(make, *tails)
+            await self._bus.ask(make, *tails)
         finally:
             self._bus.end_transaction(number)
         for batch, positions in self._settles:

@@ -1,8 +1,8 @@
-"""What a lake is: which of its files count. Decisions only; ``pipeline/lake/lake.py`` has the disk (ADR-13).
+"""Which files of a lake count. These are decisions only; ``pipeline/lake/lake.py`` has the disk (ADR-13).
 
-A lake is a list of commit records, numbered from 0 without a gap. The state is what they add up to. Whoever
-wants to commit builds a record on the state that it knows and creates the next number; if another was faster,
-it reads that one, checks its own again, and tries the number after it.
+A lake is a list of commit records, numbered from 0 without a gap. Its state is what the records add up to. A
+writer builds a record on the state that it knows and creates the next number. If another writer was faster,
+it reads that record, checks its own again, and tries the number after it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 from landbridge.errors import AlreadyArchived, LakeDamaged, StoreTooNew
 
-#: Of records and of states. A higher one was written by a newer Landbridge.
+#: The format of records and states. A higher number was written by a newer Landbridge.
 VERSION = 1
-#: Records after which the state is written down, so that nobody has to read more than about so many.
+#: After so many records the state is written down, so that no reader has to read many more records than that.
 STATE_EVERY = 64
 #: The two tables, each a folder.
 MESSAGES, REJECTS = "messages", "rejects"
@@ -41,7 +41,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Part(NamedTuple):
-    """The files of a topic and a day."""
+    """The files of a topic and a day, in one of the tables."""
 
     table: str
     topic: str
@@ -52,29 +52,29 @@ class Part(NamedTuple):
         return f"{self.table}/topic={self.topic}/date={self.date}"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LakeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One commit: all of it counts, or nothing."""
 
     version: int = VERSION
-    #: Who wrote it: unlike any other attempt, also of the same micro-batch.
+    #: Who wrote it. Two attempts have different names, even at the same micro-batch.
     attempt: str
-    #: Microseconds since 1970, for people; nothing is decided by it.
+    #: Microseconds since 1970, for people. No decision depends on it.
     at: int = 0
-    #: The streaming query and its micro-batch, if it is one. A micro-batch is committed once.
+    #: The streaming query and its micro-batch; "" and -1 for other commits. A micro-batch is committed once.
     query: str = ""
     batch: int = -1
     added: tuple[DataFile, ...] = ()
-    #: Files that don't count any more, and that nobody may have removed yet.
+    #: Files that no longer count and may still be on the disk.
     removed: tuple[str, ...] = ()
-    #: Files removed earlier, which are not on the disk any more.
+    #: Files of earlier ``removed`` that are no longer on the disk.
     gone: tuple[str, ...] = ()
-    #: Attempts that may never commit: their files are about to be removed.
+    #: Attempts that may never commit, because their files are about to be removed.
     fenced: tuple[str, ...] = ()
-    #: topic → offset before which everything is in the lake, for topics of this record.
+    #: topic → offset before which everything is in the lake, for the topics of this record.
     ends: dict[str, int] = {}
 
 
-class State(msgspec.Struct, kw_only=True):
+class LakeState(msgspec.Struct, kw_only=True):
     """What the records up to ``number`` add up to."""
 
     version: int = VERSION
@@ -84,45 +84,46 @@ class State(msgspec.Struct, kw_only=True):
     files: dict[str, DataFile] = {}
     #: topic → offset before which everything is in the lake.
     ends: dict[str, int] = {}
-    #: query → its last micro-batch that is committed.
+    #: query → its last committed micro-batch.
     batches: dict[str, int] = {}
-    #: Files that don't count any more and may still be on the disk.
+    #: Files that no longer count and may still be on the disk.
     leaving: set[str] = set()
-    #: Attempts that may never commit. One per crash that nobody came back from.
+    #: Attempts that may never commit: one for each crash after which the job was not started again.
     fenced: set[str] = set()
 
     def has(self, query: str, batch: int) -> bool:
         return batch <= self.batches.get(query, -1)
 
-    def includes(self, record: Record) -> bool:
-        """Was it committed? For a record that adds files, ends a micro-batch or bars attempts."""
+    def includes(self, record: LakeRecord) -> bool:
+        """Whether a record was committed that adds files, ends a micro-batch or fences attempts."""
         if record.query:
             return self.has(record.query, record.batch)
         known = {*self.files, *self.leaving}
         return any(file.path in known for file in record.added) or bool(self.fenced & {*record.fenced})
 
-    def check(self, record: Record) -> None:
-        """May it be the next? AlreadyArchived if its rows are there by another query; Overtaken if what it
-        was built on has changed."""
+    def check(self, record: LakeRecord) -> None:
+        """Check that a record may be the next one. Raises AlreadyArchived if another query has committed its
+        rows, and Overtaken if the state that it was built on has changed."""
         if record.attempt in self.fenced:
-            raise Overtaken(f"the attempt {record.attempt} was given up by somebody else")
+            raise Overtaken(f"the attempt {record.attempt} was given up by another process")
         if record.query and self.has(record.query, record.batch):
             raise Overtaken(f"micro-batch {record.batch} is in the lake already")
         if missing := [path for path in record.removed if path not in self.files]:
-            raise Overtaken(f"{missing[0]} was removed by somebody else")
+            raise Overtaken(f"{missing[0]} was removed by another process")
         if not record.query:
             return
-        for topic, first in _firsts(record.added).items():
-            if first < self.ends.get(topic, 0):
+        for file in sorted(record.added, key=lambda file: file.first):
+            topic = file.part.topic
+            if file.first < self.ends.get(topic, 0):
                 raise AlreadyArchived(
                     f"the lake has the topic {topic} up to offset {self.ends[topic] - 1}, and this query "
-                    f"would add from {first} on",
+                    f"would add from {file.first} on",
                     hint="was the topic made anew, is it of another terminal, or archived by another job? "
                     "Go on with the checkpoint that was used, or take another lake",
                 )
 
-    def apply(self, record: Record) -> None:
-        """Take the next record in."""
+    def apply(self, record: LakeRecord) -> None:
+        """Add the next record."""
         if record.version > VERSION:
             raise StoreTooNew(f"the lake has records of version {record.version}", hint="update landbridge")
         for path in record.removed:
@@ -141,10 +142,12 @@ class State(msgspec.Struct, kw_only=True):
 
 
 class Overtaken(Exception):
-    """A record can't be committed any more, and needn't be: somebody else was faster. Never seen outside."""
+    """A record can no longer be committed and needn't be, because another writer was faster. Users never see
+    this error."""
 
 
 def ends_of(files: Iterable[DataFile]) -> dict[str, int]:
+    """topic → the end of its last file."""
     ends: dict[str, int] = {}
     for file in files:
         topic = file.part.topic
@@ -152,19 +155,11 @@ def ends_of(files: Iterable[DataFile]) -> dict[str, int]:
     return ends
 
 
-def _firsts(files: Iterable[DataFile]) -> dict[str, int]:
-    firsts: dict[str, int] = {}
-    for file in files:
-        topic = file.part.topic
-        firsts[topic] = min(file.first, firsts.get(topic, file.first))
-    return firsts
-
-
 def to_compact(
     files: Mapping[str, DataFile], target: int, *, topic: str | None = None, before: str | None = None
 ) -> dict[Part, list[DataFile]]:
-    """The files to be written anew, by part, in the order of their offsets: those well below the target,
-    where there are at least two.
+    """The files to rewrite, by part and in the order of their offsets: those well below the target, where a
+    part has at least two.
 
     target: bytes that a file should have. before: only days before this one, as ``2026-01-31``."""
     small: dict[Part, list[DataFile]] = defaultdict(list)
@@ -172,8 +167,8 @@ def to_compact(
         part = file.part
         if topic not in (None, part.topic) or (before is not None and part.date >= before):
             continue
-        # A file of three quarters of the target is left in peace: else the last one, which is always somewhat
-        # smaller, would be written anew each time.
+        # A file of three quarters of the target stays. Otherwise the last file of a part, which is always
+        # somewhat smaller, would be rewritten every time.
         if 4 * file.bytes < 3 * target:
             small[part].append(file)
     return {
@@ -184,14 +179,14 @@ def to_compact(
 
 
 def file_count(files: Iterable[DataFile], target: int) -> int:
-    """How many files these are to become."""
+    """The number of files that these are rewritten to."""
     return max(1, -(-sum(file.bytes for file in files) // target))
 
 
 # -- on the disk --------------------------------------------------------------------------------------
 
-_record = msgspec.json.Decoder(Record)
-_state = msgspec.json.Decoder(State)
+_record = msgspec.json.Decoder(LakeRecord)
+_state = msgspec.json.Decoder(LakeState)
 
 
 def record_name(number: int) -> str:
@@ -202,18 +197,19 @@ def state_name(number: int) -> str:
     return f"{number:012d}.state.json"
 
 
-def encode(document: Record | State) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document), indent=1 if isinstance(document, Record) else 0)
+def encode(document: LakeRecord | LakeState) -> bytes:
+    indent = 1 if isinstance(document, LakeRecord) else 0
+    return msgspec.json.format(msgspec.json.encode(document), indent=indent)
 
 
-def decode_record(data: bytes, name: str) -> Record:
+def decode_record(data: bytes, name: str) -> LakeRecord:
     try:
         return _record.decode(data)
     except msgspec.MsgspecError as error:
         raise LakeDamaged(f"the commit record {name} can't be read: {error}") from None
 
 
-def decode_state(data: bytes, name: str) -> State:
+def decode_state(data: bytes, name: str) -> LakeState:
     try:
         state = _state.decode(data)
     except msgspec.MsgspecError as error:
@@ -224,7 +220,7 @@ def decode_state(data: bytes, name: str) -> State:
 
 
 class Listing(NamedTuple):
-    """What the folder of the commits has."""
+    """The content of the folder with the commits."""
 
     #: Numbers of states and of records, ascending.
     states: list[int]
@@ -232,23 +228,22 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Listing:
-        states: list[int] = []
-        records: list[int] = []
+        numbers: dict[str, list[int]] = {"state.json": [], "json": []}
         for name in names:
             number, _, kind = name.partition(".")
-            if number.isdecimal() and kind in ("json", "state.json"):
-                (records if kind == "json" else states).append(int(number))
-        return cls(sorted(states), sorted(records))
+            if number.isdecimal() and kind in numbers:
+                numbers[kind].append(int(number))
+        return cls(sorted(numbers["state.json"]), sorted(numbers["json"]))
 
     def unread(self, known: int) -> list[int]:
-        """Records after ``known``, which must be without a gap."""
+        """The records after ``known``. Raises LakeDamaged where one is missing."""
         later = [number for number in self.records if number > known]
         if later != list(range(known + 1, known + 1 + len(later))):
             raise LakeDamaged(f"commit records are missing after number {known}: there are {later[:3]} …")
         return later
 
     def expendable(self) -> list[str]:
-        """Names that may be removed, oldest first: what the state before the last one has in it. The order
+        """Names that may be removed, oldest first: what the state before the last one includes. The order
         matters, see ``Lake.commit``."""
         if len(self.states) < 2:
             return []

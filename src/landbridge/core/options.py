@@ -4,6 +4,7 @@ told in the words of whoever gave them."""
 from __future__ import annotations
 
 import re
+import types
 import typing
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
@@ -85,7 +86,12 @@ def _said(value: Any) -> str:
 
 def _kind_at(kind: Any, path: str) -> Any:
     """The type of what is at a path of a struct; None where that can't be told."""
-    for part in path.split(".") if path else ():
+    for part in path.replace("[...]", ".[]").split(".") if path else ():
+        if part == "[]":  # the values of a list or of a dictionary
+            kind = next(
+                (typing.get_args(each)[-1] for each in _options_of(kind) if typing.get_args(each)), None
+            )
+            continue
         struct = _struct_of(kind)
         if struct is None:
             return None
@@ -95,14 +101,18 @@ def _kind_at(kind: Any, path: str) -> Any:
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
     """The struct that it is, or may be."""
-    for each in (kind, *typing.get_args(kind)):
+    for each in _options_of(kind):
         if isinstance(each, type) and issubclass(each, msgspec.Struct):
             return each
     return None
 
 
+def _options_of(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; of anything else, the type itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+
+
 def _values_of(kind: Any) -> list[str]:
-    """What a Literal allows."""
-    if typing.get_origin(kind) is Literal:
-        return [str(value) for value in typing.get_args(kind)]
-    return []
+    """What a Literal allows, alone or in a union."""
+    literals = (each for each in _options_of(kind) if typing.get_origin(each) is Literal)
+    return [str(value) for each in literals for value in typing.get_args(each)]

@@ -9,6 +9,7 @@ and arrivals also have how long ago their messages were published, as a histogra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -107,46 +108,27 @@ class StatusLog:
         level = self.levels.of(event, who, topic)
         if level < BATCHES:
             return
-        if level == MESSAGES:
-            self.note(
-                now,
-                event,
-                who=who,
-                topic=topic,
-                group=group,
-                cause=cause,
-                messages=messages,
-                batches=1,
-                bytes=size,
-                offsets=list(offsets),
-                latency=_latency(now, published, {}),
-            )
-            return
         key = (event, who, topic, group, cause)
-        seen = self._counted.get(key)
+        seen = self._counted.get(key) if level == BATCHES else None
         if seen is None:
-            if len(self._counted) >= self.MOST:
+            kept = self._counted if level == BATCHES else self._events
+            if len(kept) >= self.MOST:
                 self.dropped += 1
                 return
-            self._counted[key] = Event(
-                now,
-                event,
-                who=who,
-                topic=topic,
-                group=group,
-                cause=cause,
-                messages=messages,
-                batches=1,
-                bytes=size,
-                since=now,
-                latency=_latency(now, published, {}),
-            )
-        else:
-            seen.time = now
-            seen.messages += messages
-            seen.batches += 1
-            seen.bytes += size
-            _latency(now, published, seen.latency)
+            seen = Event(now, event, who=who, topic=topic, group=group, cause=cause)
+            if level == BATCHES:
+                seen.since = now
+                self._counted[key] = seen
+            else:
+                seen.offsets = list(offsets)
+                self._events.append(seen)
+        seen.time = now
+        seen.messages += messages
+        seen.batches += 1
+        seen.bytes += size
+        for moment, count in published:
+            number = bucket(now - moment)
+            seen.latency[number] = seen.latency.get(number, 0) + count
 
     def drain(self, now: int) -> list[bytes]:
         """The events since the last drain, as JSON payloads."""
@@ -154,19 +136,8 @@ class StatusLog:
         if self.dropped:
             events.append(Event(now, "error", cause="status_overflow", messages=self.dropped))
         self._events, self._counted, self.dropped = [], {}, 0
-        events.sort(key=_time_of)
+        events.sort(key=attrgetter("time"))
         return [_encode(event) for event in events]
-
-
-def _latency(now: int, published: Iterable[tuple[int, int]], into: Histogram) -> Histogram:
-    for moment, messages in published:
-        number = bucket(now - moment)
-        into[number] = into.get(number, 0) + messages
-    return into
-
-
-def _time_of(event: Event) -> int:
-    return event.time
 
 
 def parse_levels(raw: Mapping[str, Any]) -> Levels:

@@ -1,8 +1,8 @@
 """The certificate under which a terminal listens and dials. The registry's authority makes it, for a key that
 is made here and never leaves; both are kept beside the terminal's data and renewed long before they end.
 
-A link checks whose a certificate is (Peer), which says more than a host's name would: so links may be dialled
-by any name or address.
+A link checks which terminal a certificate names (Peer), which says more than a host's name would. So links
+may be dialled by any name or address.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import hashlib
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 from cryptography import x509
@@ -22,16 +23,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from landbridge.client.registry_documents import Certificate
+from landbridge.core.time import SECOND
+from landbridge.crossing.ground import Ground
 from landbridge.errors import BusError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from landbridge.crossing.network import Network
 
 log = structlog.get_logger("landbridge.certificates")
 
-SECOND = 1_000_000
 #: A certificate is renewed when this part of its life is over.
 RENEW_AFTER = 2 / 3
 #: Seconds until the registry is asked again when a renewal has failed, and between two looks at the clock.
@@ -40,7 +37,9 @@ AGAIN = 60.0
 OWN, CA = "link.pem", "ca.pem"
 
 
-class CertificateAuthority(Protocol):
+class CertificateIssuer(Protocol):
+    """What is asked of the registry."""
+
     async def certificate(self, csr: str) -> Certificate: ...
 
 
@@ -52,11 +51,11 @@ class Certificates:
         folder: Path,
         customer: str,
         terminal: str,
-        authority: CertificateAuthority,
+        authority: CertificateIssuer,
         clock: Callable[[], int],
     ) -> None:
-        #: For connections that are taken. It asks for a certificate and also takes who has none: programs
-        #: show a token, terminals a proof.
+        #: For connections that are accepted. It asks for a certificate but doesn't insist on one: programs
+        #: show a token instead, and terminals a proof.
         self.listener = _context(ssl.PROTOCOL_TLS_SERVER)
         self.listener.verify_mode = ssl.CERT_OPTIONAL
         #: For links that are dialled.
@@ -65,13 +64,13 @@ class Certificates:
         self.dialler.verify_mode = ssl.CERT_REQUIRED
         #: SHA-256 of the certificate (DER): binds the proofs of a link to it. Empty before open().
         self.digest = b""
-        #: When the next one is due, and when this one ends, microseconds.
+        #: When the next certificate is due, and when this one ends, microseconds.
         self.renew_at = self.ends_at = 0
         self._folder = folder
         self._uri = f"landbridge://{customer}/{terminal}"
         self._authority = authority
         self._clock = clock
-        self._network: Network | None = None
+        self._ground: Ground | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -84,19 +83,19 @@ class Certificates:
         return self._folder / OWN
 
     async def open(self) -> None:
-        """Take the certificate that is kept, or ask for one. Where there is neither, the registry's error is
-        raised: a terminal off loopback can't listen without."""
+        """Load the certificate that is kept, or ask the registry for one. Raises the registry's error if
+        there is neither: a terminal off loopback can't listen without one."""
         found = await asyncio.to_thread(self._kept)
         if found is None:
             await self.renew()
         else:
             self._take(found)
 
-    def use(self, network: Network) -> None:
-        """For this terminal's links, from now on, and keep it good."""
-        self._network = network
-        network.client_tls = self.dialler
-        self._tell(network)
+    def use(self, ground: Ground) -> None:
+        """Use the certificate for this terminal's links from now on, and renew it in time."""
+        self._ground = ground
+        ground.client_tls = self.dialler
+        self._tell(ground)
         self._task = asyncio.ensure_future(self._renew_in_time())
 
     async def close(self) -> None:
@@ -105,7 +104,7 @@ class Certificates:
             await asyncio.wait([self._task])
 
     async def renew(self) -> None:
-        """A new key and a certificate for it. Connections that there are stay; new ones see the new one."""
+        """Make a new key and get a certificate for it. Open connections stay as they are."""
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
         csr = request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
@@ -118,7 +117,7 @@ class Certificates:
     async def _renew_in_time(self) -> None:
         while True:
             wait = (self.renew_at - self._clock()) / SECOND
-            # Slept in steps: a machine that was suspended, or whose clock was set, is not a month late.
+            # In steps: a machine that was suspended, or whose clock was set, is late by a minute at most.
             await asyncio.sleep(min(max(wait, 0.0), AGAIN))
             if self._clock() < self.renew_at:
                 continue
@@ -126,7 +125,7 @@ class Certificates:
                 await self.renew()
             except (BusError, OSError) as error:
                 log.warning("the certificate can't be renewed yet", detail=str(error))
-            # Also after a renewal: by a clock that is wrong, the new one may be due at once.
+            # Also after a renewal: if the clock is wrong, the new certificate may be due at once.
             await asyncio.sleep(AGAIN)
 
     def _take(self, certificate: x509.Certificate) -> None:
@@ -137,16 +136,16 @@ class Certificates:
         began, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         self.renew_at = int((began + (ends - began) * RENEW_AFTER).timestamp() * SECOND)
         self.ends_at = int(ends.timestamp() * SECOND)
-        if self._network is not None:
-            self._tell(self._network)
+        if self._ground is not None:
+            self._tell(self._ground)
 
-    def _tell(self, network: Network) -> None:
-        network.certificate_digest, network.certificate_ends_at = self.digest, self.ends_at
+    def _tell(self, ground: Ground) -> None:
+        ground.certificate_digest, ground.certificate_ends_at = self.digest, self.ends_at
 
     # -- the files ---------------------------------------------------------------------------------
 
     def _kept(self) -> x509.Certificate | None:
-        """What is on disk, if it is this terminal's and good for a while."""
+        """The certificate on disk, if it is this terminal's and has not expired."""
         try:
             certificate = x509.load_pem_x509_certificate(self.own_file.read_bytes())
             ca = x509.load_pem_x509_certificate(self.ca_file.read_bytes())

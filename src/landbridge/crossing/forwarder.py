@@ -1,9 +1,9 @@
 """The forwarder: the consumer of every group whose consumers are at another terminal. It takes messages from
-the group like any consumer, ships them to the terminal of the group's choice, and acks when they have arrived
-there.
+the group like any consumer, ships them to the terminal that was chosen for the group, and acks when they have
+arrived there.
 
     lane       one topic's way to one other terminal (lane.py)
-    placement  where a group's messages go at present, and why
+    placement  where a group's messages go at present, and why (placing.py)
 
 Messages that several groups want at the same terminal are shipped once. While there is no path, no ticket or
 no registry they stay where they are, in the topic's log, and nothing is lost.
@@ -12,16 +12,14 @@ no registry they stay where they are, in the topic's log, and nothing is lost.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-import msgspec
 import structlog
 
-from landbridge.broker.group import Consumer, Group
-from landbridge.core.log.ranges import Range, count, normalise
-from landbridge.core.log.topic import group_spec
-from landbridge.core.shipping.outbound import Shipment
+from landbridge.broker.group import Consumer, Group, Home
+from landbridge.broker.topic import Topic
+from landbridge.core.log.ranges import Range, count
+from landbridge.core.routing.routes import Routes
 from landbridge.core.shipping.parcel import (
     Arrived,
     Ask,
@@ -32,188 +30,150 @@ from landbridge.core.shipping.parcel import (
     Withdraw,
     Withdrawn,
 )
-from landbridge.core.trust.directory import TopicEntry
-from landbridge.core.trust.seal import Sealer
-from landbridge.crossing.lane import WINDOW, Hand, Lane
-from landbridge.errors import BadRequest, BusError, Unavailable
-from landbridge.protocol import frames
-
-if TYPE_CHECKING:
-    from landbridge.broker.topic import Topic
-    from landbridge.crossing.network import Network
+from landbridge.core.time import SECOND
+from landbridge.core.topic import group_spec
+from landbridge.crossing.carrier import Carrier
+from landbridge.crossing.ground import Ground
+from landbridge.crossing.lane import WINDOW, Hand, Lane, Pace
+from landbridge.crossing.placing import Placement, Placing
+from landbridge.crossing.records import ForwarderTotals, Records, ShipmentRecord
+from landbridge.crossing.tickets import TicketBook
+from landbridge.errors import BadRequest, BusError
 
 log = structlog.get_logger("landbridge.forwarder")
 
-SECOND = 1_000_000
 #: Messages that the forwarder holds of a group at most; bytes are bounded by the window.
 PREFETCH = 500_000
-#: Seconds after which a refused or failed request for a ticket is made again.
-TICKET_AGAIN = 1.0
-#: Seconds after which a message counts as late, and seconds of the rate that may be sent in one go.
-LATE, BURST = 10.0, 0.25
-#: Shipments of the past that ``why`` can still tell about.
-REMEMBERED = 10_000
 #: Seconds that a terminal which doesn't confirm is not chosen again.
 SUSPECT_FOR = 30.0
-
-
-class Placement:
-    """A group of a topic, seen from here."""
-
-    def __init__(self, topic: str, group: str) -> None:
-        self.topic = topic
-        self.group = group
-        #: The terminal that gets its messages; "" = none found yet; this terminal itself = they stay.
-        self.target = ""
-        self.since = 0
-        self.why = "no terminal of the group has been found yet"
-        self.hand: Hand | None = None
-
-
-class Record(msgspec.Struct):
-    """A shipment of the past or on its way, for people."""
-
-    topic: str
-    destination: str
-    groups: list[str]
-    runs: list[Range]
-    sequence: int
-    routes: list[list[str]]
-    why: str
-    sent_at: int = 0
-    kept_at: int = 0
-    arrived_at: int = 0
-
-
-class Totals(msgspec.Struct):
-    shipped: int = 0
-    arrived: int = 0
-    repeated: int = 0
-    reroutes: int = 0
-    failovers: int = 0
-    #: Messages that a failover came too late to take back: seen twice.
-    doubled: int = 0
-
-
-class Pace:
-    """How fast what an outage has delayed is sent: fresh messages go at once, late ones at a rate."""
-
-    def __init__(self, rate: int) -> None:
-        """``rate``: bytes per second; 0 = as fast as it goes."""
-        self._rate = rate
-        #: Bytes of late messages sent and not yet worked off by time, as of when.
-        self._spent = 0.0
-        self._at = 0
-
-    def allows(self, published_at: int, size: int, now: int) -> bool:
-        if not self._rate or now - published_at < LATE * SECOND:
-            return True
-        self._spent = max(0.0, self._spent - (now - self._at) * self._rate / SECOND)
-        self._at = now
-        if self._spent > self._rate * BURST:
-            return False
-        self._spent += size
-        return True
-
-
-class Tickets:
-    """The sealer of one topic: the one in use, and the fetching of the next."""
-
-    def __init__(self) -> None:
-        self.sealer: Sealer | None = None
-        self.fetching: asyncio.Task[None] | None = None
-        self.failed_at = 0
+#: Seconds to wait for an answer before the same question is asked again, and for a target to ask.
+ASK_AGAIN, TARGET_AGAIN = 3.0, 0.5
 
 
 class Forwarder:
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.broker = network.broker
-        self.totals = Totals()
+    def __init__(
+        self,
+        ground: Ground,
+        carrier: Carrier,
+        routes: Routes,
+        placing: Placing,
+        say: Callable[[str, Control], None],
+    ) -> None:
+        """``say``: sends a control message to a terminal; it may get lost."""
+        self.ground = ground
+        self.carrier = carrier
+        self.routes = routes
+        self.tickets = TicketBook(ground, self.look_again, self._waits_for_ticket)
+        self.records = Records()
+        self.pace = Pace(ground.settings.catch_up_rate)
+        self._placing = placing
+        self._say = say
+        #: (topic, group) → where its messages go.
         self.placements: dict[tuple[str, str], Placement] = {}
+        #: (topic, terminal) → the lane there.
         self.lanes: dict[tuple[str, str], Lane] = {}
         #: Terminal → until when it is not chosen, microseconds.
         self.suspects: dict[str, int] = {}
-        #: Shipment id → what became of it, newest last.
-        self.records: OrderedDict[bytes, Record] = OrderedDict()
-        self.pace = Pace(network.settings.catch_up_rate)
-        self._tickets: dict[str, Tickets] = {}
+        #: (topic, group) → makes the group.
+        self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
         #: (terminal, question) → who waits for the answer.
         self._asked: dict[tuple[str, Ask], list[asyncio.Future[Tell]]] = {}
+
+    @property
+    def totals(self) -> ForwarderTotals:
+        return self.records.totals
 
     # -- placing groups ----------------------------------------------------------------------------
 
     def place(self) -> None:
         """Look at every group of every topic that the directory knows and this terminal has."""
-        network, now = self.network, self.network.now()
+        now = self.ground.now()
         self.suspects = {terminal: until for terminal, until in self.suspects.items() if until > now}
         seen = set()
-        for entry in network.topics.values():
-            topic = self.broker.topics.get(entry.name)
+        for entry in self.ground.topics.values():
+            topic = self.ground.broker.topics.get(entry.name)
             if topic is None or topic.deleted:
                 continue
             for name, added_at in entry.groups.items():
                 seen.add((entry.name, name))
-                self._place(entry, topic, name, added_at)
+                self._place(topic, name, added_at)
         for key in [key for key in self.placements if key not in seen]:
             self._leave(self.placements.pop(key))
 
-    def _place(self, entry: TopicEntry, topic: Topic, name: str, added_at: int) -> None:
-        network = self.network
-        members = network.members(name)
-        key = (entry.name, name)
-        placement = self.placements.get(key)
-        if placement is None:
-            placement = self.placements[key] = Placement(*key)
-        if not members:
+    def _place(self, topic: Topic, name: str, added_at: int) -> None:
+        placement = self.placements.setdefault((topic.name, name), Placement(topic.name, name))
+        group = topic.groups.get(name)
+        if not self.ground.members(name):
             self._leave(placement)
             placement.target, placement.why = "", "the group has no terminals"
-            if name in topic.groups:
-                topic.groups[name].forward(True)  # it waits for one
+            if group is not None:
+                group.forward(True)  # its messages wait until it has one
             return
-        group = topic.groups.get(name)
         if group is None:
             if topic.spec.kind == "queue" and topic.groups:
                 return
-            spec = group_spec({"topic": topic.name, "name": name})
-            group = self.broker.create_group(topic, spec, added_at)
-        target, why = network.choose(entry.name, name, members, placement.target, set(self.suspects))
+            self._make_group(topic, name, added_at)
+            return
+        target, why = self._placing.choose(placement, group, set(self.suspects))
         if target is not None and target != placement.target:
-            self._move(placement, topic, group, target, why)
+            self._move(placement, group, target, why)
 
-    def _move(self, placement: Placement, topic: Topic, group: Group, target: str, why: str) -> None:
-        network, before = self.network, placement.target
+    def _make_group(self, topic: Topic, name: str, added_at: int) -> None:
+        """Make a group that begins with what was published since it was added; then place it."""
+        key = topic.name, name
+        if key in self._making:
+            return
+
+        async def make() -> None:
+            try:
+                floor = await self.ground.broker.position(topic, added_at)
+                if not topic.deleted and name not in topic.groups:
+                    spec = group_spec({"topic": topic.name, "name": name})
+                    self.ground.broker.create_group(topic, spec, floor)
+                    self._place(topic, name, added_at)
+            except BusError as error:  # tried again with the next look at all groups
+                self.ground.broker.report(topic.name, error)
+            finally:
+                del self._making[key]
+
+        self._making[key] = asyncio.ensure_future(make())
+
+    async def until_placed(self, topic: str) -> None:
+        """Place the groups of a topic, and wait until those exist that have to be made."""
+        self.place()
+        await asyncio.gather(*(task for (name, _), task in self._making.items() if name == topic))
+
+    def _move(self, placement: Placement, group: Group, target: str, why: str) -> None:
+        ground, topic, before = self.ground, group.topic, placement.target
         lane_before = placement.hand.lane if placement.hand is not None else None
         withdrawn = self._leave(placement)
-        placement.target, placement.since, placement.why = target, network.now(), why
+        placement.target, placement.since, placement.why = target, ground.now(), why
         if lane_before is not None and withdrawn:
             self.totals.failovers += 1
             epoch = lane_before.outbound.epoch
-            network.say(before, Withdraw(topic.name, topic.created_at, group.name, withdrawn, epoch))
-        network.note(
+            self._say(before, Withdraw(topic.name, topic.created_at, group.name, withdrawn, epoch))
+        ground.note(
             "place",
             topic=topic.name,
             group=group.name,
-            detail=f"to {network.name_of(target)}: {why}",
+            detail=f"to {ground.name_of(target)}: {why}",
             cause="moved" if before else "found",
         )
-        if target == network.me:
-            group.forward(False)
-            group.pump()
-            return
-        lane = self.lanes.get((topic.name, target))
-        if lane is None:
-            lane = self.lanes[topic.name, target] = Lane(self, topic, target)
-        hand = Hand(self, lane)
-        number = self.broker.new_consumer()
-        consumer = Consumer(number, hand, 0, PREFETCH, group, prefetch_bytes=2 * WINDOW, patient=True)
-        hand.consumer = consumer
-        placement.hand = hand
-        group.forward(True)
-        group.join(consumer)
+        group.forward(target != ground.me)
+        if target != ground.me:
+            lane = self.lanes.get((topic.name, target))
+            if lane is None:
+                lane = self.lanes[topic.name, target] = Lane(self, topic, target)
+            placement.hand = lane.hands[group.name] = hand = Hand(lane, self._lost)
+            number = ground.broker.new_consumer()
+            hand.consumer = Consumer(
+                number, hand, 0, PREFETCH, group, prefetch_bytes=2 * WINDOW, patient=True
+            )
+            group.join(hand.consumer)
         group.pump()
 
     def _leave(self, placement: Placement) -> list[Range]:
+        """Take a group's messages to its target no more. Returns those that were on their way."""
         hand, placement.hand = placement.hand, None
         if hand is None:
             return []
@@ -223,92 +183,50 @@ class Forwarder:
             group.leave(hand.consumer, counted=False)
         return gone
 
-    def lost(self, group: Group, error: BusError) -> None:
+    def _lost(self, consumer: Consumer, error: BusError) -> None:
+        group = consumer.group
         placement = self.placements.pop((group.topic.name, group.name), None)
         if placement is not None:
             log.warning("a group ended", topic=group.topic.name, group=group.name, detail=str(error))
             self._leave(placement)
 
     def suspect(self, terminal: str) -> None:
-        """It doesn't confirm: is there another one for the groups that go there?"""
-        self.suspects[terminal] = self.network.now() + int(SUSPECT_FOR * SECOND)
+        """A terminal doesn't confirm: is there another one for the groups that go there?"""
+        self.suspects[terminal] = self.ground.now() + int(SUSPECT_FOR * SECOND)
         self.place()
 
-    # -- groups ------------------------------------------------------------------------------------
-
-    def settle(self, topic: str, name: str, lease: int, runs: list[Range], *, bury: str = "") -> None:
-        """Ack it, or bury it for a cause."""
-        placement = self.placements.get((topic, name))
-        if placement is None or placement.hand is None:
-            return
-        consumer = placement.hand.consumer
-        settlement = frames.Settlement(lease, runs, "bury" if bury else "ack", None, bury)
-        consumer.group.settle(consumer, [settlement], None, _ignore)
-
-    def floor(self, topic: Topic, group: str) -> int:
-        found = topic.groups.get(group)
-        return 0 if found is None else found.delivery.cursor.floor
-
-    # -- tickets -----------------------------------------------------------------------------------
-
-    def one_by_one(self, topic: str) -> bool:
-        entry = self.network.topics.get(topic)
-        return entry is not None and entry.ticket_scope == "message"
-
-    def sealer(self, topic: str, messages: int, now: int) -> Sealer | None:
-        """One that can be used now; None: it is being fetched, and the lanes are told when it is there."""
-        tickets = self._tickets.setdefault(topic, Tickets())
-        sealer = tickets.sealer
-        usable = sealer is not None and sealer.usable(now, messages)
-        if sealer is None or not usable or sealer.due(now):
-            self._fetch(topic, tickets, now)
-        if not usable:
-            return None
-        if self.one_by_one(topic):
-            tickets.sealer = None
-        return sealer
-
-    def _fetch(self, topic: str, tickets: Tickets, now: int) -> None:
-        if tickets.fetching is None and now - tickets.failed_at >= TICKET_AGAIN * SECOND:
-            tickets.fetching = asyncio.ensure_future(self._fetch_ticket(topic, tickets))
-
-    async def _fetch_ticket(self, topic: str, tickets: Tickets) -> None:
-        try:
-            issue = await self.network.registry.issue(topic)
-            tickets.sealer = Sealer(self.network.identity, issue, self.network.now())
-            tickets.failed_at = 0
-        except BusError as error:
-            tickets.failed_at = self.network.now()
-            if not isinstance(error, Unavailable):
-                self.network.note("refuse", topic=topic, cause=error.code, detail=str(error))
-            log.warning("no ticket", topic=topic, code=error.code, detail=str(error))
-            asyncio.get_running_loop().call_later(TICKET_AGAIN, self._ticket_again, topic)
-        finally:
-            tickets.fetching = None
-        if not tickets.failed_at:
-            self.look_again(topic)
-
-    def _ticket_again(self, topic: str) -> None:
-        if any(lane.outbound.waiting() for (name, _), lane in self.lanes.items() if name == topic):
-            self._fetch(topic, self._tickets[topic], self.network.now())
+    def held(self) -> dict[str, int]:
+        """Topic → messages that are here and that a group elsewhere waits for."""
+        held: dict[str, int] = {}
+        for placement in self.placements.values():
+            topic = self.ground.broker.topics.get(placement.topic)
+            group = topic.groups.get(placement.group) if topic is not None else None
+            if group is not None:
+                lag = group.delivery.cursor.lag(group.topic.log.end)
+                held[placement.topic] = max(held.get(placement.topic, 0), lag)
+        return {topic: count for topic, count in held.items() if count}
 
     # -- lanes -------------------------------------------------------------------------------------
 
     def look_again(self, topic: str | None = None) -> None:
+        """Paths, tickets or room have changed: send what waits, of this topic or of all."""
         for (name, _), lane in list(self.lanes.items()):
             if topic is None or name == topic:
                 lane.look_again()
 
+    def _waits_for_ticket(self, topic: str) -> bool:
+        return any(lane.outbound.waiting() for (name, _), lane in self.lanes.items() if name == topic)
+
     def returned(self, id: bytes) -> None:
+        """A hop has sent a shipment back."""
         for lane in self.lanes.values():
             shipment = lane.outbound.find(id)
             if shipment is not None:
                 lane.returned(shipment)
                 return
 
-    # -- what the other end says -------------------------------------------------------------------
-
     def heard(self, source: str, message: Control) -> None:
+        """A control message about shipments from here."""
         match message:
             case Arrived() | Stuck() | Missing():
                 lane = self.lanes.get((message.stream.topic, source))
@@ -323,94 +241,52 @@ class Forwarder:
             case _:
                 raise BadRequest(f"{type(message).__name__} for a source")
 
-    # -- for people --------------------------------------------------------------------------------
-
-    def remember(self, lane: Lane, shipment: Shipment, route: list[str], now: int) -> None:
-        record = self.records.get(shipment.id)
-        if record is None:
-            self.totals.shipped += shipment.messages
-            runs = normalise(run for piece in shipment.pieces for run in piece.runs)
-            record = Record(
-                lane.topic.name, lane.destination, shipment.groups, runs, shipment.sequence, [], "", now
-            )
-            self.records[shipment.id] = record
-            if len(self.records) > REMEMBERED:
-                self.records.popitem(last=False)
-        record.routes.append(route)
-        del record.routes[:-8]
-        record.why = self.network.why_route(lane.destination)
-
-    def note_kept(self, shipment: Shipment) -> None:
-        record = self.records.get(shipment.id)
-        if record is not None and not record.kept_at:
-            record.kept_at = self.network.now()
-
-    def note_arrived(self, shipment: Shipment, now: int) -> None:
-        self.totals.arrived += shipment.messages
-        record = self.records.get(shipment.id)
-        if record is not None:
-            record.arrived_at = now
-
     # -- asking at the other end -------------------------------------------------------------------
 
     async def ask(self, terminal: str, question: Ask, within: float) -> Tell | None:
-        """None where no answer came: the question or the answer got lost, or it is not settled yet."""
+        """None if no answer came: the question or the answer got lost, or the message isn't settled yet."""
         waiter: asyncio.Future[Tell] = asyncio.get_running_loop().create_future()
-        key = (terminal, question)
-        self._asked.setdefault(key, []).append(waiter)
-        self.network.say(terminal, question)
+        waiters = self._asked.setdefault((terminal, question), [])
+        waiters.append(waiter)
+        self._say(terminal, question)
         try:
             async with asyncio.timeout(within):
                 return await waiter
         except TimeoutError:
             return None
         finally:
-            waiters = self._asked.get(key)
-            if waiters and waiter in waiters:
-                waiters.remove(waiter)
-                if not waiters:
-                    del self._asked[key]
+            waiters.remove(waiter)
+            if not waiters and self._asked.get((terminal, question)) is waiters:
+                del self._asked[terminal, question]
 
-    async def acked(self, topic: Topic, group: str, offset: int) -> None:
-        """Until the group's consumer has acked it, wherever that is. Asks again: neither side keeps the
-        question for long."""
+    async def acked(self, topic: Home, group: str, offset: int) -> None:
+        """Wait until the group's consumer has acked a message, wherever that is. The question is repeated,
+        because neither side keeps it for long."""
         question = Ask(topic.name, topic.created_at, group, offset, True)
         while True:
             target = self.went_to(topic.name, group, offset)
             if not target:
-                await asyncio.sleep(0.5)
-            elif await self.ask(target, question, 3.0) is not None:
+                await asyncio.sleep(TARGET_AGAIN)
+            elif await self.ask(target, question, ASK_AGAIN) is not None:
                 return
 
     def went_to(self, topic: str, group: str, offset: int) -> str:
-        """The terminal that a message went to or goes to."""
+        """The terminal that a message went to or goes to; empty if there is none yet."""
         record = self.record_of(topic, group, offset)
         if record is not None:
             return record.destination
         placement = self.placements.get((topic, group))
         return placement.target if placement is not None else ""
 
-    def record_of(self, topic: str, group: str, offset: int) -> Record | None:
-        for record in reversed(self.records.values()):
-            if (
-                record.topic == topic
-                and group in record.groups
-                and any(first <= offset < end for first, end in record.runs)
-            ):
-                return record
-        return None
+    def record_of(self, topic: str, group: str, offset: int) -> ShipmentRecord | None:
+        return self.records.find(topic, group, offset)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         for lane in self.lanes.values():
             lane.close()
-        for tickets in self._tickets.values():
-            if tickets.fetching is not None:
-                tickets.fetching.cancel()
+        self.tickets.close()
+        for task in self._making.values():
+            task.cancel()
         for waiters in self._asked.values():
             for waiter in waiters:
                 waiter.cancel()
-
-
-def _ignore(error: BusError) -> None:
-    """A lease that is gone: the group was moved, or deleted, and its messages are somebody else's
-    business."""

@@ -1,30 +1,31 @@
-"""A lane: one topic's way to one other terminal. What the groups hand over is gathered into shipments,
-sealed, and given to the carrier; each is this terminal's to keep until the other one says that it has
-arrived.
+"""A lane: one topic's way to one other terminal. It gathers the messages that the groups there want, ships
+them in order, and sends each shipment again until the other terminal says that it has arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from landbridge.broker.group import Consumer, Home
 from landbridge.core.log.batch import Batch, Buffer
 from landbridge.core.log.ranges import Range, count, normalise
+from landbridge.core.routing.routes import Routes
 from landbridge.core.shipping.outbound import Outbound, Shipment
 from landbridge.core.shipping.parcel import Arrived, Kind, Manifest, Missing, Piece, Stuck, encode_manifest
-from landbridge.errors import BusError
+from landbridge.core.time import SECOND
+from landbridge.crossing.carrier import Carrier
+from landbridge.crossing.ground import Ground
+from landbridge.crossing.records import Records
+from landbridge.crossing.tickets import TicketBook
+from landbridge.errors import BusError, LeaseLost
 from landbridge.protocol import frames
 
-if TYPE_CHECKING:
-    from landbridge.broker.group import Consumer
-    from landbridge.broker.topic import Topic
-    from landbridge.crossing.forwarder import Forwarder
-
-SECOND = 1_000_000
 #: Bytes and pieces that one shipment gathers at most: large enough that one signature is cheap, small enough
 #: for the header and for a link to have others between.
 SHIPMENT_BYTES, SHIPMENT_PIECES = 256 << 10, 512
@@ -32,33 +33,79 @@ SHIPMENT_BYTES, SHIPMENT_PIECES = 256 << 10, 512
 GATHER_BYTES, GATHER = 128 << 10, 0.002
 #: Bytes on their way in one lane: with 100 ms round trip that is 320 MB/s.
 WINDOW = 32 << 20
-#: Seconds after which what was declined by everybody, or is sent at a limited rate, is looked at again.
-AGAIN, PACE = 1.0, 0.25
+#: Seconds after which a shipment is tried again that every hop has refused, or whose turn hasn't come yet.
+RETRY_AFTER, PACE = 1.0, 0.25
 #: Messages of two groups that are the same are close together in the queue: no need to look further back.
 NEAR = 64
+#: Seconds after which a message counts as late, and seconds of the rate that may be sent in one go.
+LATE, BURST = 10.0, 0.25
+
+
+class Pace:
+    """How fast messages that an outage has delayed are sent: fresh ones go at once, late ones at a rate."""
+
+    def __init__(self, rate: int) -> None:
+        """``rate``: bytes per second; 0 = no limit."""
+        self._rate = rate
+        #: Bytes of late messages that were sent and not yet worked off by time, as of ``_at``.
+        self._spent = 0.0
+        self._at = 0
+
+    def allows(self, published_at: int, size: int, now: int) -> bool:
+        if not self._rate or now - published_at < LATE * SECOND:
+            return True
+        self._spent = max(0.0, self._spent - (now - self._at) * self._rate / SECOND)
+        self._at = now
+        if self._spent > self._rate * BURST:
+            return False
+        self._spent += size
+        return True
+
+
+class LaneOwner(Protocol):
+    """What a lane asks of the forwarder, which all lanes share."""
+
+    @property
+    def ground(self) -> Ground: ...
+    @property
+    def carrier(self) -> Carrier: ...
+    @property
+    def routes(self) -> Routes: ...
+    @property
+    def tickets(self) -> TicketBook: ...
+    @property
+    def records(self) -> Records: ...
+    @property
+    def pace(self) -> Pace: ...
+    def suspect(self, terminal: str) -> None:
+        """A terminal doesn't confirm: is there another one for the groups that go there?"""
 
 
 class Hand:
-    """What the forwarder shows a group in place of a connection."""
+    """What the lane shows a group in place of a connection."""
 
     subject = "forwarder"
     writable = True
 
-    def __init__(self, forwarder: Forwarder, lane: Lane) -> None:
-        self._forwarder = forwarder
+    def __init__(self, lane: Lane, on_lost: Callable[[Consumer, BusError], None]) -> None:
+        """``on_lost``: the group ended, or can't read its log."""
         self.lane = lane
+        self.lose = on_lost
         self.who = f"forwarder to {lane.destination}"
         self.consumer: Consumer
 
-    def send(self, frame: frames.Deliver, data: Buffer) -> None:
-        self.lane.offer(self.consumer.group.name, frame, data)
+    def send(self, frame: frames.Frame, *tail: Buffer) -> None:
+        assert isinstance(frame, frames.Deliver), "a group sends nothing else"
+        self.lane.offer(self.consumer.group.name, frame, tail[0])
 
     def flush(self) -> None:
         self.lane.ship_soon()
 
-    def lose(self, consumer: Consumer, error: BusError) -> None:
-        """The group ended, or can't read its log."""
-        self._forwarder.lost(consumer.group, error)
+    def settle(self, lease: int, runs: list[Range], bury: str) -> None:
+        """Ack the messages, or bury them for a cause."""
+        settlement = frames.Settlement(lease, runs, "bury" if bury else "ack", None, bury)
+        with suppress(LeaseLost):  # settled already, or given back
+            self.consumer.group.settle(self.consumer, [settlement], durably=False)
 
 
 class Queued:
@@ -77,20 +124,24 @@ class Queued:
 
 
 class Lane:
-    def __init__(self, forwarder: Forwarder, topic: Topic, destination: str) -> None:
-        self.forwarder = forwarder
-        self.network = forwarder.network
+    def __init__(self, owner: LaneOwner, topic: Home, destination: str) -> None:
+        self._owner = owner
+        self._ground = owner.ground
         self.topic = topic
         self.destination = destination
-        self.outbound = Outbound(self.network.new_epoch())
+        self.outbound = Outbound(self._ground.new_epoch())
+        #: Group → the consumer that takes its messages for this lane.
+        self.hands: dict[str, Hand] = {}
         self.queue: deque[Queued] = deque()
         #: Bytes in the queue.
         self._queued_bytes = 0
+        #: Whether ``_ship`` runs in this turn of the loop.
         self._soon = False
+        #: Runs while the lane waits for more messages, for an overdue confirmation, for its next attempt.
         self._gathering: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
-        #: What it waits for, for people; empty while it waits for nothing.
+        #: What the lane waits for, for people; empty while it waits for nothing.
         self.waits_for = ""
 
     # -- taking ------------------------------------------------------------------------------------
@@ -98,7 +149,7 @@ class Lane:
     def offer(self, group: str, frame: frames.Deliver, data: Buffer) -> None:
         for queued in islice(reversed(self.queue), NEAR):
             if group in queued.legs:
-                break  # nothing of a group may go before what it gave us earlier
+                break  # a group's messages are shipped in the order in which the group gave them
             if queued.runs == frame.runs and queued.newest_first == frame.newest_first:
                 queued.legs[group] = frame.lease
                 return
@@ -108,8 +159,8 @@ class Lane:
         self._queued_bytes += len(data)
 
     def ship_soon(self) -> None:
-        """At once, unless there is little and others are on their way: then it waits for more. A shipment
-        costs a signature, a check and a place in three queues, whatever is in it."""
+        """Ship at once, unless there is little to ship and other shipments are on their way: then wait for
+        more. A shipment costs a signature, a check and a place in three queues, whatever is in it."""
         if self._soon:
             return
         loop = asyncio.get_running_loop()
@@ -131,7 +182,7 @@ class Lane:
 
     def _ship(self) -> None:
         self._soon = False
-        now = self.network.now()
+        now = self._ground.now()
         while self.queue and self.outbound.bytes < WINDOW:
             if not self._may_send(self.queue[0].time, len(self.queue[0].data), now):
                 return
@@ -140,17 +191,18 @@ class Lane:
             self.dispatch(shipment, now)
 
     def _may_send(self, published_at: int, size: int, now: int) -> bool:
-        """If it is late, perhaps not yet; then the lane is looked at again by itself."""
-        if self.forwarder.pace.allows(published_at, size, now):
+        """Whether a message may be sent already. If not, because late ones go at a limited rate, the lane
+        tries again by itself."""
+        if self._owner.pace.allows(published_at, size, now):
             return True
-        self.waits_for = "its turn: what an outage has delayed is sent at a limited rate"
-        self._look_again_in(PACE)
+        self.waits_for = "its turn: messages that an outage has delayed are sent at a limited rate"
+        self._retry_after(PACE)
         return False
 
     def _gather(self) -> Shipment:
         """The next shipment: pieces for the same groups, as many as fit."""
         groups = self.queue[0].legs.keys()
-        each = self.forwarder.one_by_one(self.topic.name)
+        each = self._owner.tickets.is_per_message(self.topic.name)
         taken: list[Queued] = []
         size = 0
         while self.queue and self.queue[0].legs.keys() == groups:
@@ -165,7 +217,9 @@ class Lane:
             self.queue.extendleft(reversed(rest))
             self._queued_bytes += sum(len(queued.data) for queued in rest)
             taken, size = [first], len(first.data)
-        shipment = self.outbound.new(self.network.new_id(), sum(count(queued.runs) for queued in taken))
+        shipment = self.outbound.new(
+            self._ground.broker.new_id(), sum(count(queued.runs) for queued in taken)
+        )
         shipment.bytes = size
         shipment.published_at = taken[0].time
         for queued in taken:
@@ -175,31 +229,46 @@ class Lane:
         return shipment
 
     def dispatch(self, shipment: Shipment, now: int, avoid: Iterable[str] = ()) -> None:
-        """Seal it and give it to the next hop; or let it wait, and say for what."""
+        """Seal a shipment and give it to the next hop; or let it wait, and say for what."""
         if self.outbound.back(shipment.id) is not shipment:
-            return  # arrived, or begun again under another number, meanwhile
-        network, destination = self.network, self.destination
-        route = network.route(destination, set(avoid)) or network.route(destination, set())
+            return  # it has arrived, or was begun again under another number, meanwhile
+        ground, routes, destination = self._ground, self._owner.routes, self.destination
+        route = routes.hops(now, destination, set(avoid)) or routes.hops(now, destination)
         if route is None:
-            self.waits_for = f"a path to {network.name_of(destination)}"
+            self.waits_for = f"a path to {ground.name_of(destination)}"
             return
-        if not network.carrier.has_room(route[0]):
-            self.waits_for = f"room on the link to {network.name_of(route[0])}"
+        if not self._owner.carrier.has_room(route[0]):
+            self.waits_for = f"room on the link to {ground.name_of(route[0])}"
             return
-        sealer = self.forwarder.sealer(self.topic.name, shipment.messages, now)
+        data = self._seal(shipment, now)
+        if data is None:
+            return
+        self.waits_for = ""
+        if shipment.attempts:
+            self._owner.records.totals.repeated += 1
+        self.outbound.sent(now, shipment, route, routes.graph.cost(ground.me, route) / 1000)
+        why = routes.why(destination)
+        self._owner.records.sent(self.topic.name, destination, shipment, route, why, now)
+        self._owner.carrier.send(
+            shipment.id, Kind.SHIPMENT, destination, route, data, partial(self._decided, shipment)
+        )
+        self._arm()
+
+    def _seal(self, shipment: Shipment, now: int) -> bytes | None:
+        """None if that isn't possible now; ``waits_for`` says why."""
+        sealer = self._owner.tickets.sealer(self.topic.name, shipment.messages, now)
         if sealer is None:
             self.waits_for = "a ticket from the registry"
-            return
-        manifest = Manifest(
-            self.topic.created_at,
-            {group: self.forwarder.floor(self.topic, group) for group in shipment.groups},
-            shipment.pieces,
-            self.outbound.oldest,
-        )
+            return None
+        groups = self.topic.groups
+        floors = {
+            name: groups[name].delivery.cursor.floor if name in groups else 0 for name in shipment.groups
+        }
+        manifest = Manifest(self.topic.created_at, floors, shipment.pieces, self.outbound.oldest)
         try:
-            data = sealer.seal(
-                destination,
-                network.keys_of(destination),
+            return sealer.seal(
+                self.destination,
+                self._ground.keys_of(self.destination),
                 now=now,
                 epoch=self.outbound.epoch,
                 sequence=shipment.sequence,
@@ -209,53 +278,40 @@ class Lane:
             )
         except BusError as error:
             self.waits_for = str(error)
-            return
-        self.waits_for = ""
-        if shipment.attempts:
-            self.forwarder.totals.repeated += 1
-        self.outbound.sent(now, shipment, route, network.round_trip(route))
-        self.forwarder.remember(self, shipment, route, now)
-        network.carrier.send(
-            shipment.id, Kind.SHIPMENT, destination, route, data, partial(self._decided, shipment)
-        )
-        self._arm()
+            return None
 
     def _decided(self, shipment: Shipment, code: str | None) -> None:
         if self.outbound.find(shipment.id) is not shipment:
-            return  # arrived, or begun again, meanwhile
+            return  # it has arrived, or was begun again, meanwhile
         if code is None:
             self.outbound.kept(shipment.id)
-            self.forwarder.note_kept(shipment)
+            self._owner.records.kept(shipment, self._ground.now())
             return
-        self.network.note(
-            "reroute",
-            topic=self.topic.name,
-            cause=code,
-            detail=f"shipment {shipment.sequence} to {self.network.name_of(self.destination)}",
-        )
+        detail = f"shipment {shipment.sequence} to {self._ground.name_of(self.destination)}"
+        self._ground.note("reroute", topic=self.topic.name, cause=code, detail=detail)
         self.returned(shipment)
 
     def returned(self, shipment: Shipment) -> None:
-        """It is ours alone again. Not that way at once, unless it is the only one; if all refuse, in a
-        while."""
+        """A hop has refused the shipment or sent it back. Avoid that hop, unless it is the only one. After
+        every fourth attempt, retry after RETRY_AFTER."""
         self.outbound.back(shipment.id)
-        self.forwarder.totals.reroutes += 1
+        self._owner.records.totals.reroutes += 1
         if shipment.attempts % 4 == 0:
-            self._look_again_in(AGAIN)
+            self._retry_after(RETRY_AFTER)
         else:
-            self.dispatch(shipment, self.network.now(), shipment.route[:1])
+            self.dispatch(shipment, self._ground.now(), shipment.route[:1])
 
-    def _look_again_in(self, seconds: float) -> None:
+    def _retry_after(self, seconds: float) -> None:
         if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(seconds, self._look_again_now)
+            self._again = asyncio.get_running_loop().call_later(seconds, self._retry)
 
-    def _look_again_now(self) -> None:
+    def _retry(self) -> None:
         self._again = None
         self.look_again()
 
     def look_again(self) -> None:
         """Paths, tickets or room have changed: send what waits, oldest first."""
-        now = self.network.now()
+        now = self._ground.now()
         for shipment in self.outbound.waiting():
             if not self._may_send(shipment.published_at, shipment.bytes, now):
                 break
@@ -267,28 +323,28 @@ class Lane:
 
     def _arm(self) -> None:
         if self._timer is None and (deadline := self.outbound.next_deadline()) is not None:
-            span = max(0.05, (deadline - self.network.now()) / SECOND)
+            span = max(0.05, (deadline - self._ground.now()) / SECOND)
             self._timer = asyncio.get_running_loop().call_later(span, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        now = self.network.now()
+        now = self._ground.now()
         if self.outbound.overdue(now):
-            self.forwarder.suspect(self.destination)
-        # If a group has gone to another terminal for it, the rest has begun again, and nothing is overdue.
+            self._owner.suspect(self.destination)
+        # If a group has gone to another terminal because of that, the rest was begun again: none is overdue.
         for shipment in self.outbound.overdue(now):
             self._repeat(shipment, now)
         self._arm()
 
     def _repeat(self, shipment: Shipment, now: int) -> None:
-        """Every other time another way: whoever keeps it may be gone, or only slow."""
+        """Send it again, every other time by another way: the hop that has it may be gone, or only slow."""
         self.dispatch(shipment, now, shipment.route[:1] if shipment.attempts % 2 else ())
 
     # -- what the other end says -------------------------------------------------------------------
 
     def heard(self, message: Arrived | Stuck | Missing) -> None:
         if message.stream.epoch != self.outbound.epoch:
-            return  # it is being sent again from the first on
+            return  # about an epoch that was given up: everything is being sent again
         match message:
             case Arrived():
                 self._arrived(message)
@@ -298,40 +354,45 @@ class Lane:
                 self._stuck(message)
 
     def _arrived(self, message: Arrived) -> None:
-        now = self.network.now()
+        now = self._ground.now()
         for shipment in self.outbound.arrived(message.stream.epoch, message.sequences):
-            self.forwarder.note_arrived(shipment, now)
-            for group, lease, runs in shipment.legs:
-                self.forwarder.settle(self.topic.name, group, lease, runs)
+            self._owner.records.arrived(shipment, now)
+            self._settle(shipment)
         if self.queue:
             self.ship_soon()
+
+    def _settle(self, shipment: Shipment, *, bury: str = "") -> None:
+        """Ack the messages of a shipment in their groups, or bury them for a cause."""
+        for group, lease, runs in shipment.legs:
+            if group in self.hands:
+                self.hands[group].settle(lease, runs, bury)
 
     def _missing(self, message: Missing) -> None:
         for sequence in message.sequences:
             shipment = self.outbound.shipments.get(sequence)
             if shipment is not None and shipment.hop != "":
-                self._repeat(shipment, self.network.now())
+                self._repeat(shipment, self._ground.now())
 
     def _stuck(self, message: Stuck) -> None:
         shipment = self.outbound.shipments.get(message.sequence)
         if shipment is None:
             return
         if message.code == "ticket_dead":
-            # The topic's policy: nothing late is opened. It ends where dead letters end, here.
-            for group, lease, runs in shipment.legs:
-                self.forwarder.settle(self.topic.name, group, lease, runs, bury="ticket_expired")
+            # The topic forbids opening anything late: its messages become dead letters here.
+            self._settle(shipment, bury="ticket_expired")
             # An empty shipment still takes its place in the order, and none in the window.
             self.outbound.empty(shipment)
-        self.dispatch(shipment, self.network.now())
+        self.dispatch(shipment, self._ground.now())
 
     def without(self, group: str) -> list[Range]:
-        """A group goes elsewhere: send the rest again without it. Returns what was on its way for the
-        group."""
+        """A group goes elsewhere: send the rest again without it. Returns the offsets of its messages that
+        were on their way."""
+        self.hands.pop(group, None)
         for queued in self.queue:
             queued.legs.pop(group, None)
         self.queue = deque(queued for queued in self.queue if queued.legs)
         self._queued_bytes = sum(len(queued.data) for queued in self.queue)
-        gone = self.outbound.restart(self.network.new_epoch(), group)
+        gone = self.outbound.restart(self._ground.new_epoch(), group)
         self.look_again()
         return normalise(
             run for shipment in gone for name, _, runs in shipment.legs if name == group for run in runs

@@ -1,6 +1,6 @@
-"""Links: which other terminals this one should be linked to, and the dialling. A server links to the other
-servers; a client, which nobody can dial, keeps links to two or three servers, so that losing one costs
-nothing but a reroute."""
+"""Links: the ones that are up, the terminals that this one should be linked to, and the dialling. A server
+links to the other servers; a client, which nobody can dial, keeps links to three servers, so that losing one
+costs nothing but a reroute."""
 
 from __future__ import annotations
 
@@ -8,65 +8,66 @@ import asyncio
 import hashlib
 import random
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from landbridge.client.context import parse_url
 from landbridge.core.trust.directory import TerminalEntry
-from landbridge.crossing.peer import Peer
+from landbridge.crossing.ground import Ground
+from landbridge.crossing.peer import LinkEvents, Peer
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.protocol import frames
 from landbridge.protocol.session import Session
 
-if TYPE_CHECKING:
-    from landbridge.crossing.network import Network
-
 log = structlog.get_logger("landbridge.link")
 
-#: Full jitter: a wait between 0 and this, which doubles from here to there, in seconds.
+#: A lost link is dialled again after a random wait between 0 and this many seconds, doubled each time.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-#: Seconds that a link has to live before its loss is the first one again: two that take each other's place,
-#: as of two processes with one terminal's file, would do so for ever, and as fast as they can dial.
+#: Seconds that a link has to live before the wait starts again at FIRST_BACKOFF. Two processes with the same
+#: terminal file take each other's place for ever: without this, as fast as they can dial.
 STEADY = 2.0
 #: Servers that a client keeps links to.
 CLIENT_LINKS = 3
-#: Servers that a server dials unless it is told which: with more, the bus is still one piece and no hop is
-#: far.
+#: Servers that a server dials unless the settings name them. That is enough to keep any number of servers
+#: connected by short paths.
 SERVER_LINKS = 16
-#: Seconds that the one of two servers with the greater id waits for the other one to dial.
+#: Seconds that, of two servers, the one with the greater id waits for the other to dial.
 AFTER_YOU = 2.0
 
 
 class Links:
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, ground: Ground, events: LinkEvents) -> None:
+        self._ground = ground
+        self._events = events
+        #: The links that are up, by terminal id.
+        self.peers: dict[str, Peer] = {}
         #: Terminal id → the task that keeps a link to it.
         self._keeping: dict[str, asyncio.Task[None]] = {}
         #: Terminal id → why it can't be reached, for people.
         self.failures: dict[str, str] = {}
+        #: Links that others have dialled; they are held here until they have proved themselves or are gone.
         self._accepted: set[Peer] = set()
 
     def wanted(self) -> list[TerminalEntry]:
-        """Whom to dial."""
-        network = self._network
-        servers = [
+        """The terminals to dial."""
+        ground, named = self._ground, self._ground.settings.neighbours
+        found = [
             entry
-            for entry in network.directory.terminals
-            if entry.mode == "server" and entry.id != network.me and network.knows(entry.id)
+            for entry in ground.directory.terminals
+            if entry.mode == "server" and entry.id != ground.me and ground.knows(entry.id)
+            if named is None or entry.id in named or entry.name in named
+            if ground.address_of(entry)
         ]
-        named = network.settings.neighbours
-        if named is not None:
-            servers = [entry for entry in servers if entry.id in named or entry.name in named]
-        reachable = [entry for entry in servers if network.address_of(entry)]
-        most = CLIENT_LINKS if network.mode == "client" else SERVER_LINKS
-        # Near ones first, then by chance, but always the same ones: a restart shouldn't move everybody.
-        region = network.settings.region
-        reachable.sort(key=lambda entry: (entry.region != region, hash_of(network.me, entry.id)))
-        return reachable if named is not None else reachable[:most]
+        # Those of the region first, then in an order that is random but stays: a restart shouldn't move
+        # every link.
+        region = ground.settings.region
+        found.sort(key=lambda entry: (entry.region != region, hash_of(ground.me, entry.id)))
+        most = CLIENT_LINKS if ground.mode == "client" else SERVER_LINKS
+        return found if named is not None else found[:most]
 
     def look(self) -> None:
-        """The directory has changed: dial whom we should, leave whom we should not."""
+        """The directory has changed: dial the terminals that are wanted now, and stop dialling the others."""
         wanted = [entry.id for entry in self.wanted()]
         for terminal in [terminal for terminal in self._keeping if terminal not in wanted]:
             self._keeping.pop(terminal).cancel()
@@ -77,43 +78,40 @@ class Links:
 
     async def _keep(self, terminal: str) -> None:
         """Dial, and dial again when the link is lost."""
-        network = self._network
-        backoff = FIRST_BACKOFF
-        entry = network.entry(terminal)
-        if entry is not None and network.mode == "server" and network.me > terminal:
+        loop, backoff = asyncio.get_running_loop(), FIRST_BACKOFF
+        if self._ground.mode == "server" and self._ground.me > terminal:
             await asyncio.sleep(AFTER_YOU)
         while True:
-            peer = network.peers.get(terminal)
-            if peer is None or peer.closed:
-                try:
+            lived = 0.0
+            try:
+                peer = self.peers.get(terminal)
+                if peer is None or peer.closed:
                     peer = await self._dial(terminal)
                     self.failures.pop(terminal, None)
-                except BusError as error:
-                    self.failures[terminal] = str(error)
-                    await asyncio.sleep(random.uniform(0, backoff) + 0.05)
-                    backoff = min(LONGEST_BACKOFF, backoff * 2)
-                    continue
-            began = asyncio.get_running_loop().time()
-            await asyncio.wait([peer.gone])
-            if asyncio.get_running_loop().time() - began > STEADY:
+                began_at = loop.time()
+                await asyncio.wait([peer.gone])
+                lived = loop.time() - began_at
+            except BusError as error:
+                self.failures[terminal] = str(error)
+            if lived > STEADY:
                 backoff = FIRST_BACKOFF
-            await asyncio.sleep(random.uniform(0, backoff))
+            await asyncio.sleep(random.uniform(0, backoff) + 0.05)
             backoff = min(LONGEST_BACKOFF, backoff * 2)
 
     async def _dial(self, terminal: str) -> Peer:
-        network = self._network
-        entry = network.entry(terminal)
+        ground = self._ground
+        entry = ground.entry(terminal)
         if entry is None:
             raise TerminalUnreachable(f"{terminal} is not in the directory")
-        url = network.address_of(entry)
+        url = ground.address_of(entry)
         address = parse_url(url)
-        tls = network.dialling_tls() if address.tls else None
+        tls = ground.dialling_tls() if address.tls else None
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(network.max_handshake):
+            async with asyncio.timeout(ground.max_handshake):
                 options: dict[str, Any] = {"ssl": tls, "server_hostname": address.host} if tls else {}
                 _, protocol = await loop.create_connection(
-                    lambda: Peer(network, terminal), address.host, address.port, **options
+                    lambda: Peer(ground, self._events, terminal), address.host, address.port, **options
                 )
                 await protocol.linked
                 return protocol
@@ -124,8 +122,8 @@ class Links:
             raise TerminalUnreachable(f"{entry.name} can't be reached at {url}: {reason}") from None
 
     def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
-        """Somebody who has dialled us turned out to be a terminal."""
-        peer = Peer(self._network, None, session)
+        """Another terminal has dialled: the connection is a link from here on."""
+        peer = Peer(self._ground, self._events, None, session)
         self._accepted.add(peer)
         peer.gone.add_done_callback(lambda _: self._accepted.discard(peer))
         transport.set_protocol(peer)

@@ -1,5 +1,5 @@
-"""A peer: another terminal at the other end of a link, whichever of us has dialled. First each proves to the
-other who it is; then parcels, link states and probes go to and fro."""
+"""A peer: another terminal at the other end of a link, whichever of the two has dialled. First each proves to
+the other who it is; then parcels, link states and probes go to and fro."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import hashlib
 import os
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import structlog
+from msgspec.structs import astuple
 
 from landbridge.core.routing.meter import Meter
 from landbridge.core.shipping.parcel import Parcel
-from landbridge.core.trust.identity import check_link_signature, link_signature
+from landbridge.core.time import SECOND
+from landbridge.core.trust.identity import NONCE_SIZE, Handshake
+from landbridge.crossing.ground import Ground
 from landbridge.errors import BadFrame, BusError, Disconnected, Unauthenticated, from_wire
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
@@ -23,57 +26,75 @@ from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
 
-if TYPE_CHECKING:
-    from landbridge.crossing.network import Network
-
 log = structlog.get_logger("landbridge.link")
 
-SECOND = 1_000_000
-NONCE = 16
-#: Bytes waiting to be written above which nothing more is given to the link.
+#: Bytes waiting to be written above which the link is given no more parcels.
 HIGH_WATER = 8 << 20
-#: Bytes of parcels that were received and not kept yet, above which the link isn't read from.
+#: Bytes of parcels that were received and are not on disk yet, above which the link isn't read from.
 MOST_UNKEPT = 64 << 20
 #: Seconds since the last parcel during which a link counts as busy.
 BUSY_FOR = 10.0
 
-#: Told what became of a parcel: None = the peer has kept it; else why not ("lost": the link broke).
+#: Is told what became of a parcel: None = the peer has it on disk; else why not ("lost": the link broke).
 Fate: TypeAlias = Callable[[str | None], None]
 
 
+class LinkEvents(Protocol):
+    """What a link reports, to the part of the terminal that keeps all links."""
+
+    def on_link_up(self, peer: Peer) -> None: ...
+    def on_link_down(self, peer: Peer, error: BusError) -> None: ...
+    def on_refused(self, peer: Peer, error: BusError) -> None:
+        """The peer has broken a rule, and the link is being closed for it."""
+
+    def on_measured(self, peer: Peer) -> None:
+        """A probe came back: the link may cost more or less than before."""
+
+    def on_states(self, peer: Peer, states: list[tuple[bytes, bytes]]) -> None: ...
+    def on_directory(self, body: bytes, signature: bytes) -> None: ...
+    def on_parcel(self, parcel: Parcel, data: memoryview, decide: Fate) -> None: ...
+    def on_room(self) -> None:
+        """A link that was full takes parcels again."""
+
+
 class Peer(Incoming):
-    def __init__(self, network: Network, expected: str | None, session: Session | None = None) -> None:
-        """``expected``: the id of the terminal that was dialled; None where it has dialled us."""
-        super().__init__(session or Session(Role.CLIENT, max_frame=network.max_frame))
-        self.network = network
+    def __init__(
+        self, ground: Ground, events: LinkEvents, expected: str | None, session: Session | None = None
+    ) -> None:
+        """``expected``: the id of the terminal that was dialled; None if the peer has dialled this one."""
+        super().__init__(session or Session(Role.CLIENT, max_frame=ground.max_frame))
+        self._ground = ground
+        self._events = events
         self.dialled = expected is not None
-        #: The peer's id; proved once ``up``.
+        #: The peer's id; proved once the link is ``up``.
         self.terminal = expected or ""
         self.up = False
         self.closed = False
+        #: Whether the link takes more parcels: False while HIGH_WATER bytes wait to be written.
         self.writable = True
-        #: When the link came up, microseconds.
-        self.since = 0
-        timing = network.settings
-        self.meter = Meter(busy_every=timing.probe_busy, idle_every=timing.probe_idle)
-        #: Done when the link is up; fails when it doesn't get there.
-        self.linked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        #: Done when the transport is gone.
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.meter = Meter(busy_every=ground.settings.probe_busy, idle_every=ground.settings.probe_idle)
         self._loop = asyncio.get_running_loop()
+        #: Done when the link is up; fails when it doesn't get there.
+        self.linked: asyncio.Future[None] = self._loop.create_future()
+        #: Done when the transport is gone.
+        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport
         self._outgoing: Outgoing
-        self._nonce = os.urandom(NONCE)
+        self._nonce = os.urandom(NONCE_SIZE)
         self._their_nonce = b""
+        #: Number of the next parcel whose fate somebody wants to know.
         self._next_number = 1
-        #: Parcels that the peer hasn't kept yet.
+        #: Parcels that the peer hasn't kept yet, by number.
         self._sent: dict[int, Fate] = {}
+        #: Numbers of the peer's parcels that are on disk here; told together, once in a turn of the loop.
         self._kept: list[int] = []
-        self._kept_soon = False
+        #: Bytes of the peer's parcels that nothing has been decided about.
         self._unkept = 0
         self._reading = True
-        self._last_parcel = 0.0
+        #: When the last parcel passed, by the loop's clock.
+        self._last_parcel_at = 0.0
         self._next_probe = 1
+        #: First the end of the handshake's time, then the next look at the probes.
         self._timer: asyncio.TimerHandle | None = None
         self._error: BusError | None = None
 
@@ -82,8 +103,7 @@ class Peer(Incoming):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.take_over(cast(asyncio.Transport, transport))
         self.session.join()
-        identity = self.network.identity
-        self.send(frames.Join(frames.VERSION, identity.customer, identity.terminal, self._nonce))
+        self.send(frames.Join(frames.VERSION, self._ground.identity.customer, self._ground.me, self._nonce))
 
     def take_over(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -91,7 +111,7 @@ class Peer(Incoming):
         self._outgoing = Outgoing(transport)
         keep_alive(transport)
         self._timer = self._loop.call_later(
-            self.network.max_handshake,
+            self._ground.max_handshake,
             self.close,
             Unauthenticated("the terminal didn't prove itself in time"),
         )
@@ -111,10 +131,10 @@ class Peer(Incoming):
             self._timer.cancel()
         if not self.linked.done():
             self.linked.set_exception(error)
-            self.linked.exception()  # whoever dialled knows; where nobody did, nobody has to
+            self.linked.exception()  # marks it as seen: on the side that was dialled nobody waits for it
         sent, self._sent = self._sent, {}
         if was_up:
-            self.network.link_down(self, error)
+            self._events.on_link_down(self, error)
         for fate in sent.values():
             fate("lost")
 
@@ -128,7 +148,7 @@ class Peer(Incoming):
         self._loop.call_later(2.0, self._transport.abort)
 
     def abort(self) -> None:
-        """Silence: nobody would read a goodbye."""
+        """End a link whose peer has fallen silent, without a goodbye that nobody would read."""
         self._error = Disconnected("the link is silent")
         self._end(self._error)
         self._transport.abort()
@@ -138,7 +158,7 @@ class Peer(Incoming):
 
     def resume_writing(self) -> None:
         self.writable = True
-        self.network.carrier.room()
+        self._events.on_room()
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         if not self.closed:
@@ -146,14 +166,13 @@ class Peer(Incoming):
 
     def data_received(self, data: bytes | bytearray) -> None:
         try:
-            events = self.session.receive_data(data)
-            for frame, tail in events:
+            for frame, tail in self.session.receive_data(data):
                 if self.closed:
                     return
                 self._received(frame, tail)
         except BusError as error:
             log.warning("link refused", peer=self.terminal, code=error.code, detail=str(error))
-            self.network.refused(self, error)
+            self._events.on_refused(self, error)
             self.close(error)
 
     def _received(self, frame: Frame, tail: memoryview) -> None:
@@ -169,14 +188,12 @@ class Peer(Incoming):
             case frames.Probe(number):
                 self.send(frames.Echo(number))
             case frames.Echo(number):
-                if self.meter.echoed(self.network.now(), number) is not None:
-                    self.network.measured(self)
+                if self.meter.echoed(self._ground.now(), number) is not None:
+                    self._events.on_measured(self)
             case frames.States(states):
-                self.network.states_received(self, states)
-            case frames.Directory(body, signature):
-                self.network.directory_received(body, signature)
-            case frames.Join():
-                self._join(frame)
+                self._events.on_states(self, states)
+            case frames.DirectoryCopy(body, signature):
+                self._events.on_directory(body, signature)
             case frames.Challenge():
                 self._challenge(frame)
             case frames.Prove(signature):
@@ -192,90 +209,51 @@ class Peer(Incoming):
 
     # -- proving -----------------------------------------------------------------------------------
 
-    def _binding(self) -> bytes:
-        """Names the channel, so that a proof can't be passed on over another one."""
+    def _handshake(self) -> Handshake:
+        ours, theirs = (self._ground.me, self._nonce), (self.terminal, self._their_nonce)
+        (dialler, nonce_a), (listener, nonce_b) = (ours, theirs) if self.dialled else (theirs, ours)
+        binding = b""
         tls: Any = self._transport.get_extra_info("ssl_object")
-        if tls is None:
-            return b""
-        if self.dialled:
-            return hashlib.sha256(tls.getpeercert(binary_form=True) or b"").digest()
-        return self.network.certificate_digest
+        if tls is not None and self.dialled:
+            binding = hashlib.sha256(tls.getpeercert(binary_form=True) or b"").digest()
+        elif tls is not None:
+            binding = self._ground.certificate_digest
+        return Handshake(self._ground.identity.customer, dialler, listener, nonce_a, nonce_b, binding)
 
     def join(self, frame: frames.Join) -> None:
-        """From a connection that turned out to be a terminal's."""
+        """Go on with a connection whose first frame has shown that it is another terminal's."""
+        identity = self._ground.identity
         try:
-            self._join(frame)
+            if frame.customer != identity.customer:
+                raise Unauthenticated("another customer's terminal", hint="")
+            self._ground.keys_of(frame.terminal)
         except BusError as error:
-            self.network.refused(self, error)
+            self._events.on_refused(self, error)
             self.close(error)
-
-    def _join(self, frame: frames.Join) -> None:
-        identity = self.network.identity
-        # Our own customer, never the peer's word for it: the signature is over ours.
-        if frame.customer != identity.customer:
-            raise Unauthenticated("another customer's terminal", hint="")
-        self.network.keys_of(frame.terminal)
-        self.terminal = frame.terminal
-        self._their_nonce = frame.nonce
-        signature = link_signature(
-            identity,
-            "listener",
-            frame.terminal,
-            identity.terminal,
-            frame.nonce,
-            self._nonce,
-            binding=self._binding(),
-        )
+            return
+        self.terminal, self._their_nonce = frame.terminal, frame.nonce
+        signature = self._handshake().sign(identity, "listener")
         self.send(frames.Challenge(frames.VERSION, identity.terminal, self._nonce, signature))
 
     def _challenge(self, frame: frames.Challenge) -> None:
-        identity = self.network.identity
         self._check_certificate()
-        if frame.terminal != self.terminal or not check_link_signature(
-            self.network.keys_of(self.terminal),
-            "listener",
-            identity.customer,
-            identity.terminal,
-            self.terminal,
-            self._nonce,
-            frame.nonce,
-            frame.signature,
-            binding=self._binding(),
-        ):
+        self._their_nonce = frame.nonce
+        handshake, keys = self._handshake(), self._ground.keys_of(self.terminal)
+        if frame.terminal != self.terminal or not handshake.is_signed("listener", keys, frame.signature):
             raise Unauthenticated("this is not the terminal that was dialled", hint="")
-        signature = link_signature(
-            identity,
-            "dialler",
-            identity.terminal,
-            self.terminal,
-            self._nonce,
-            frame.nonce,
-            binding=self._binding(),
-        )
-        self.send(frames.Prove(signature))
+        self.send(frames.Prove(handshake.sign(self._ground.identity, "dialler")))
 
     def _prove(self, signature: bytes) -> None:
-        identity = self.network.identity
-        if not check_link_signature(
-            self.network.keys_of(self.terminal),
-            "dialler",
-            identity.customer,
-            self.terminal,
-            identity.terminal,
-            self._their_nonce,
-            self._nonce,
-            signature,
-            binding=self._binding(),
-        ):
+        if not self._handshake().is_signed("dialler", self._ground.keys_of(self.terminal), signature):
             raise Unauthenticated("the terminal's proof is wrong", hint="")
         self._check_certificate()
         self.session.link()
-        self.send(frames.Linked(self.network.max_frame))
+        self.send(frames.Linked(self._ground.max_frame))
         self._come_up()
 
     def _check_certificate(self) -> None:
-        """TLS has checked who signed a certificate. Whose it is, is for us to check: the same customer's, and
-        of the terminal that speaks."""
+        """Check that the peer's certificate is of this customer and of the terminal that speaks. TLS has only
+        checked who signed the certificate."""
         tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         if tls is None:
             return
@@ -283,21 +261,20 @@ class Peer(Incoming):
         if not certificate:
             if self.dialled:
                 raise Unauthenticated("the terminal showed no certificate")
-            return  # a listener asks for one and also takes clients that have none; the proof counts
+            return  # a listener doesn't insist on one, because programs have none; the proof counts
         names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-        wanted = f"landbridge://{self.network.identity.customer}/{self.terminal}"
-        if wanted not in names and not self.network.settings.own_certificates:
+        wanted = f"landbridge://{self._ground.identity.customer}/{self.terminal}"
+        if wanted not in names and not self._ground.settings.own_certificates:
             raise Unauthenticated("the certificate is another terminal's", hint="")
 
     def _come_up(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.up = True
-        self.since = self.network.now()
-        self.session.max_frame = self.network.max_frame
+        self.session.max_frame = self._ground.max_frame
         if not self.linked.done():
             self.linked.set_result(None)
-        self.network.link_up(self)
+        self._events.on_link_up(self)
         self._probe()
 
     # -- probes ------------------------------------------------------------------------------------
@@ -305,12 +282,12 @@ class Peer(Incoming):
     def _probe(self) -> None:
         if self.closed:
             return
-        now = self.network.now()
+        now = self._ground.now()
         self.meter.advance(now)
         if self.meter.down:
             self.abort()
             return
-        busy = self._loop.time() - self._last_parcel < BUSY_FOR
+        busy = self._loop.time() - self._last_parcel_at < BUSY_FOR
         if self.meter.next_probe(now, busy) <= now:
             self.meter.sent(now, self._next_probe)
             self.send(frames.Probe(self._next_probe))
@@ -318,34 +295,21 @@ class Peer(Incoming):
         due = min(
             self.meter.next_probe(now, busy),
             self.meter.next_deadline() or now + SECOND,
-            now + int(self.network.settings.probe_busy * SECOND),
+            now + int(self._ground.settings.probe_busy * SECOND),
         )
         self._timer = self._loop.call_later(max(0.01, (due - now) / SECOND), self._probe)
 
     # -- parcels -----------------------------------------------------------------------------------
 
     def carry(self, parcel: Parcel, data: bytes | memoryview, fate: Fate | None = None) -> None:
-        """Give it a parcel. ``fate`` hears whether the peer keeps it; without, it may get lost."""
+        """Send a parcel. ``fate`` is told whether the peer keeps it; without one, the parcel may get lost."""
         number = 0
         if fate is not None:
             number = self._next_number
             self._next_number += 1
             self._sent[number] = fate
-        self._last_parcel = self._loop.time()
-        self.send(
-            frames.Carry(
-                number,
-                parcel.id,
-                parcel.kind,
-                parcel.source,
-                parcel.destination,
-                parcel.ttl,
-                parcel.visited,
-                parcel.route,
-                parcel.reroutes,
-            ),
-            data,
-        )
+        self._last_parcel_at = self._loop.time()
+        self.send(frames.Carry(number, *astuple(parcel)), data)
 
     def _decided(self, number: int, code: str | None) -> None:
         fate = self._sent.pop(number, None)
@@ -355,18 +319,8 @@ class Peer(Incoming):
     def _carried(self, frame: frames.Carry, tail: memoryview) -> None:
         self.meter.heard()
         if not frame.visited or frame.visited[-1] != self.terminal:
-            raise BadFrame("a parcel from somebody else than the one who sends it")
-        self._last_parcel = self._loop.time()
-        parcel = Parcel(
-            frame.id,
-            frame.kind,
-            frame.source,
-            frame.destination,
-            frame.ttl,
-            frame.visited,
-            frame.route,
-            frame.reroutes,
-        )
+            raise BadFrame("the parcel was last at another terminal than the one that sends it")
+        self._last_parcel_at = self._loop.time()
         number, size = frame.number, len(tail)
         self._unkept += size
         self._throttle()
@@ -379,15 +333,13 @@ class Peer(Incoming):
             if code is not None:
                 self.send(frames.Declined(number, code))
                 return
-            self._kept.append(number)
-            if not self._kept_soon:
-                self._kept_soon = True
+            if not self._kept:
                 self._loop.call_soon(self._tell_kept)
+            self._kept.append(number)
 
-        self.network.carrier.received(self, parcel, tail, decide)
+        self._events.on_parcel(Parcel(*astuple(frame)[1:]), tail, decide)
 
     def _tell_kept(self) -> None:
-        self._kept_soon = False
         numbers, self._kept = self._kept, []
         self.send(frames.Kept(numbers))
 

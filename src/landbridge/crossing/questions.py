@@ -4,25 +4,40 @@ or somebody wants to know where it is."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from landbridge.broker.broker import Broker
+from landbridge.broker.group import Group
 from landbridge.core.log.batch import Origin
 from landbridge.core.log.ranges import Range, intersect
-from landbridge.core.shipping.inbound import Source
-from landbridge.core.shipping.parcel import Ask, Tell
+from landbridge.core.shipping.inbound import Inbound, ShipmentSource
+from landbridge.core.shipping.parcel import Ask, Control, Tell
+from landbridge.core.time import SECOND
 
-if TYPE_CHECKING:
-    from landbridge.broker.group import Group
-    from landbridge.crossing.network import Network
-
-SECOND = 1_000_000
 #: Seconds that a question is kept; whoever wants to know asks again.
 WATCH_FOR = 10.0
 MOST_WATCHES = 10_000
 
 
+class Inbounds(Protocol):
+    """Who knows what has arrived."""
+
+    async def inbound(self, source: ShipmentSource) -> Inbound: ...
+
+
+class QuestionsNetwork(Protocol):
+    """What questions need of the network."""
+
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def arrivals(self) -> Inbounds: ...
+    def now(self) -> int: ...
+    def say(self, destination: str, message: Control) -> None: ...
+
+
 class Questions:
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: QuestionsNetwork) -> None:
         self._network = network
         #: (topic, group) → local offset → who asks what, and until when.
         self._watches: dict[tuple[str, str], dict[int, tuple[str, Ask, int]]] = {}
@@ -47,7 +62,7 @@ class Questions:
         network = self._network
         topic = network.broker.topics.get(ask.topic)
         group = topic.groups.get(ask.group) if topic is not None else None
-        inbound = network.arrivals.inbound(Source(terminal, ask.topic, ask.incarnation))
+        inbound = await network.arrivals.inbound(ShipmentSource(terminal, ask.topic, ask.incarnation))
         wanted = [(ask.offset, ask.offset + 1)]
         if group is None or inbound.fresh(ask.group, wanted):
             if not ask.when_settled:
@@ -73,7 +88,7 @@ class Questions:
             watches[place] = (terminal, ask, self._network.now() + int(WATCH_FOR * SECOND))
 
     def settled(self, group: Group) -> None:
-        """A group has settled something: does anybody want to know?"""
+        """A group has settled messages: answer the questions about them."""
         watches = self._watches.get((group.topic.name, group.name))
         if not watches:
             return
@@ -89,8 +104,8 @@ class Questions:
 async def locate(
     group: Group, terminal: str, incarnation: int, runs: list[Range]
 ) -> dict[int, tuple[int, Origin]]:
-    """Offsets at a source → offsets here, with where they came from; of those that the group may not have
-    settled."""
+    """Returns offset at the source → offset here, and where it came from, of the messages that the group may
+    not have settled."""
     found: dict[int, tuple[int, Origin]] = {}
     log, at = group.topic.log, group.delivery.cursor.floor
     while at < log.end:

@@ -1,26 +1,23 @@
-"""A shelf: parcels that this terminal must not lose and can't be rid of yet. An internal topic and a cursor,
-like everything else here, so storing, trimming and recovery are those of any topic.
+"""A shelf: parcels that this terminal must not lose and can't hand on yet. It is an internal topic with a
+cursor, so storing, trimming and recovery are those of any topic.
 
-    $transit   parcels for somebody else, until the next hop keeps them
-    $sealed    parcels for this terminal that can't be opened yet: no key, or one before them is still missing
+    $transit   parcels for another terminal, until the next hop keeps them
+    $sealed    parcels for this terminal that can't be opened yet: their key or an earlier shipment is missing
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import asyncio
 
+from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.group import Group
+from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch, Buffer, build
 from landbridge.core.log.retention import Retention
-from landbridge.core.log.topic import GroupSpec, TopicSpec
 from landbridge.core.shipping.parcel import Parcel, decode_parcel, encode_parcel
-from landbridge.errors import BadFrame, BusError, StoreCorrupt
-
-if TYPE_CHECKING:
-    from landbridge.broker.broker import Broker
-    from landbridge.broker.commit import Commit
-    from landbridge.broker.group import Group
-    from landbridge.broker.topic import Topic
+from landbridge.core.topic import GroupSpec, TopicSpec
+from landbridge.errors import BadFrame, StoreCorrupt
 
 GROUP = "keeper"
 
@@ -32,11 +29,11 @@ class Shelf:
         self._most_bytes = most_bytes
         self._topic: Topic | None = None
         self._group: Group
-        #: Parcels on it.
+        #: Parcels on the shelf.
         self.count = 0
 
     def _open(self) -> Topic:
-        """Made when the first parcel comes: most terminals never need one."""
+        """Make the topic when the first parcel comes: most terminals never need one."""
         if self._topic is None:
             found = self._broker.topics.get(self._name)
             if found is None:
@@ -45,12 +42,14 @@ class Shelf:
                 found = self._broker.create_topic(spec)
             group = found.groups.get(GROUP)
             if group is None:
-                group = self._broker.create_group(found, GroupSpec(topic=self._name, name=GROUP), "earliest")
+                group = self._broker.create_group(
+                    found, GroupSpec(topic=self._name, name=GROUP), found.log.first
+                )
             self._topic, self._group = found, group
         return self._topic
 
     async def load(self) -> list[tuple[int, Parcel]]:
-        """What an earlier start has left on it, oldest first, each with its place."""
+        """The parcels that an earlier start has left on the shelf, oldest first, each with its place."""
         if self._name not in self._broker.topics:
             return []
         topic = self._open()
@@ -62,31 +61,27 @@ class Shelf:
         self.count = len(found)
         return found
 
-    def put(
-        self,
-        parcel: Parcel,
-        data: Buffer,
-        stored: Callable[[int], None],
-        refuse: Callable[[BusError], None],
-    ) -> None:
-        """Put a parcel on it; ``stored`` hears its place when it is on disk."""
+    def put(self, parcel: Parcel, data: Buffer) -> asyncio.Future[int]:
+        """Put a parcel on the shelf. The future has its place once it is on disk; BacklogFull where the shelf
+        is full."""
+        outside = encode_parcel(parcel)
+        record = b"".join((len(outside).to_bytes(4, "little"), outside, data))
+        batch = Batch.decode(build([record], id=parcel.id, time=self._broker.clock()))
+
         topic = self._open()
-        now = self._broker.clock()
-        record = build([b"".join((_length(parcel), data))], id=parcel.id, time=now)
-        batch = Batch.decode(record)
 
-        def work(commit: Commit) -> None:
+        def work(forming: BrokerCommit) -> int:
             topic.check_backlog()
-            topic.save(commit)
-            place = commit.append(topic, batch)
+            topic.save(forming)
+            return forming.append(topic.log, batch)
 
-            def done() -> None:
-                self.count += 1
-                stored(place)
+        stored = topic.writer.put(work)
+        stored.add_done_callback(self._on_stored)
+        return stored
 
-            commit.after.append(done)
-
-        self._broker.committer.put(work, refuse)
+    def _on_stored(self, stored: asyncio.Future[int]) -> None:
+        if stored.exception() is None:
+            self.count += 1
 
     async def read(self, place: int) -> tuple[Parcel, memoryview]:
         topic = self._open()
@@ -100,26 +95,10 @@ class Shelf:
         return decode_parcel(view[4 : 4 + size]), view[4 + size :]
 
     def remove(self, place: int) -> None:
-        """It is somebody else's now. Written with the next commit: if we die before, it is sent twice, and
-        the destination stores it once."""
+        """Take a parcel from the shelf: another terminal has it, or its topic's log. The removal is written
+        with the next commit. If the terminal dies before, the parcel is sent or judged again, and stored
+        once."""
         self.count -= 1
         self._group.delivery.cursor.settle([(place, place + 1)])
         self._group.changed()
         self._broker.trimmer.plan(self._open(), soon=True)
-
-    def remove_in(self, commit: Commit, place: int) -> None:
-        """The same, in a commit that also stores what it has become."""
-        self.count -= 1
-        self._group.delivery.cursor.settle([(place, place + 1)])
-        self._group.save(commit)
-        commit.undo.append(lambda _: self._back(place))
-        self._broker.trimmer.plan(self._open(), soon=True)
-
-    def _back(self, place: int) -> None:
-        self.count += 1
-        self._group.delivery.unsettle([(place, place + 1)])
-
-
-def _length(parcel: Parcel) -> bytes:
-    outside = encode_parcel(parcel)
-    return len(outside).to_bytes(4, "little") + outside

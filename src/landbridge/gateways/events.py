@@ -1,12 +1,13 @@
-"""Events over TCP: a source sends numbered lines to one port, clients on another are told what is for them.
+"""Events over TCP: a source sends numbered lines to one port, and each client on another port gets those that
+are for it.
 
 source → event port    ``sequence|type|from|to`` and LF, in any order
 client → client port   its id and LF, once
        ←               the lines that are for it, unchanged, in sequence order, once
 
-The protocol has no credentials and no acks: whoever reaches the ports is believed, so they belong on this
-machine, or on a network where everybody may. What happens between the two ports is a ``Dispatch``: in memory
-here, through topics in ``event_topics``.
+The protocol has no credentials and no acks: every peer that reaches the ports is believed, so the ports
+belong on this machine, or on a network whose machines are all trusted. What happens to lines between the two
+ports is a ``Dispatch``: in memory here, through topics in ``event_topics``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, cast
 
 import msgspec
@@ -23,55 +25,60 @@ from landbridge.client.bus import Bus
 from landbridge.core.events.exchange import Exchange, Notifications
 from landbridge.core.events.parser import LONGEST_ID, LONGEST_LINE, Parsed, parse, valid_id
 from landbridge.core.events.queue import Queue
-from landbridge.core.events.sequencer import HOLD, SECOND, Sequencer
+from landbridge.core.events.sequencer import HOLD, Sequencer
+from landbridge.core.time import SECOND
 from landbridge.errors import BusError, SequenceGap, TerminalUnreachable
 
 log = structlog.get_logger("landbridge.events")
 
 EVENT_PORT, CLIENT_PORT = 9090, 9099
-#: Lines dispatched before the loop gets a turn: some milliseconds.
+#: Lines dispatched before other tasks of the loop get a turn: some milliseconds.
 TURN = 4096
-#: Bytes handed to a socket at once when it takes more again.
+#: Bytes handed to a socket at once when it becomes writable again.
 REFILL = 256 << 10
-#: Seconds that a new client has to say who it is.
+#: Seconds in which a new client has to send its id.
 ID_WITHIN = 10.0
-#: Seconds without a byte after which the next source is read as well.
+#: Seconds without a byte after which a source counts as quiet, and the next one is read as well.
 QUIET = 0.25
-#: Seconds that closing waits for what clients have not yet read.
+#: Seconds that closing waits until clients have read what was sent to them.
 GOODBYE_WITHIN = 2.0
 
 
 class EventOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Every bound of the gateway."""
+    """Every bound of the gateway. Spans are seconds."""
 
     #: The number that the sequence begins with.
     first: int = 1
-    #: Events that may wait for a missing number, and what happens when more do: see core.sequencer.
+    #: Events that may wait for a missing number, and what happens to more of them: see core.events.sequencer.
     hold: int = HOLD
     on_gap: Literal["skip", "refuse"] = "skip"
-    #: Seconds after which a missing number is given up in any case; None: never.
+    #: Time after which a missing number is given up in any case; None: never.
     gap_within: float | None = None
-    #: A source that connects begins a new sequence; the one before it is cut off.
+    #: Whether a source that connects begins a new sequence and cuts the one before it off.
     restart: bool = False
-    #: Bytes that one client may be behind; then it is disconnected.
+    #: Bytes that may wait for one client; with more it is disconnected.
     queue: int = 8 << 20
-    #: Bytes that all of them may be behind together; then the source waits.
+    #: Bytes that may wait for all clients together; with more the source is not read.
     queues: int = 256 << 20
-    #: Seconds that the source waits for them; then the one that is farthest behind is disconnected.
+    #: Time that the source waits for the clients; then those farthest behind are disconnected.
     patience: float = 10.0
     most_clients: int = 10_000
     most_sources: int = 64
-    #: Seconds between two notes of the same kind in the status log.
+    #: Time between two notes of the same kind in the status log.
     note_every: float = 1.0
 
+    def new_sequencer(self) -> Sequencer:
+        """Return a sequencer with these bounds."""
+        return Sequencer(self.first, hold=self.hold, on_gap=self.on_gap, gap_within=self.gap_within)
 
-class Totals(msgspec.Struct):
-    """Since the gateway was opened."""
 
-    #: Lines that came, whatever they were.
+class EventTotals(msgspec.Struct):
+    """Counts since the gateway was opened."""
+
+    #: Lines that came, malformed ones included.
     lines: int = 0
     malformed: int = 0
-    #: Events that had their turn.
+    #: Events that were dispatched in their order.
     dispatched: int = 0
     #: Clients disconnected because they were too far behind.
     dropped: int = 0
@@ -82,52 +89,52 @@ class Dispatch(Protocol):
 
     @property
     def held(self) -> int:
-        """How many lines wait for a number that is missing."""
+        """Number of lines that wait for a missing number."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
-    def received(self, source: Source, parsed: Parsed) -> None: ...
-    def restarted(self) -> None: ...
-    def joined(self, client: Client) -> None: ...
-    def left(self, client: Client) -> None: ...
-    def caught_up(self) -> None: ...
+    def on_lines(self, source: EventSource, parsed: Parsed) -> None: ...
+    def on_restart(self) -> None: ...
+    def on_client(self, client: EventClient) -> None: ...
+    def on_client_left(self, client: EventClient) -> None: ...
+    def on_caught_up(self) -> None: ...
 
 
 class EventGateway:
-    """``bus``: where what goes wrong is told (None: only in the log). ``topic``: lines and notifications go
-    through topics of this name; then there has to be a bus.
+    """The two ports, their sources and their clients.
+
+    ``bus``: its status log is told of what goes wrong (None: only the process's own log). ``dispatch`` makes
+    the dispatch of this gateway, in memory if it is None; ``event_topics.event_gateway`` gives one that
+    dispatches through topics.
 
     async with EventGateway(bus) as gateway:
         await gateway.listen("127.0.0.1", 9090, 9099)
     """
 
     def __init__(
-        self, bus: Bus | None = None, *, topic: str | None = None, options: EventOptions | None = None
+        self,
+        bus: Bus | None = None,
+        *,
+        dispatch: Callable[[EventGateway], Dispatch] | None = None,
+        options: EventOptions | None = None,
     ) -> None:
         self.options = options or EventOptions()
-        self.totals = Totals()
+        self.totals = EventTotals()
         #: In the order in which they came.
-        self.sources: dict[Source, None] = {}
+        self.sources: dict[EventSource, None] = {}
         self._turns: asyncio.TimerHandle | None = None
-        #: Those that have said who they are, by id.
-        self.clients: dict[bytes, Client] = {}
+        #: Clients that have sent their id, by id.
+        self.clients: dict[bytes, EventClient] = {}
         #: All connections on the client port.
-        self.visitors: set[Client] = set()
+        self.visitors: set[EventClient] = set()
         #: Clients with something in their queue.
-        self.behind: set[Client] = set()
+        self.behind: set[EventClient] = set()
         self.event_port = self.client_port = 0
         self._servers: list[asyncio.Server] = []
         #: Done when the last client is gone; None until the gateway closes.
         self._all_gone: asyncio.Future[None] | None = None
         self._notes = Notes(bus, self.options.note_every)
-        self.dispatch: Dispatch
-        if topic is None:
-            self.dispatch = MemoryDispatch(self)
-        else:
-            from landbridge.gateways.event_topics import TopicDispatch
-
-            assert bus is not None, "topics need a bus"
-            self.dispatch = TopicDispatch(self, bus, topic)
+        self.dispatch = (dispatch or MemoryDispatch)(self)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -141,12 +148,13 @@ class EventGateway:
     async def listen(
         self, host: str = "127.0.0.1", event_port: int = EVENT_PORT, client_port: int = CLIENT_PORT
     ) -> None:
-        """Port 0 takes a free one; ``event_port`` and ``client_port`` say which."""
-        # Clients first: whoever waits for the event port to open finds everything there.
-        self.client_port = await self._serve(Client, host, client_port)
-        self.event_port = await self._serve(Source, host, event_port)
+        """Open both ports. Port 0 takes a free one, which ``self.event_port`` and ``self.client_port``
+        tell."""
+        # Clients first: a peer that waits for the event port to open finds both ports open.
+        self.client_port = await self._serve(EventClient, host, client_port)
+        self.event_port = await self._serve(EventSource, host, event_port)
 
-    async def _serve(self, kind: type[Client] | type[Source], host: str, port: int) -> int:
+    async def _serve(self, kind: type[EventClient] | type[EventSource], host: str, port: int) -> int:
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: kind(self), host, port, backlog=1024
@@ -161,6 +169,7 @@ class EventGateway:
         return int(server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
+        """Close the ports and all connections."""
         for server in self._servers:
             server.close()
         if self._turns is not None:
@@ -171,7 +180,8 @@ class EventGateway:
         for client in self.visitors:
             client.close()
         if self.visitors:
-            # What is with their sockets still goes out, but nobody waits for those who don't read.
+            # Bytes that the sockets have taken still go out, but closing doesn't wait for clients that don't
+            # read.
             self._all_gone = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._all_gone], timeout=GOODBYE_WITHIN)
         for client in self.visitors:
@@ -180,12 +190,13 @@ class EventGateway:
 
     # -- what sources and clients tell --------------------------------------------------------------
 
-    def source_joined(self, source: Source) -> bool:
+    def on_source(self, source: EventSource) -> bool:
+        """Take a new source. False: there are too many."""
         if self.options.restart:
             for other in self.sources:
                 other.close()
             self.sources.clear()
-            self.dispatch.restarted()
+            self.dispatch.on_restart()
         elif len(self.sources) >= self.options.most_sources:
             self.note("limit_reached", 1, f"{len(self.sources)} sources are connected")
             return False
@@ -195,79 +206,89 @@ class EventGateway:
             self._give_turns()
         return True
 
-    def source_left(self, source: Source) -> None:
+    def on_source_left(self, source: EventSource) -> None:
+        """Forget a source, and let the next one be read."""
         self.sources.pop(source, None)
         self._give_turns()
 
     def _give_turns(self) -> None:
-        """A source that comes back may find its old connection with much unread. Read in any order, the new
-        one would run ahead by more than may wait: so it is read when the older ones have ended, or are quiet.
-        One that was lost without a word is quiet."""
+        """Read a source when the older ones have ended or are quiet.
+
+        The old connection of a source that comes back may have much unread. If the new one were read at the
+        same time, its lines could run ahead by more than may wait. A connection that was lost without notice
+        is quiet."""
         if self._turns is not None:
             self._turns.cancel()
             self._turns = None
         for source in self.sources:
             if source.waiting:
                 source.begin()
-            if not source.quiet:
+            if not source.is_quiet:
                 break
         if any(source.waiting for source in self.sources):
             self._turns = asyncio.get_running_loop().call_later(QUIET, self._give_turns)
 
-    def received(self, source: Source, lines: list[bytes]) -> None:
+    def on_lines(self, source: EventSource, lines: list[bytes]) -> None:
+        """Take lines of a source."""
         self.totals.lines += len(lines)
         parsed = parse(lines)
         if parsed.malformed:
-            self.malformed(parsed.malformed)
+            self.on_malformed(parsed.malformed)
         if parsed.lines:
-            self.dispatch.received(source, parsed)
+            self.dispatch.on_lines(source, parsed)
 
-    def malformed(self, lines: list[bytes]) -> None:
+    def on_malformed(self, lines: list[bytes]) -> None:
+        """Count and note lines that are no events."""
         self.totals.malformed += len(lines)
         self.note("bad_event", len(lines), f"e.g. {lines[0][:LONGEST_LINE]!r}")
 
-    def joined(self, client: Client) -> None:
-        """It has said who it is. An older connection of that name is one that its client has lost."""
+    def on_client(self, client: EventClient) -> None:
+        """Take a client that has sent its id. It replaces an older connection with the same id, which the
+        client must have lost."""
         older = self.clients.get(client.id)
         if older is not None:
-            self.left(older)
+            self.on_client_left(older)
             older.close()
         self.clients[client.id] = client
-        self.dispatch.joined(client)
+        self.dispatch.on_client(client)
 
-    def left(self, client: Client) -> None:
+    def on_client_left(self, client: EventClient) -> None:
+        """Forget a client."""
         self.visitors.discard(client)
         self.behind.discard(client)
         if self.clients.get(client.id) is client:
             del self.clients[client.id]
-            self.dispatch.left(client)
-        self.dispatch.caught_up()
+            self.dispatch.on_client_left(client)
+        self.dispatch.on_caught_up()
         if self._all_gone is not None and not self.visitors and not self._all_gone.done():
             self._all_gone.set_result(None)
 
-    def drop(self, client: Client, why: str) -> None:
+    def drop(self, client: EventClient, why: str) -> None:
+        """Disconnect a client that is too far behind."""
         self.totals.dropped += 1
         self.note("slow_client", 1, f"client {client.id.decode()}: {why}")
-        self.left(client)
+        self.on_client_left(client)
         client.abort()
 
     def note(self, cause: str, count: int, detail: str) -> None:
+        """Tell the log and the status log of something that went wrong ``count`` times."""
         self._notes.add(cause, count, detail)
 
 
 class Notes:
-    """What goes wrong, told in the log and in the terminal's status log: once a second for each kind, with a
-    count, so that a source gone mad doesn't fill a disk."""
+    """What goes wrong, told to the log and to the terminal's status log: once a second for each kind, with a
+    count, so that a broken source can't fill a disk."""
 
     def __init__(self, bus: Bus | None, every: float) -> None:
         self._bus = bus
         self._every = every
-        #: Cause → (how often, an example), since the last telling.
+        #: Cause → (count, an example), since they were told last.
         self._waiting: dict[str, tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._telling: asyncio.Task[None] | None = None
 
     def add(self, cause: str, count: int, detail: str) -> None:
+        """Count something that went wrong; it is told within ``every`` seconds."""
         before, example = self._waiting.get(cause, (0, detail))
         self._waiting[cause] = (before + count, example)
         if self._timer is None:
@@ -276,7 +297,7 @@ class Notes:
     def _tell_soon(self) -> None:
         self._timer = None
         if self._telling is not None and not self._telling.done():
-            # The terminal is away, and the bus waits for it: go on counting.
+            # The bus still waits for its terminal: go on counting.
             self._timer = asyncio.get_running_loop().call_later(self._every, self._tell_soon)
             return
         self._telling = asyncio.ensure_future(self._tell())
@@ -287,11 +308,12 @@ class Notes:
             log.warning(cause, count=count, detail=detail)
             if self._bus is not None:
                 try:
-                    await self._bus.call("status.note", cause=cause, detail=detail, messages=count)
+                    await self._bus.status.note(cause, detail, messages=count)
                 except BusError as error:
                     log.warning("note refused", cause=cause, why=str(error), hint=error.hint)
 
     async def close(self) -> None:
+        """Tell what is left."""
         if self._timer is not None:
             self._timer.cancel()
         if self._telling is not None:
@@ -301,10 +323,10 @@ class Notes:
             async with asyncio.timeout(1.0):
                 await self._tell()
         except TimeoutError:
-            pass  # it is in our own log
+            pass  # our own log has it
 
 
-class Source(asyncio.Protocol):
+class EventSource(asyncio.Protocol):
     """A connection on the event port."""
 
     def __init__(self, gateway: EventGateway) -> None:
@@ -312,22 +334,23 @@ class Source(asyncio.Protocol):
         self._transport: asyncio.Transport
         #: The beginning of a line whose end has not come.
         self._rest = b""
-        #: In a line that is too long to be kept: everything up to the next LF belongs to it.
+        #: Within a line that is too long to be kept: everything up to the next LF is dropped.
         self._overlong = False
-        #: Its turn has not come. The dispatch can't take more. Read if neither.
+        #: ``waiting``: older sources are read first. ``_held_up``: the dispatch can't take more. The source
+        #: is read if neither is true.
         self.waiting = self._held_up = False
         self._reading = True
-        #: When it last sent something, by the loop's clock.
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
+        #: When it last sent something, by the loop's clock.
+        self._heard_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._gateway.source_joined(self):
+        if not self._gateway.on_source(self):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._heard_at = self._loop.time()
         if self._rest:
             data = self._rest + data
         lines = data.split(b"\n")
@@ -338,44 +361,49 @@ class Source(asyncio.Protocol):
         if len(self._rest) > LONGEST_LINE + 1:
             if not self._overlong:
                 self._gateway.totals.lines += 1
-                self._gateway.malformed([self._rest])
+                self._gateway.on_malformed([self._rest])
             self._rest, self._overlong = b"", True
         elif self._overlong:
             self._rest = b""
         if b"\r" in data:  # typed by hand, through telnet: LF alone ends the lines that clients get
             lines = [line.removesuffix(b"\r") for line in lines]
         if lines:
-            self._gateway.received(self, lines)
+            self._gateway.on_lines(self, lines)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._gateway.source_left(self)
+        self._gateway.on_source_left(self)
         if self._rest:
-            # Perhaps ``12|P|3|45`` was cut to ``12|P|3|4``: not for us to guess. The source sends it again.
+            # ``12|P|3|4`` may be the beginning of ``12|P|3|45``, so it can't be used. The source sends it
+            # again.
             self._gateway.totals.lines += 1
-            self._gateway.malformed([self._rest])
+            self._gateway.on_malformed([self._rest])
 
     @property
-    def quiet(self) -> bool:
-        """It could send, and doesn't."""
-        return self._reading and self._loop.time() - self._heard >= QUIET
+    def is_quiet(self) -> bool:
+        """Has it sent nothing for a while, although it is read?"""
+        return self._reading and self._loop.time() - self._heard_at >= QUIET
 
     def wait(self) -> None:
+        """Don't read it until ``begin``."""
         self.waiting = True
         self._read_or_not()
 
     def begin(self) -> None:
+        """Its turn has come."""
         self.waiting = False
-        self._heard = self._loop.time()
+        self._heard_at = self._loop.time()
         self._read_or_not()
 
     def pause(self) -> None:
+        """Don't read it until ``resume``: the dispatch can't take more."""
         self._held_up = True
         self._read_or_not()
 
     def resume(self) -> None:
+        """The dispatch can take more."""
         if self._held_up:
             self._held_up = False
-            self._heard = self._loop.time()
+            self._heard_at = self._loop.time()
             self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -388,16 +416,16 @@ class Source(asyncio.Protocol):
         self._transport.close()
 
 
-class Client(asyncio.Protocol):
+class EventClient(asyncio.Protocol):
     """A connection on the client port."""
 
     def __init__(self, gateway: EventGateway) -> None:
         self._gateway = gateway
         self._transport: asyncio.Transport
-        #: b"" until it has said who it is.
+        #: b"" until it has sent its id.
         self.id = b""
         self.queue = Queue(gateway.options.queue)
-        #: The socket takes more. If so, the queue is empty.
+        #: Whether the socket takes more. If so, the queue is empty.
         self._writable = True
         self._said = b""
         self._patience: asyncio.TimerHandle | None = None
@@ -416,7 +444,7 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.id or self._transport.is_closing():
-            return  # nothing more is expected; whatever it is, it is dropped
+            return  # clients send nothing after their id
         self._said += data[: LONGEST_ID + 3]
         name, ended, _ = self._said.partition(b"\n")
         name = name.removesuffix(b"\r")
@@ -424,7 +452,7 @@ class Client(asyncio.Protocol):
             if self._patience is not None:
                 self._patience.cancel()
             self.id, self._said = name, b""
-            self._gateway.joined(self)
+            self._gateway.on_client(self)
         elif ended or len(self._said) > LONGEST_ID + 2:
             self._gateway.note("bad_client", 1, f"not an id: {self._said[:LONGEST_ID]!r}")
             self.abort()
@@ -432,11 +460,11 @@ class Client(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        self._gateway.left(self)
+        self._gateway.on_client_left(self)
         self._wake()
 
     def write(self, text: bytes) -> None:
-        """Whole lines. Never waits: what the socket doesn't take goes to the queue."""
+        """Send whole lines. Never waits: what the socket doesn't take goes to the queue."""
         if self._writable:
             if not self._transport.is_closing():
                 self._transport.write(text)
@@ -455,7 +483,7 @@ class Client(asyncio.Protocol):
         if self._writable:
             self._gateway.behind.discard(self)
             self._wake()
-        self._gateway.dispatch.caught_up()
+        self._gateway.dispatch.on_caught_up()
 
     async def drained(self) -> None:
         """Wait until the socket has taken everything, or is gone."""
@@ -468,7 +496,7 @@ class Client(asyncio.Protocol):
             self._drained.set_result(None)
 
     def keep_nothing(self) -> None:
-        """From now on, drained means that all of it is with the system."""
+        """Let ``drained`` mean from now on that the operating system has taken everything."""
         self._transport.set_write_buffer_limits(0)
 
     def close(self) -> None:
@@ -479,17 +507,17 @@ class Client(asyncio.Protocol):
 
 
 class MemoryDispatch:
-    """Sequence and exchange in this process: nothing waits for a disk, and nothing survives its end."""
+    """Sequencer and exchange in this process: nothing waits for a disk, and nothing survives the process."""
 
     def __init__(self, gateway: EventGateway) -> None:
         self._gateway = gateway
         self._options = gateway.options
-        self.sequencer = self._new_sequencer()
+        self.sequencer = self._options.new_sequencer()
         self.exchange = Exchange()
         #: Events in order, not yet dispatched, in parts for one turn of the loop each.
         self._ready: deque[list[bytes]] = deque()
         self._turn_soon = False
-        #: The clients together are too far behind; until they have caught up nothing is dispatched.
+        #: Whether the clients together are too far behind: until they have caught up, nothing is dispatched.
         self._overloaded = False
         self._patience: asyncio.TimerHandle | None = None
         self._gap_timer: asyncio.TimerHandle | None = None
@@ -497,12 +525,6 @@ class MemoryDispatch:
     @property
     def held(self) -> int:
         return len(self.sequencer.held)
-
-    def _new_sequencer(self) -> Sequencer:
-        options = self._options
-        return Sequencer(
-            options.first, hold=options.hold, on_gap=options.on_gap, gap_within=options.gap_within
-        )
 
     async def open(self) -> None:
         pass
@@ -515,13 +537,13 @@ class MemoryDispatch:
 
     # -- from the source ---------------------------------------------------------------------------
 
-    def restarted(self) -> None:
-        self.sequencer = self._new_sequencer()
+    def on_restart(self) -> None:
+        self.sequencer = self._options.new_sequencer()
 
-    def received(self, source: Source, parsed: Parsed) -> None:
+    def on_lines(self, source: EventSource, parsed: Parsed) -> None:
         skipped = self.sequencer.skipped
         try:
-            released = self.sequencer.offer(_now(), parsed.numbers, parsed.lines)
+            released = self.sequencer.offer(now(), parsed.numbers, parsed.lines)
         except SequenceGap as gap:
             self._gateway.note(gap.code, len(parsed.lines), str(gap))
             source.close()
@@ -542,24 +564,25 @@ class MemoryDispatch:
         deadline = self.sequencer.next_deadline()
         if deadline is not None and self._gap_timer is None:
             loop = asyncio.get_running_loop()
-            self._gap_timer = loop.call_later(max(0.0, (deadline - _now()) / SECOND), self._gaps_due)
+            self._gap_timer = loop.call_later(max(0.0, (deadline - now()) / SECOND), self._gaps_due)
 
     def _gaps_due(self) -> None:
         self._gap_timer = None
         skipped = self.sequencer.skipped
-        self._put(self.sequencer.advance(_now()), skipped)
+        self._put(self.sequencer.advance(now()), skipped)
 
     # -- to the clients ----------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Dispatch one part. While there are more, or the clients are too far behind, the source waits."""
+        """Dispatch one part. While there are more parts, or the clients are too far behind, no source is
+        read."""
         self._turn_soon = False
         if self._ready and not self._overloaded:
             lines = self._ready.popleft()
             notifications = self.exchange.dispatch(lines)
             self._gateway.totals.dispatched += len(lines)
             if notifications.malformed:
-                self._gateway.malformed(notifications.malformed)
+                self._gateway.on_malformed(notifications.malformed)
             self._send(notifications)
             if self._gateway.behind and self._behind() > self._options.queues:
                 self._overloaded = True
@@ -576,7 +599,7 @@ class MemoryDispatch:
     def _send(self, notifications: Notifications) -> None:
         clients, apart, everyone = self._gateway.clients, notifications.apart, notifications.everyone
         if everyone:
-            # A copy, because one that is too far behind leaves while we are at it.
+            # A copy, because a client that is too far behind is removed by ``write``.
             for name, client in list(clients.items()):
                 client.write(apart.get(name, everyone))
         else:
@@ -590,21 +613,21 @@ class MemoryDispatch:
         self._patience = asyncio.get_running_loop().call_later(self._options.patience, self._drop_slowest)
 
     def _drop_slowest(self) -> None:
-        """They had their time. Those who are farthest behind hold up all the others."""
+        """Disconnect the clients that are farthest behind: they hold up all the others."""
         excess = self._behind() - self._options.queues // 2
         for client in sorted(self._gateway.behind, key=lambda each: each.queue.size, reverse=True):
             if excess > 0:
                 excess -= client.queue.size
-                # The last of them lets the dispatch go on.
+                # The last drop lets the dispatch go on.
                 self._gateway.drop(client, "farthest behind while the source waited")
 
-    def joined(self, client: Client) -> None:
+    def on_client(self, client: EventClient) -> None:
         self.exchange.join(client.id)
 
-    def left(self, client: Client) -> None:
+    def on_client_left(self, client: EventClient) -> None:
         self.exchange.leave(client.id)
 
-    def caught_up(self) -> None:
+    def on_caught_up(self) -> None:
         if self._overloaded and self._behind() <= self._options.queues // 2:
             self._overloaded = False
             if self._patience is not None:
@@ -613,5 +636,6 @@ class MemoryDispatch:
                 self._turn()
 
 
-def _now() -> int:
+def now() -> int:
+    """The wall clock, in microseconds."""
     return time.time_ns() // 1000

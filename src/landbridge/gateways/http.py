@@ -1,12 +1,13 @@
-"""Messages by HTTP: ``POST /v1/topics/{topic}/messages`` (sendMessage) stores one, and answers where it is.
+"""Messages by HTTP: ``POST /v1/topics/{topic}/messages`` (sendMessage) stores a message and answers with its
+receipt.
 
-A gateway is a client of its terminal: each request shows a bearer token and connects with it, so that rights
-are the terminal's to check. The body is the payload, as it came; a JSON body has to be JSON.
+A gateway is a client of its terminal: each request shows a bearer token, and the gateway connects to the
+terminal with that token, so the terminal alone decides what the caller may do. The body is the payload,
+unchanged; a body of the type application/json has to be JSON.
 """
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -21,34 +22,22 @@ from litestar.params import FromPath, FromQuery
 
 import landbridge
 from landbridge.client.bus import Bus, Receipt
-from landbridge.client.link import Dial
-from landbridge.errors import BadPayload, BadRequest, BusError, TooLarge, Unauthenticated, UnknownTopic
-from landbridge.gateways import metrics
+from landbridge.client.wire import Dial
+from landbridge.errors import BadPayload, BadRequest, BusError, Unauthenticated
+from landbridge.protocol.http import MEDIA_TYPE, Problem, bearer_token, problem_of, problem_of_http
 
 Until: TypeAlias = Literal["stored", "arrived", "acked"]
-#: Seconds: a message that is refused for now (backlog full) is tried again for so long; and the longest that
-#: a request waits for its message to arrive, or to be acked.
-PATIENCE, LONGEST_WAIT = 5.0, 60.0
-#: Bytes of a body. The terminal's own limit, max_payload, is smaller unless somebody has raised it far.
+#: Seconds in which a publish that is refused for now (backlog full) is repeated.
+PATIENCE = 5.0
+#: Seconds that a request may wait until its message has arrived or is acked.
+LONGEST_WAIT = 60.0
+#: Bytes of a body. The terminal's own limit, max_payload, is 4 MiB unless it is raised.
 LONGEST_BODY = 64 << 20
-#: Names of our own in requests.
+#: Request headers of our own: the message's key and its id.
 KEY, ID = "landbridge-key", "landbridge-id"
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """RFC 9457."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    hint: str
-
-
-_PROBLEM = ResponseSpec(
-    Problem, description="Refused.", generate_examples=False, media_type="application/problem+json"
-)
+_PROBLEM = ResponseSpec(Problem, description="Refused.", generate_examples=False, media_type=MEDIA_TYPE)
 
 
 @post(
@@ -60,7 +49,7 @@ _PROBLEM = ResponseSpec(
         "Content-Type is kept as its header content-type."
     ),
     security=[{"token": []}],
-    responses=dict.fromkeys((400, 401, 403, 404, 413, 429, 503), _PROBLEM),
+    responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 429, 503, 504, 507), _PROBLEM),
 )
 async def send_message(
     request: Request[Any, Any, Any],
@@ -68,9 +57,14 @@ async def send_message(
     until: FromQuery[Until] = "stored",
     within: FromQuery[float] = 30.0,
 ) -> Receipt:
+    """Store the body of a request as a message, and wait until it has come as far as ``until`` asks."""
     if not 0 < within <= LONGEST_WAIT:
         raise BadRequest(f"within={within} s", hint=f"above 0, at most {LONGEST_WAIT:.0f} seconds")
-    token = _bearer(request)
+    token = bearer_token(request.headers.get("authorization", ""))
+    if not token:
+        raise Unauthenticated(
+            "sending wants a token", hint="Authorization: Bearer TOKEN, with the scope publish:TOPIC"
+        )
     payload = await request.body()
     headers = _headers(request, payload)
     dial: Dial = request.app.state.dial
@@ -86,18 +80,9 @@ async def send_message(
         )
 
 
-def _bearer(request: Request[Any, Any, Any]) -> str:
-    # RFC 9110 11.1: the scheme's case doesn't matter.
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not 0 < len(token.strip()) <= metrics.LONGEST_TOKEN:
-        raise Unauthenticated(
-            "sending wants a token", hint="Authorization: Bearer TOKEN, with the scope publish:TOPIC"
-        )
-    return token.strip()
-
-
 def _headers(request: Request[Any, Any, Any], payload: bytes) -> dict[str, str]:
-    """The message's. A body that says it is JSON and isn't would trouble every consumer."""
+    """Return the headers of the message. A body that is declared as JSON and isn't would trouble every
+    consumer, so it is refused here."""
     said = request.headers.get("content-type", "")
     if said.partition(";")[0].strip().lower() == "application/json":
         try:
@@ -108,7 +93,7 @@ def _headers(request: Request[Any, Any, Any], payload: bytes) -> dict[str, str]:
 
 
 def app(dial: Dial) -> Litestar:
-    """``dial`` reaches the terminal, as for a Bus."""
+    """Return the ASGI application. ``dial`` reaches the terminal, as for a Bus."""
     return Litestar(
         route_handlers=[send_message],
         state=State({"dial": dial}),
@@ -132,35 +117,17 @@ def app(dial: Dial) -> Litestar:
 
 
 def _of_bus_error(_: Request[Any, Any, Any], error: BusError) -> Response[bytes]:
-    # Where HTTP has a status of its own for what the metrics never meet.
-    match error:
-        case UnknownTopic():
-            return _response(metrics.problem(404, error.code, str(error), error.hint))
-        case TooLarge():
-            return _response(metrics.problem(413, error.code, str(error), error.hint))
-        case _:
-            return _response(metrics.problem_of(error))
+    return _response(problem_of(error))
 
 
 def _of_http_exception(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    codes = {400: "bad_request", 404: "not_found", 405: "bad_method", 413: "too_large"}
-    detail = error.detail
-    for entry in getattr(error, "extra", None) or []:
-        if isinstance(entry, dict):
-            detail = f"{entry.get('key', '?')}: {entry.get('message', '')}"
     hint = "POST /v1/topics/TOPIC/messages"
-    response = _response(
-        metrics.problem(error.status_code, codes.get(error.status_code, "bad_request"), detail, hint)
-    )
+    response = _response(problem_of_http(error.status_code, error.detail, error.extra, hint))
     response.headers.update(error.headers or {})
     return response
 
 
-def _response(found: metrics.Response) -> Response[bytes]:
-    headers = {name: value for name, value in found.headers.items() if name != "content-type"}
+def _response(refusal: Problem) -> Response[bytes]:
     return Response(
-        found.body,
-        status_code=HTTPStatus(found.status),
-        media_type=found.headers["content-type"],
-        headers={**headers, "cache-control": "no-store"},
+        refusal.encode(), status_code=refusal.status, media_type=MEDIA_TYPE, headers=refusal.headers
     )

@@ -1,6 +1,6 @@
-"""The all-in-one of ``landbridge up``: store, terminal, HTTP side and a context to reach it by, put together.
+"""One process of a terminal: store, terminal, HTTP port and the context by which programs find the terminal.
 
-Takes long to import; only ``up`` does.
+The import takes long: commands import this module only when they start a process that stays.
 """
 
 from __future__ import annotations
@@ -11,99 +11,57 @@ import os
 import resource
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from landbridge.broker.limits import Limits, parse_limits
 from landbridge.broker.server import Terminal
 from landbridge.broker.tokens import IssuedToken
-from landbridge.cli import units
-from landbridge.cli.context import save
-from landbridge.cli.events import EventsPlan, beside
 from landbridge.client import context as contexts
 from landbridge.client.bus import Bus
 from landbridge.client.context import Context
-from landbridge.client.link import Dial, dial_of
+from landbridge.client.wire import Dial, dial_of
 from landbridge.core.log.store import Store
-from landbridge.errors import (
-    BadContext,
-    BadRequest,
-    BusError,
-    ContextTaken,
-    Unauthenticated,
-)
+from landbridge.core.sizes import parse_size
+from landbridge.core.time import SECOND, parse_span
+from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated
 from landbridge.node import logs
+from landbridge.node.events import beside
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
-from landbridge.node.membership import Membership
+from landbridge.node.membership import Membership, find_context
+from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.site import Site
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.sqlite import SqliteFile, SqliteStore
 from landbridge.transport.memory import join
 
 log = structlog.get_logger("landbridge.up")
 
-#: Whom the terminal's own credential is for.
+#: The subject of the credential in the context that ``up`` makes.
 ADMIN = "admin"
-#: Seconds.
+#: Seconds that this credential is valid.
 ADMIN_LIFE = 365 * 86400.0
 #: A credential is renewed when less than this part of its life is left.
 RENEW_AT = 1 / 12
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
-MICROSECONDS = 1_000_000
 #: The store's file in the data folder.
 DATABASE = "bus.db"
-#: Requests by HTTP at a time, without and with a registry there.
+#: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 64, 4096
-#: Seconds for a terminal that has the context we want to show that it is alive.
+#: Seconds that the terminal of a context has to answer, before the context counts as free.
 ANSWER_WITHIN = 2.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``up`` was asked for."""
-
-    #: None: in memory.
-    data: Path | None
-    host: str
-    port: int
-    #: None: no HTTP.
-    http_port: int | None
-    name: str
-    context: str
-    limits: list[str]
-    tls_cert: Path | None
-    tls_key: Path | None
-    auto_create: bool
-    #: None: no event gateway.
-    events: EventsPlan | None = None
-
-
-class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What runs. Printed as JSON."""
-
-    url: str
-    data: str | None
-    context: str
-    #: Is that context the current one?
-    current: bool
-    http: str | None
-    name: str
-    pid: int
-    #: Where the registry of its customer is; None where it stands alone.
-    registry: str | None = None
-    #: Its own id there.
-    terminal: str | None = None
-    #: The event gateway's ports for the source and for clients; None where there is none.
-    events: tuple[int, int] | None = None
-
-
-async def serve(plan: Plan, ready: Callable[[Ready], None], membership: Membership | None = None) -> None:
+async def serve(
+    plan: NodePlan, ready: Callable[[NodeReady], None], membership: Membership | None = None
+) -> None:
     """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM."""
     membership = membership or Membership()
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
@@ -125,9 +83,13 @@ async def serve(plan: Plan, ready: Callable[[Ready], None], membership: Membersh
                 await membership.join(terminal, url, None if http is None else http.url)
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
                 started = await _make_ready(plan, terminal, membership, context, http)
-                async with _events(plan, terminal) as ports:
-                    ready(msgspec.structs.replace(started, events=ports))
-                    # All that is here now stays: the collector need not look at it again.
+                async with AsyncExitStack() as stack:
+                    if plan.events is not None:
+                        beside_it = beside(terminal, plan.events, dial_to(terminal))
+                        gateway = await stack.enter_async_context(beside_it)
+                        started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    ready(started)
+                    # What exists now stays until the end: the garbage collector need not look at it again.
                     gc.collect()
                     gc.freeze()
                     await stop.wait()
@@ -140,22 +102,22 @@ async def serve(plan: Plan, ready: Callable[[Ready], None], membership: Membersh
             await membership.close()
 
 
-@asynccontextmanager
-async def _events(plan: Plan, terminal: Terminal) -> AsyncIterator[tuple[int, int] | None]:
-    """The event gateway, where one is wanted: its two ports."""
-    if plan.events is None:
-        yield None
-    else:
-        async with beside(terminal, plan.events) as gateway:
-            yield gateway.event_port, gateway.client_port
+def check_store(folder: Path) -> list[str]:
+    """Read the whole store of a data folder. Returns what is wrong in it, a sentence each."""
+    store = SqliteFile(folder / DATABASE)
+    store.open()
+    try:
+        return store.check()
+    finally:
+        store.close()
 
 
 async def _make_ready(
-    plan: Plan, terminal: Terminal, membership: Membership, context: Context, http: HttpPort | None
-) -> Ready:
-    context = await membership.context(_found(plan.context), context)
+    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: HttpPort | None
+) -> NodeReady:
+    context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
-    return Ready(
+    return NodeReady(
         url=context.url,
         data=context.data,
         context=plan.context,
@@ -168,17 +130,10 @@ async def _make_ready(
     )
 
 
-def _found(name: str) -> Context | None:
-    try:
-        return contexts.load(name)
-    except BadContext:
-        return None
-
-
 @contextmanager
 def signals() -> Iterator[asyncio.Event]:
-    """An event that the first SIGINT or SIGTERM sets. The second ends the process at once: what was acked is
-    on disk, so nothing is lost but the goodbye."""
+    """Yields an event that the first SIGINT or SIGTERM sets. The second signal ends the process at once: what
+    was acked is on disk, so no message is lost."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -199,22 +154,22 @@ def signals() -> Iterator[asyncio.Event]:
 
 
 def _in_units(setting: str) -> str:
-    """A limit as people write it (8MiB, 5s) as the terminal wants it: in bytes or seconds."""
+    """Convert a limit from how people write it (8MiB, 5s) to what the terminal wants: bytes or seconds."""
     name, _, value = setting.partition("=")
     default = getattr(Limits(), name, None) if name in Limits.__struct_fields__ else None
     try:
         if isinstance(default, float):
-            return f"{name}={units.parse_span(value)}"
+            return f"{name}={parse_span(value)}"
         if isinstance(default, int):
-            return f"{name}={units.parse_size(value)}"
+            return f"{name}={parse_size(value)}"
     except ValueError as error:
-        if not value.startswith("-"):  # a number, but none that is allowed: told with the others
+        if not value.startswith("-"):  # a number that is not allowed: reported with the other limits
             raise BadRequest(f"limit {name}: {error}") from None
     return setting
 
 
 def _allow_files(wanted: int) -> None:
-    """A connection is an open file, and many systems allow 1024 unless one asks for more."""
+    """Raise the limit of open files: each connection is one, and many systems allow only 1024 by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -229,21 +184,17 @@ def _allow_files(wanted: int) -> None:
 
 
 async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
-    """Make the context that leads here, or renew it where it no longer does. Make it the current one if there
-    is none. ContextTaken if it is another terminal's."""
-    found = _found(name)
+    """Save the context that leads to this terminal, unless the saved one still does. The context becomes the
+    current one if there is none. Raises ContextTaken if the context is another terminal's."""
+    found = find_context(name)
     if found is not None and wanted.registry is None:
-        # What leads to a registry is not this terminal's to forget.
-        wanted = msgspec.structs.replace(
-            wanted,
-            registry=found.registry,
-            registry_token=found.registry_token,
-            operator_token=found.operator_token,
-        )
+        # This terminal has no registry, but the context may lead to one: that part stays.
+        tokens = {"registry_token": found.registry_token, "operator_token": found.operator_token}
+        wanted = replace(wanted, registry=found.registry, **tokens)
     if found is None or not _leads_here(terminal, found, wanted):
         if found is not None:
             await _check_free(terminal, name, found, wanted)
-        save(name, msgspec.structs.replace(wanted, token=await _new_token(terminal)))
+        contexts.save(name, replace(wanted, token=await _new_token(terminal)))
         log.info("context", name=name, url=wanted.url, made=found is None)
         if found is not None and found.url and found.url != wanted.url:
             log.warning("context moved", name=name, was=found.url, now=wanted.url)
@@ -256,16 +207,17 @@ async def _new_token(terminal: Terminal) -> str:
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
     token, token_id = terminal.authority.issue(now, ADMIN, ["admin"], life)
     await terminal.operations.issued.remember(
-        IssuedToken(token_id, ADMIN, ["admin"], now, now + int(life * MICROSECONDS))
+        IssuedToken(token_id, ADMIN, ["admin"], now, now + int(life * SECOND))
     )
     return token
 
 
 async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Context) -> None:
-    """Programs find their terminal by this context: they must not end up at another one unawares."""
+    """Raise ContextTaken if the context is in use for another terminal: programs find their terminal by the
+    context, and must not reach another one by surprise."""
     ours = found.data is not None and found.data == wanted.data
     if ours or _is_issued_here(terminal, found.token):
-        return  # a restart, perhaps on another port
+        return  # this terminal has restarted, perhaps on another port
     if found.data is not None and (Path(found.data) / DATABASE).exists():
         why = f"it is of the terminal that keeps its data in {found.data}"
     elif found.url != wanted.url and await _is_in_use(found):
@@ -287,8 +239,8 @@ def _is_issued_here(terminal: Terminal, token: str) -> bool:
 
 
 async def _is_in_use(context: Context) -> bool:
-    """Does a terminal take this context's token at its address? One on another machine, which ``up`` did not
-    make it for, may only be away."""
+    """Whether a terminal accepts the context's token at its address. A terminal on another machine may be
+    away for a while, so its context always counts as in use."""
     try:
         if not contexts.is_loopback(contexts.parse_url(context.url).host):
             return True
@@ -301,7 +253,7 @@ async def _is_in_use(context: Context) -> bool:
 
 
 def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
-    if msgspec.structs.replace(found, token=wanted.token) != wanted:
+    if replace(found, token=wanted.token) != wanted:
         return False
     now = terminal.broker.clock()
     try:
@@ -309,14 +261,14 @@ def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
     except Unauthenticated:
         return False
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
-    return identity.scopes.admin and identity.expires_at - now > life * RENEW_AT * MICROSECONDS
+    return identity.scopes.admin and identity.expires_at - now > life * RENEW_AT * SECOND
 
 
 # -- HTTP ----------------------------------------------------------------------------------------------
 
 
 def dial_to(terminal: Terminal) -> Dial:
-    """How gateways of this process reach the terminal: in memory, with nothing skipped but the socket."""
+    """Returns how gateways of this process reach the terminal: like any client, but in memory."""
 
     async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
         protocol = factory()
@@ -326,21 +278,12 @@ def dial_to(terminal: Terminal) -> Dial:
 
 
 def _http(
-    plan: Plan,
-    terminal: Terminal,
-    membership: Membership,
-    endpoint: Endpoint,
-    tls: ssl.SSLContext | None,
+    plan: NodePlan, terminal: Terminal, membership: Membership, endpoint: Endpoint, tls: ssl.SSLContext | None
 ) -> HttpPort | None:
     if plan.http_port is None:
         return None
     registry = membership.app()
-    return HttpPort(
-        Site(dial_to(terminal), registry),
-        endpoint,
-        plan.http_port,
-        tls,
-        # Every terminal has a request that waits for a newer directory.
-        most=MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY,
-        hint="give --http-port another number, or 0 for no HTTP",
-    )
+    # Every terminal has a request that waits for a newer directory.
+    most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
+    hint = "give --http-port another number, or 0 for no HTTP"
+    return HttpPort(Site(dial_to(terminal), registry), endpoint, plan.http_port, tls, most=most, hint=hint)

@@ -1,8 +1,9 @@
-"""A registry in the same process as the terminal: what ``landbridge up`` adds, so that a bus of one terminal
-is a bus to which others can be added."""
+"""A registry in the process of a terminal. ``landbridge up`` has one, so that other terminals can be added to
+the bus later."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ import structlog
 from landbridge.broker.clock import Clock
 from landbridge.broker.server import Terminal
 from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
 from landbridge.client.context import Context, is_loopback
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.trust.identity import SecureKey
 from landbridge.core.trust.tickets import Issue, Release, Renewal
-from landbridge.crossing.network import Settings, join
+from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
 from landbridge.errors import Unauthenticated
 from landbridge.node import master_key, terminal_file
 from landbridge.node.listening import Endpoint
@@ -37,15 +40,29 @@ log = structlog.get_logger("landbridge.registry")
 DATABASE = "registry.db"
 #: The terminal's identity.
 FILE = "terminal.yml"
-#: What the first customer is called.
+#: The name of the first customer.
 LOCAL = "local"
-#: As the audit names what ``up`` does by itself.
+#: Who did it, in the audit, where ``up`` did it by itself.
 WHO = "up"
 
 
+async def open_registry(data: Path | None, key_file: Path | None = None) -> Registry:
+    """The registry of a data folder, or one in memory. ``key_file``: where its master key is; None: in the
+    data folder."""
+    if data is None:
+        registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
+    else:
+        file = data / DATABASE
+        is_new = not await asyncio.to_thread(file.exists)
+        key = await asyncio.to_thread(master_key.load, data, key_file, is_new=is_new)
+        registry = Registry(SqliteStore(file), key, Clock())
+    await registry.open()
+    return registry
+
+
 class NearRegistry:
-    """The registry as its own process's terminal asks it: without HTTP, and so without a proof; nothing else
-    is different."""
+    """The registry for the terminal of the same process. Calls go without HTTP, and so without a proof of
+    identity; everything else is as for other terminals."""
 
     def __init__(self, registry: Registry, terminal: str, key: SecureKey) -> None:
         self._registry = registry
@@ -54,56 +71,49 @@ class NearRegistry:
 
     def _caller(self) -> Caller:
         account = self._registry.index.terminals.get(self._terminal)
-        if account is None or account.terminals[self._terminal].revoked_at:
-            raise refused()
-        if self._keys not in account.terminals[self._terminal].keys:
+        known = None if account is None else account.terminals[self._terminal]
+        if known is None or known.revoked_at or self._keys not in known.keys:
             raise refused()
         return Caller(f"terminal:{self._terminal}", account, self._terminal, self._keys)
 
     async def issue(self, topic: str) -> Issue:
-        return await self._registry.tickets.issue(self._caller(), api.IssueTicket(topic=topic))
+        return await self._registry.perform(self._caller(), op.ISSUE_TICKET, api.IssueTicket(topic))
 
     async def redeem(self, topic: str, ticket: bytes, box: bytes) -> Release:
-        request = api.RedeemTicket(topic=topic, ticket=ticket, box=box)
-        return await self._registry.tickets.redeem(self._caller(), request)
+        request = api.RedeemTicket(topic, ticket, box)
+        return await self._registry.perform(self._caller(), op.REDEEM_TICKET, request)
 
     async def renew(self, ticket: bytes) -> Renewal:
-        return await self._registry.tickets.renew(self._caller(), api.RenewTicket(ticket=ticket))
+        return await self._registry.perform(self._caller(), op.RENEW_TICKET, api.RenewTicket(ticket))
 
-    async def directory(self, version: int, wait: float, topics: Sequence[str]) -> api.DirectoryUpdate | None:
+    async def directory(self, version: int, wait: float, topics: Sequence[str]) -> api.NewDirectory | None:
         request = api.ReadDirectory(version=version, wait=wait, topics=list(topics))
-        return await self._registry.directories.newer(self._caller(), request)
+        return await self._registry.perform(self._caller(), op.READ_DIRECTORY, request)
 
     async def post_link_state(self, signed: SignedLinkState, held: Mapping[str, int]) -> None:
         request = api.PostLinkState(body=signed.body, signature=signed.signature, held=dict(held))
-        await self._registry.topologies.report(self._caller(), request)
+        await self._registry.perform(self._caller(), op.POST_LINK_STATE, request)
 
 
 class Embedded(Membership):
-    """``data``: None for a registry that is forgotten with its terminal. ``name``: what the terminal calls
-    itself, and is called in the registry unless that has another one of the name."""
+    """``data``: None for a registry in memory. ``name``: the terminal's name, also in the registry, where a
+    number is added if another terminal has that name."""
 
     def __init__(self, data: Path | None, name: str) -> None:
         self._data = data
         self._name = name
         self._registry: Registry | None = None
-        #: The operator's and the customer's credential, where they were made by this start.
+        #: The operator's and the customer's credential, if this start has made them.
         self._operator_token: str | None = None
         self._admin_token: str | None = None
-        #: Of the certificate that was given; empty without one.
+        #: SHA-256 of the certificate that was given; empty without one.
         self._digest = b""
 
     def app(self) -> App:
         return Later("landbridge.registry.http", lambda http: http.app(self.registry))
 
     async def open(self, terminal: Terminal) -> None:
-        if self._data is None:
-            self._registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
-        else:
-            file = self._data / DATABASE
-            key = master_key.load(self._data, None, is_new=not file.exists())
-            self._registry = Registry(SqliteStore(file), key, Clock())
-        await self._registry.open()
+        self._registry = await open_registry(self._data)
         self._operator_token = self._registry.operator_token
 
     @property
@@ -132,18 +142,19 @@ class Embedded(Membership):
         network.certificate_digest = self._digest
 
     async def _account(self) -> Account:
-        """The customer of this terminal; made by the first start."""
+        """The customer of this terminal. The first start creates it."""
         accounts = self.registry.index.accounts
         for account in accounts.values():
             if account.customer.name == LOCAL:
                 return account
-        made = await self.registry.customers.create(Caller("operator"), api.CreateCustomer(name=LOCAL))
+        request = api.CreateCustomer(LOCAL)
+        made = await self.registry.perform(Caller("operator"), op.CREATE_CUSTOMER, request)
         self._admin_token = made.token
         return accounts[made.customer_id]
 
     async def _identity(self, account: Account, address: str) -> tuple[str, SecureKey] | None:
-        """(id, key) of this terminal. Made by the first start, and again where the admin has removed it; None
-        where it was revoked."""
+        """(id, key) of this terminal. The first start creates the terminal in the registry, and so does a
+        start after the admin has removed it. None if the terminal was revoked."""
         said = self._kept()
         caller = Caller(WHO, account)
         known = account.terminals.get(said.get("terminal_id", ""))
@@ -154,32 +165,25 @@ class Embedded(Membership):
             await self._follow(caller, known.id, known.address, address)
             return known.id, SecureKey.parse(said["secure_key"])
         taken = {terminal.name for terminal in account.terminals.values()}
-        name = next(
-            name
-            for number in range(1, len(taken) + 3)
-            if (name := _numbered(self._name, number)) not in taken
-        )
-        made = await self.registry.terminals.create(caller, api.CreateTerminal(name=name, address=address))
+        numbered = (f"{self._name}-{number}" for number in range(2, len(taken) + 3))
+        name = next(name for name in (self._name, *numbered) if name not in taken)
+        request = api.CreateTerminal(name, address=address)
+        made = await self.registry.perform(caller, op.CREATE_TERMINAL, request)
         assert made.secure_key is not None
-        self._keep(
-            {
-                "customer_id": account.id,
-                "terminal_id": made.terminal_id,
-                "secure_key": made.secure_key,
-                "name": name,
-            }
-        )
+        ids = {"customer_id": account.id, "terminal_id": made.terminal_id}
+        self._keep({**ids, "secure_key": made.secure_key, "name": name})
         return made.terminal_id, SecureKey.parse(made.secure_key)
 
     async def _follow(self, caller: Caller, terminal: str, known: str, address: str) -> None:
-        """It listens elsewhere than before. An address off this machine is the admin's word: what others have
-        to dial may be known to nobody here."""
+        """Tell the registry where this terminal listens now. An address off this machine was set by the admin
+        and stays: this process may not know what others have to dial."""
         if known == address:
             return
         if known and not is_loopback(urlsplit(known).hostname or ""):
             log.warning("others dial another address", registry=known, here=address)
             return
-        await self.registry.terminals.update(caller, terminal, api.UpdateTerminal(address=address))
+        request = api.UpdateTerminal(terminal, address=address)
+        await self.registry.perform(caller, op.UPDATE_TERMINAL, request)
 
     def _kept(self) -> dict[str, Any]:
         if self._data is None or not (self._data / FILE).exists():
@@ -210,7 +214,8 @@ class Embedded(Membership):
             account = self.registry.index.accounts[self.customer]
             newest = account.customer.credentials[:1]
             caller = Caller(WHO, account, digest=newest[0].digest if newest else b"")
-            self._admin_token = (await self.registry.customers.rotate_credential(caller)).token
+            made = await self.registry.perform(caller, op.ROTATE_CUSTOMER_CREDENTIAL, api.Request())
+            self._admin_token = made.token
         return msgspec.structs.replace(
             wanted,
             registry=self.registry_url,
@@ -224,7 +229,3 @@ class Embedded(Membership):
     async def close(self) -> None:
         if self._registry is not None:
             await self._registry.close()
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}-{number}"

@@ -21,25 +21,19 @@ log = structlog.get_logger("landbridge.http")
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # they are ours
+        yield  # the process handles signals itself
 
 
 class HttpPort:
-    """``most``: requests and connections at a time. ``hint``: what to do where the port is taken."""
+    """Serves ``app`` from now on. ``most``: requests and connections at a time. ``hint``: what the user
+    can do if the port is taken."""
 
     def __init__(
-        self,
-        app: Any,
-        endpoint: Endpoint,
-        port: int,
-        tls: ssl.SSLContext | None,
-        *,
-        most: int,
-        hint: str,
+        self, app: Any, endpoint: Endpoint, port: int, tls: ssl.SSLContext | None, *, most: int, hint: str
     ) -> None:
         host = endpoint.host
         try:
-            # Bound here: a port that is taken is an error of ours, and from now on connections can wait.
+            # Bound here: a port that is taken raises an error of ours, and from now on connections can wait.
             self._socket = socket.create_server(
                 (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
             )
@@ -62,7 +56,7 @@ class HttpPort:
             timeout_graceful_shutdown=2,
         )
         config.load()
-        # Ours, and not one of its making from files: a certificate that is renewed is renewed here too.
+        # Our context, not one that uvicorn makes from files: it follows when a certificate is renewed.
         config.ssl = tls
         self._server = _Server(config)
         self._task = asyncio.ensure_future(self._server.serve([self._socket]))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.client.context import is_loopback
 from landbridge.errors import BadRequest
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 
 class Endpoint(NamedTuple):
@@ -16,11 +19,11 @@ class Endpoint(NamedTuple):
     host: str
     cert: Path | None = None
     key: Path | None = None
-    #: The authority that has signed it, where it is one of our own.
+    #: The certificate of the authority that has signed it, if that is the registry.
     authority: Path | None = None
 
     def tls(self) -> ssl.SSLContext | None:
-        """None: in the clear, which is for this machine alone."""
+        """The TLS context to listen with. None: in the clear, which is allowed on this machine alone."""
         if (self.cert is None) != (self.key is None):
             raise BadRequest("--tls-cert and --tls-key belong together")
         if self.cert is None:
@@ -40,7 +43,7 @@ class Endpoint(NamedTuple):
         return tls
 
     def url(self, scheme: str, port: int) -> str:
-        """By which this machine reaches a port of ours."""
+        """The URL by which this machine reaches a port of this process."""
         host = self.host if self.cert is None else _name_of(self.cert, self.host)
         return f"{scheme}{'' if self.cert is None else 's'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -48,30 +51,31 @@ class Endpoint(NamedTuple):
         """SHA-256 of the certificate (DER), which the proofs of links are bound to; empty without one."""
         if self.cert is None:
             return b""
-        from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 
-        return x509.load_pem_x509_certificate(self.cert.read_bytes()).fingerprint(hashes.SHA256())
+        return _read(self.cert).fingerprint(hashes.SHA256())
 
     def ca(self) -> str | None:
-        """A file with the certificates to trust; None: the system's. A certificate that has signed itself
-        is its own authority."""
+        """A file with the certificates that clients have to trust; None: the system's. A certificate that has
+        signed itself is its own authority."""
         if self.authority is not None or self.cert is None:
             return None if self.authority is None else str(self.authority)
-        from cryptography import x509
-
-        certificate = x509.load_pem_x509_certificate(self.cert.read_bytes())
+        certificate = _read(self.cert)
         return str(self.cert.resolve()) if certificate.issuer == certificate.subject else None
 
 
+def _read(file: Path) -> Certificate:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
 def _name_of(certificate: Path, host: str) -> str:
-    """The name that a client has to use, so that the certificate is good for it."""
+    """The name that a client has to use so that the certificate is valid for it."""
     from cryptography import x509
 
     try:
-        names = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
+        names = _read(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return host
     known = names.value.get_values_for_type(x509.DNSName)

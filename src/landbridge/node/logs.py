@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict
 
-from landbridge.cli.text import printable, printable_block, redact
+from landbridge.core.text import printable, printable_block, redact
 from landbridge.errors import BadRequest
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -23,6 +23,7 @@ SECRET = frozenset({"token", "authorization", "password", "secret"})
 
 
 def configure(level: str) -> None:
+    """Log from this level on. Libraries are logged from warnings on."""
     if level not in LEVELS:
         raise BadRequest(f"no log level {level!r}", hint=", ".join(LEVELS))
     pretty = sys.stderr.isatty()
@@ -33,19 +34,17 @@ def configure(level: str) -> None:
             # Before `harmless`: a traceback may quote a token. Without local variables, which hold some.
             structlog.processors.format_exc_info,
             harmless,
-            _console() if pretty else structlog.processors.JSONRenderer(_to_json),
+            structlog.dev.ConsoleRenderer(
+                timestamp_key="time", pad_event_to=16, exception_formatter=structlog.dev.plain_traceback
+            )
+            if pretty
+            else structlog.processors.JSONRenderer(_to_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Forward()], level=max(LEVELS[level], logging.WARNING), force=True)
-
-
-def _console() -> structlog.dev.ConsoleRenderer:
-    return structlog.dev.ConsoleRenderer(
-        timestamp_key="time", pad_event_to=16, exception_formatter=structlog.dev.plain_traceback
-    )
 
 
 def _to_json(event: dict[str, Any], **options: Any) -> str:
@@ -66,7 +65,7 @@ def harmless(logger: Any, method: str, event: EventDict) -> EventDict:
 
 
 class _Forward(logging.Handler):
-    """What libraries log goes the same way."""
+    """Passes what libraries log on to our log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
@@ -74,7 +73,7 @@ class _Forward(logging.Handler):
 
 
 def take_over(loop: asyncio.AbstractEventLoop) -> Any:
-    """Errors that nobody awaited are logged. Returns the log."""
+    """Log the errors of tasks that nobody awaits. Returns the log."""
     log = structlog.get_logger("landbridge.cli")
 
     def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

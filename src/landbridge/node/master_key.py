@@ -16,14 +16,15 @@ FILE = "master.key"
 
 
 def load(folder: Path, file: Path | None, *, is_new: bool) -> bytes:
-    """From the environment, else from ``file``, else from the data folder. ``is_new``: no registry has been
-    there yet, so a key that isn't there is made."""
+    """Read the key from the environment, else from ``file``, else from the data folder. ``is_new``: the
+    folder has no registry yet, so a missing key is made."""
     said = os.environ.get(VARIABLE)
     if said and file is None:
         return _decode(said, VARIABLE)
     path = file or folder / FILE
     try:
-        _check_private(path)
+        if path.stat().st_mode & 0o077:
+            raise BadRequest(f"others than its owner can read {path}", hint=f"chmod 600 {path}")
         return _decode(path.read_text(), str(path))
     except FileNotFoundError:
         if not is_new:
@@ -48,11 +49,6 @@ def _make(path: Path) -> bytes:
     except OSError as error:
         raise BadRequest(f"can't write {path}: {error.strerror}") from None
     return key
-
-
-def _check_private(path: Path) -> None:
-    if path.stat().st_mode & 0o077:
-        raise BadRequest(f"others than its owner can read {path}", hint=f"chmod 600 {path}")
 
 
 def _decode(text: str, where: str) -> bytes:

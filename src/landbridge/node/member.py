@@ -13,48 +13,39 @@ from typing import Any
 import structlog
 
 from landbridge.broker.server import Terminal
-from landbridge.cli.loop import run
-from landbridge.cli.options import data_folder
-from landbridge.cli.up import announce
 from landbridge.client import context as contexts
 from landbridge.client.context import is_loopback
 from landbridge.client.registry import RegistryClient
 from landbridge.core.names import check_name
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.certificates import Certificates
-from landbridge.crossing.network import Network, Settings, join
+from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
+from landbridge.crossing.network import Network
 from landbridge.errors import BadRequest, Unauthenticated, Unavailable
 from landbridge.node import terminal_file
-from landbridge.node.assembly import Plan, serve
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
+from landbridge.node.plan import NodePlan, data_folder
 
 log = structlog.get_logger("landbridge.member")
 
 #: In the data folder: the registry's public key, as it was when the terminal first asked for it.
 REGISTRY_KEY = "registry.key"
-#: Seconds between two looks whether the directory has come.
+#: Seconds between two checks whether the directory has arrived.
 LOOK = 0.5
-#: Seconds that the registry is given to say whether it knows the terminal.
+#: Seconds that the registry has to say whether it accepts the terminal.
 WELCOME_WITHIN = 5.0
 
 
-def enrol(file: Path, token: str, said: Mapping[str, Any]) -> None:
-    """Become a terminal: make a key, let the registry know its public half, write the file."""
-    url = _registry(said)
-    terminal_file.create(file)
+async def enrol(file: Path, token: str, settings: Mapping[str, Any]) -> None:
+    """Become a terminal: make a key, send its public half to the registry, write the file."""
+    url = _registry(settings)
     key = SecureKey.new()
-
-    async def main() -> Any:
-        async with RegistryClient(url, ca=said.get("registry_ca")) as client:
-            return await client.enrol(token, key.public, name=said.get("name"))
-
-    try:
-        found = run(main())
-    except BaseException:
-        file.unlink()
-        raise
-    settings = {
+    with terminal_file.created(file):
+        async with RegistryClient(url, ca=settings.get("registry_ca")) as client:
+            found = await client.enrol(token, key.public, name=settings.get("name"))
+    identity = {
         "customer_id": found.customer_id,
         "terminal_id": found.terminal_id,
         "secure_key": str(key),
@@ -62,51 +53,52 @@ def enrol(file: Path, token: str, said: Mapping[str, Any]) -> None:
         "registry": url,
         "registry_key": base64.b64encode(found.registry_key).decode(),
     }
-    others = {key: said[key] for key in terminal_file.KEYS if key in said}
+    terminal_file.write(file, {**_from_here(settings), **identity})
+
+
+def _from_here(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with absolute paths: relative ones were meant from the current folder, not from the
+    folder of the file that they are written to."""
+    found = {key: settings[key] for key in terminal_file.KEYS if key in settings}
     for path in terminal_file.PATHS:
-        if others.get(path):  # meant from here, not from where the file is
-            others[path] = str(Path(others[path]).expanduser().absolute())
-    terminal_file.write(file, {**others, **settings})
+        if found.get(path):
+            found[path] = str(Path(found[path]).expanduser().absolute())
+    return found
 
 
-def start(said: Mapping[str, Any]) -> None:
-    """Start the terminal that these settings are of, until a signal."""
-    missing = [key for key in ("customer_id", "terminal_id", "secure_key") if not said.get(key)]
+def plan_of(settings: Mapping[str, Any]) -> NodePlan:
+    """The process of the terminal whose settings these are."""
+    missing = [key for key in ("customer_id", "terminal_id", "secure_key") if not settings.get(key)]
     if missing:
         raise BadRequest(
             f"the terminal's settings have no {', '.join(missing)}",
             hint="'landbridge terminal create NAME --write FILE' writes a file that has all of them",
         )
-    name = check_name(said.get("name") or said["terminal_id"], "terminal")
-    host, port = terminal_file.endpoint(said.get("listen") or terminal_file.DEFAULT_LISTEN)
-    data = Path(said["data"]).expanduser() if said.get("data") else data_folder() / "terminals" / name
-    plan = Plan(
+    name = check_name(settings.get("name") or settings["terminal_id"], "terminal")
+    host, port = terminal_file.endpoint(settings.get("listen") or terminal_file.DEFAULT_LISTEN)
+    data = Path(settings["data"]).expanduser() if settings.get("data") else data_folder() / "terminals" / name
+    return NodePlan(
         data=data.absolute(),
         host=host,
         port=port,
-        http_port=said.get("http_port", 7480) or None,
+        http_port=settings.get("http_port", 7480) or None,
         name=name,
-        context=said.get("context") or name,
-        limits=[f"{limit}={value}" for limit, value in said.get("limits", {}).items()],
-        tls_cert=_path(said, "tls_cert"),
-        tls_key=_path(said, "tls_key"),
-        auto_create=said.get("auto_create", True),
+        context=settings.get("context") or name,
+        limits=[f"{limit}={value}" for limit, value in settings.get("limits", {}).items()],
+        tls_cert=_path(settings, "tls_cert"),
+        tls_key=_path(settings, "tls_key"),
+        auto_create=settings.get("auto_create", True),
     )
-    run(_start(plan, said))
 
 
-async def _start(plan: Plan, said: Mapping[str, Any]) -> None:
-    await serve(plan, announce, Member(plan, said))
+def _path(settings: Mapping[str, Any], key: str) -> Path | None:
+    return Path(settings[key]).expanduser() if settings.get(key) else None
 
 
-def _path(said: Mapping[str, Any], key: str) -> Path | None:
-    return Path(said[key]).expanduser() if said.get(key) else None
-
-
-def _registry(said: Mapping[str, Any]) -> str:
-    """Where the registry is: as it is set, else as the current context knows it."""
-    if said.get("registry"):
-        return str(said["registry"])
+def _registry(settings: Mapping[str, Any]) -> str:
+    """The registry's URL: from the settings, else from the current context."""
+    if settings.get("registry"):
+        return str(settings["registry"])
     name = contexts.current()
     known = contexts.load(name).registry if name is not None else None
     if known is None:
@@ -114,19 +106,21 @@ def _registry(said: Mapping[str, Any]) -> str:
     return known
 
 
-class Member(Membership):
-    def __init__(self, plan: Plan, said: Mapping[str, Any]) -> None:
+class MemberOfRegistry(Membership):
+    """Of a customer whose registry is another process, which is asked over HTTP."""
+
+    def __init__(self, plan: NodePlan, settings: Mapping[str, Any]) -> None:
         assert plan.data is not None
-        self._said = said
+        self._settings = settings
         self._data = plan.data
-        self._own_certificates = bool(said.get("own_certificates")) or plan.tls_cert is not None
-        self.customer, self.terminal = said["customer_id"], said["terminal_id"]
-        self.registry_url = _registry(said)
-        self._key = SecureKey.parse(said["secure_key"])
+        self._own_certificates = bool(settings.get("own_certificates")) or plan.tls_cert is not None
+        self.customer, self.terminal = settings["customer_id"], settings["terminal_id"]
+        self.registry_url = _registry(settings)
+        self._key = SecureKey.parse(settings["secure_key"])
         identity = Identity(self.customer, self.terminal, self._key)
-        self._client = RegistryClient(self.registry_url, identity=identity, ca=said.get("registry_ca"))
+        self._client = RegistryClient(self.registry_url, identity=identity, ca=settings.get("registry_ca"))
         self._certificates: Certificates | None = None
-        #: Of a certificate that was given.
+        #: SHA-256 of a certificate that was given; empty without one.
         self._given_digest = b""
         #: Is the listener's certificate the registry's?
         self._is_certified = False
@@ -142,7 +136,7 @@ class Member(Membership):
         self._certificates = Certificates(
             self._data / "tls", self.customer, self.terminal, self._client, Clock()
         )
-        address = str(self._said.get("address", ""))
+        address = str(self._settings.get("address", ""))
         self._is_certified = not is_loopback(endpoint.host) or address.startswith("lbs:")
         return self._certificates.listener if self._is_certified else None
 
@@ -154,12 +148,12 @@ class Member(Membership):
             except Unavailable as error:
                 if self._is_certified:
                     raise
-                # Links that are dialled do without one, until the registry is back.
+                # Links that this terminal dials need no certificate of its own: it can wait for the registry.
                 log.warning("no certificate yet", detail=str(error))
 
     async def _check_welcome(self) -> None:
-        """Whoever starts a terminal that was revoked should hear of it, and not from a log. Where the
-        registry is away, the terminal starts with what it knows."""
+        """Raise Unauthenticated if the registry refuses this terminal, so that the user sees it at once
+        and not in a log. If the registry is away, the terminal starts with what it knows."""
         try:
             async with asyncio.timeout(WELCOME_WITHIN):
                 await self._client.directory()
@@ -179,16 +173,11 @@ class Member(Membership):
         return Endpoint(given.host, own, own, self._certificates.ca_file)
 
     async def join(self, terminal: Terminal, address: str, http: str | None) -> None:
-        settings = {key: self._said[key] for key in Settings.__struct_fields__ if key in self._said}
-        settings["own_certificates"] = self._own_certificates
+        chosen = {key: self._settings[key] for key in Settings.__struct_fields__ if key in self._settings}
+        chosen["own_certificates"] = self._own_certificates
+        registry_key, settings = await self._registry_key(), Settings(**chosen)
         network = await join(
-            terminal,
-            self.customer,
-            self.terminal,
-            self._key,
-            self._client,
-            await self._registry_key(),
-            Settings(**settings),
+            terminal, self.customer, self.terminal, self._key, self._client, registry_key, settings
         )
         if self._certificates is not None:
             self._certificates.use(network)
@@ -206,9 +195,10 @@ class Member(Membership):
         await self._client.close()
 
     async def _registry_key(self) -> bytes:
-        """As it is set; else the one that the registry showed when it was first asked, and no other since."""
+        """The registry's public key: from the settings, else the key that the registry showed when it was
+        first asked. That key is saved, and no other is accepted later."""
         file = self._data / REGISTRY_KEY
-        text = self._said.get("registry_key") or await asyncio.to_thread(_read, file)
+        text = self._settings.get("registry_key") or await asyncio.to_thread(_read, file)
         if not text:
             text = base64.b64encode((await self._client.show_registry()).registry_key).decode()
             await asyncio.to_thread(file.write_text, text)
@@ -219,8 +209,8 @@ class Member(Membership):
             raise BadRequest("the registry_key is not base64") from None
 
     def _dialling(self, network: Network) -> ssl.SSLContext | None:
-        """For links under certificates that were given."""
-        authority = self._said.get("tls_ca")
+        """The TLS context to dial with, for links under certificates that were given."""
+        authority = self._settings.get("tls_ca")
         try:
             tls = ssl.create_default_context(cafile=authority)
         except OSError as error:
@@ -231,8 +221,7 @@ class Member(Membership):
         return tls
 
     async def _compare(self, network: Network) -> None:
-        """The registry's word counts for mode and address. Where this terminal's file says otherwise,
-        somebody should know."""
+        """Warn if the terminal's file says another mode or address than the registry, whose word counts."""
         while True:
             await asyncio.sleep(LOOK)
             if network.directory.version:
@@ -242,7 +231,7 @@ class Member(Membership):
             log.warning("the directory doesn't name this terminal", terminal=self.terminal)
             return
         for key, known in (("mode", entry.mode), ("address", entry.address)):
-            wanted = self._said.get(key)
+            wanted = self._settings.get(key)
             if wanted and wanted.rstrip("/") != known:
                 log.warning(
                     f"the registry has another {key} for this terminal",

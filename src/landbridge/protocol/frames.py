@@ -92,9 +92,19 @@ class Unsubscribe(Frame, tag=6, frozen=True):
     subscription: Natural
 
 
+class DocumentEdit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A document that a transaction writes."""
+
+    collection: Text
+    topic: Text  #: the topic that it lives with; empty: none
+    key: Text
+    value: bytes | None  #: a JSON value in MessagePack; None deletes the document
+    expect: Text | None  #: the version that it must have; empty: it must be new; None: any
+
+
 class Transact(Frame, tag=7, frozen=True):
-    """Publishes and acks in one commit. Tail: the batches, one after the other. Answered by Done with the
-    first offsets, or Refused, and then nothing of it happened."""
+    """Publishes, acks and documents in one commit. Tail: the batches, one after the other. Answered by Done
+    with the first offsets, or Refused, and then nothing of it happened."""
 
     request: Natural
     producer: Annotated[bytes, Meta(min_length=1, max_length=64)]
@@ -102,6 +112,7 @@ class Transact(Frame, tag=7, frozen=True):
     floor: Natural  #: the lowest number of a transaction that this producer has no answer for
     publishes: list[tuple[Text, Natural]]  #: topic, size of its batch in the tail
     acks: list[tuple[Natural, Natural, list[Run]]]  #: subscription, lease, offsets
+    documents: list[DocumentEdit] = []
 
 
 class Call(Frame, tag=8, frozen=True):
@@ -305,7 +316,7 @@ class Echo(Frame, tag=69, frozen=True):
     number: Natural
 
 
-class Directory(Frame, tag=70, frozen=True):
+class DirectoryCopy(Frame, tag=70, frozen=True):
     """A directory that the peer doesn't have yet, as the registry has signed it."""
 
     body: bytes
@@ -333,4 +344,4 @@ Asked: TypeAlias = (
 Answered: TypeAlias = (
     Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked | Fetched
 )
-OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | Directory | Closing
+OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | DirectoryCopy | Closing

@@ -83,7 +83,7 @@ _ON_LINK = (
     frames.States,
     frames.Probe,
     frames.Echo,
-    frames.Directory,
+    frames.DirectoryCopy,
     frames.Closing,
 )
 _WELCOME |= {(role, State.LINKED): _ON_LINK for role in Role}

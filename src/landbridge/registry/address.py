@@ -1,6 +1,4 @@
-"""Addresses of terminals, as they are given to the registry: they go into the directory and into
-certificates.
-"""
+"""Addresses of terminals, as an admin gives them: they go into the directory and into certificates."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _HINT = "lbs://host:port, where host is a name or an IP address"
 
 
 def check_address(address: str, *, mode: str) -> str:
-    """What may stand in the directory; "" where there is none."""
+    """Return the address in its normal form; "" where there is none. BadRequest if others can't dial it."""
     if mode == "client" and address:
         raise BadRequest("a client has no address: it dials out", hint="leave it out, or create a server")
     if not address:

@@ -1,7 +1,7 @@
-"""The certificate authority of a customer: makes the certificates under which its terminals meet.
+"""The certificate authority of a customer: makes the certificates that its terminals show each other.
 
-A certificate says who a terminal is (URI SAN) and where it listens (DNS or IP SAN). Of a terminal's request
-only the public key is taken: what it would like to be called is not its to say.
+A certificate says who a terminal is (URI SAN) and where it listens (DNS or IP SAN). Only the public key is
+taken from a terminal's request: its names come from the registry.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from landbridge.core.time import SECOND
 from landbridge.errors import BadRequest
 
-#: Seconds: clocks that run behind still take a new certificate.
+#: Seconds that a certificate begins in the past, for terminals whose clocks are behind.
 _BEFORE = 300
 _CA_LIFE = 10 * 365 * 86400.0
 _LONGEST_CSR = 16 * 1024
 _CURVES = (ec.SECP256R1, ec.SECP384R1)
-_SECOND = 1_000_000
 
 
 def new(customer: str, now: int) -> tuple[str, bytes]:
-    """(certificate as PEM, private key as PKCS#8). P-256: every TLS library takes it."""
+    """Make an authority: returns its certificate (PEM) and private key (PKCS#8). P-256 works with every TLS
+    library."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(customer, "Landbridge CA")
     certificate = (
@@ -58,14 +59,15 @@ def certify(
     now: int,
     life: float,
 ) -> tuple[str, int]:
-    """(certificate as PEM, when it expires) for the key of a request that a terminal has proved to be its
-    own."""
+    """Make a terminal's certificate for the key of its request: returns it (PEM) and when it expires."""
     public = _requested_key(csr_pem)
     ca = x509.load_pem_x509_certificate(ca_pem.encode())
     key = load_der_private_key(ca_key, None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity_uri(customer, terminal))]
     names += _host_names(address)
+    ca_key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_key_id)
     certificate = (
         _builder(_name(customer, terminal), ca.subject, public, now, life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -76,14 +78,15 @@ def certify(
         )
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(_authority_key(ca), critical=False)
+        .add_extension(issuer_key, critical=False)
         .sign(key, hashes.SHA256())
     )
-    expires_at = int(certificate.not_valid_after_utc.timestamp()) * _SECOND
+    expires_at = int(certificate.not_valid_after_utc.timestamp()) * SECOND
     return certificate.public_bytes(Encoding.PEM).decode(), expires_at
 
 
 def identity_uri(customer: str, terminal: str) -> str:
+    """Return the URI that names a terminal in its certificate."""
     return f"landbridge://{customer}/{terminal}"
 
 
@@ -107,7 +110,7 @@ def _requested_key(csr_pem: str) -> ec.EllipticCurvePublicKey | ed25519.Ed25519P
 
 
 def _host_names(address: str) -> list[x509.GeneralName]:
-    """Of an address that was checked when it was given."""
+    """Names for the host of an address, which was checked when it was given."""
     host = urlsplit(address).hostname if address else None
     if not host:
         return []
@@ -118,12 +121,8 @@ def _host_names(address: str) -> list[x509.GeneralName]:
 
 
 def _name(customer: str, common: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, customer),
-            x509.NameAttribute(NameOID.COMMON_NAME, common),
-        ]
-    )
+    parts = {NameOID.ORGANIZATION_NAME: customer, NameOID.COMMON_NAME: common}
+    return x509.Name([x509.NameAttribute(kind, text) for kind, text in parts.items()])
 
 
 def _builder(
@@ -133,7 +132,7 @@ def _builder(
     now: int,
     life: float,
 ) -> x509.CertificateBuilder:
-    moment = datetime.datetime.fromtimestamp(now // _SECOND, datetime.UTC)
+    moment = datetime.datetime.fromtimestamp(now // SECOND, datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -157,8 +156,3 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    own = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)

@@ -1,6 +1,5 @@
-"""A call: one HTTP request to the registry, and the guards that say whose it is before anything of it is
-read.
-"""
+"""A call: one HTTP request to the registry, and the guard that finds its caller before its body is
+decoded."""
 
 from __future__ import annotations
 
@@ -14,44 +13,44 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Scope
 
+from landbridge.client.registry_operations import Who
 from landbridge.core.trust.identity import Proof
 from landbridge.errors import BadRequest, BusError, Forbidden, LimitReached, Unauthenticated
-from landbridge.registry.account import Account
-from landbridge.registry.caller import Caller
+from landbridge.protocol.http import bearer_token
+from landbridge.registry.caller import STRANGER, Caller
 from landbridge.registry.registry import Registry
 
-#: Nobody's: fails as every other wrong one does, and takes as long.
+#: Stands for a proof that doesn't decode: it fails as every wrong one does, and takes as long.
 _NO_PROOF = Proof(0, b"", b"")
-_LONGEST = 200
 
 
-class Call(Request[Any, Any, Any]):
+class RegistryCall(Request[Any, Any, Any]):
+    """A request, with the registry and the caller that a guard has found."""
+
     @property
     def registry(self) -> Registry:
+        """The registry that is asked."""
         return cast(Registry, self.app.state.registry)
 
     @property
     def caller(self) -> Caller:
-        return cast(Caller, self.state.caller)
-
-    @property
-    def account(self) -> Account:
-        account = self.caller.account
-        assert account is not None, "a guard has let nobody else in"
-        return account
+        """Who asks; a stranger where the operation is for anybody."""
+        return cast(Caller, self.state.get("caller", STRANGER))
 
     @property
     def op(self) -> str:
+        """Name of the operation; "" where the path is none."""
         handler = self.route_handler
         return str(handler.operation_id) if isinstance(handler, HTTPRouteHandler) else ""
 
     @property
     def source(self) -> str:
+        """Address of the client."""
         return self.client.host if self.client is not None else "?"
 
     async def json(self) -> Any:
-        """The body as what the handler takes, strictly: Litestar would decode it as anything first, and then
-        turn the string "1" into a number."""
+        """Decode the body as the type that the handler takes, strictly. Litestar would decode it as anything
+        first, and then turn the string "1" into a number."""
         field = self.route_handler.parsed_data_field
         assert field is not None
         try:
@@ -66,16 +65,17 @@ class Call(Request[Any, Any, Any]):
         return BadRequest(why)
 
     async def turn_away(self, subject: str, error: Unauthenticated) -> None:
-        """Note somebody who was not let in, unless there are too many of them."""
+        """Note a caller that was not let in; LimitReached if its address has had too many attempts."""
         registry = self.registry
         if not registry.attempts.count(registry.clock(), self.source):
             raise LimitReached("too many wrong credentials from your address", hint="wait a minute")
-        await registry.note("?", self.op, subject[:_LONGEST], error.code, f"from {self.source}")
+        await registry.state.refuse(STRANGER, self.op, subject, error, f"from {self.source}")
 
 
 async def note_refusal(error: Exception, scope: Scope) -> None:
-    """Operations note what they refuse themselves. Reads don't, nor does what never became an operation."""
-    call = Call(scope)
+    """Note refused reads and requests that never became an operation. Other operations note their refusals
+    themselves."""
+    call = RegistryCall(scope)
     caller = call.state.get("caller")
     if caller is None or not (
         call.method == "GET" or call.state.get("is_unread") or isinstance(error, HTTPException)
@@ -84,66 +84,48 @@ async def note_refusal(error: Exception, scope: Scope) -> None:
     if isinstance(error, HTTPException):
         error = BadRequest(error.detail)
     if isinstance(error, BusError):
-        await call.registry.refuse(caller, call.op, scope["path"], error)
+        await call.registry.state.refuse(caller, call.op, scope["path"], error)
 
 
-# -- guards --------------------------------------------------------------------------------------------
-
-Connection = ASGIConnection[Any, Any, Any, Any]
+# -- who may ask ---------------------------------------------------------------------------------------
 
 
-async def for_operator(connection: Connection, _: BaseRouteHandler) -> None:
-    call = cast(Call, connection)
-    caller = await _by_token(call)
-    if caller.account is not None:
+async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard of all routes that are not for anybody: find the caller, and refuse one that the route is not
+    for. Litestar calls it before the body is decoded. The route's option ``who`` is that of the operation."""
+    call = cast(RegistryCall, connection)
+    who: Who = handler.opt["who"]
+    terminal = call.headers.get("landbridge-terminal", "") if who == "terminal" else ""
+    try:
+        if who == "terminal":
+            caller = await _by_proof(call, terminal)
+        else:
+            caller = call.registry.callers.by_token(bearer_token(call.headers.get("authorization", "")))
+    except Unauthenticated as error:
+        await call.turn_away(terminal, error)
+        raise
+    if who == "operator" and caller.account is not None:
         await _forbid(call, caller, "this is for the registry's operator")
-    call.state.caller = caller
-
-
-async def for_admin(connection: Connection, _: BaseRouteHandler) -> None:
-    call = cast(Call, connection)
-    caller = await _by_token(call)
-    if caller.account is None:
+    if who == "admin" and caller.account is None:
         await _forbid(call, caller, "the operator has no customer of its own")
     call.state.caller = caller
 
 
-async def for_both(connection: Connection, _: BaseRouteHandler) -> None:
-    call = cast(Call, connection)
-    call.state.caller = await _by_token(call)
-
-
-async def for_terminal(connection: Connection, _: BaseRouteHandler) -> None:
-    call = cast(Call, connection)
-    terminal = call.headers.get("landbridge-terminal", "")
+async def _by_proof(call: RegistryCall, terminal: str) -> Caller:
+    registry = call.registry
     query = call.scope["query_string"].decode("latin-1")
     op = f"{call.method} {call.scope['path']}{'?' if query else ''}{query}"
     body = await call.body()
-    try:
-        registry = call.registry
-        call.state.caller = registry.callers.by_proof(registry.clock(), terminal, op, body, _proof(call))
-    except Unauthenticated as error:
-        await call.turn_away(terminal, error)
-        raise
+    return registry.callers.by_proof(registry.clock(), terminal, op, body, _proof(call))
 
 
-async def _by_token(call: Call) -> Caller:
-    # RFC 9110 11.1: the scheme's case doesn't matter.
-    scheme, _, token = call.headers.get("authorization", "").partition(" ")
-    try:
-        return call.registry.callers.by_token(token.strip() if scheme.lower() == "bearer" else "")
-    except Unauthenticated as error:
-        await call.turn_away("", error)
-        raise
-
-
-async def _forbid(call: Call, caller: Caller, why: str) -> None:
+async def _forbid(call: RegistryCall, caller: Caller, why: str) -> None:
     error = Forbidden(why, hint="use the other credential")
-    await call.registry.refuse(caller, call.op, "", error)
+    await call.registry.state.refuse(caller, call.op, "", error)
     raise error
 
 
-def _proof(call: Call) -> Proof:
+def _proof(call: RegistryCall) -> Proof:
     headers = call.headers
     try:
         return Proof(

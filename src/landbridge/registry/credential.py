@@ -1,5 +1,5 @@
-"""Tokens that are nothing but random bytes: whoever shows one is who it was made for. The registry keeps
-their digests alone. 256 random bits need no slow hash: there is nothing to guess from.
+"""Tokens of random bytes: whoever shows one is taken for whom it was made for. The registry stores their
+digests only. 256 random bits can't be guessed from a digest, so no slow hash is needed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ ADMIN = "lbac1_"
 #: Enrolment tokens.
 ENROLMENT = "lbet1_"
 _BYTES = 32
-#: The checksum tells a mistyped token from a wrong one before anybody looks for it.
+#: Bytes of the checksum, which tells a mistyped token before it is looked up.
 _CHECK = 4
 
 
-def new(prefix: str) -> str:
+def new(prefix: str) -> tuple[str, bytes]:
+    """Make a token. Returns it with its digest."""
     secret = os.urandom(_BYTES)
-    return prefix + _encode(secret + _checksum(prefix, secret))
+    token = prefix + _encode(secret + _checksum(prefix, secret))
+    return token, hashlib.sha256(token.encode()).digest()
 
 
 def digest(prefix: str, token: str) -> bytes | None:
-    """What the registry knows a token by; None for what isn't one."""
+    """Return the digest by which the registry knows a token; None for a text that is no token."""
     if not token.startswith(prefix) or len(token) > 100:
         return None
     try:
@@ -38,7 +40,7 @@ def digest(prefix: str, token: str) -> bytes | None:
 
 
 def new_id(prefix: str) -> str:
-    """``cus_…``, ``ter_…``: 26 characters that nobody can guess or count."""
+    """Make an id, as ``cus_…`` or ``ter_…``: 26 random characters, so that it can't be guessed."""
     return f"{prefix}_{_encode(os.urandom(16))}"
 
 

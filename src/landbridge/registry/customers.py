@@ -1,181 +1,148 @@
-"""Customers and their admin credentials. The operator makes and removes them; a customer's admin looks after
-its own.
+"""Customers and their admin credentials. The operator makes and removes customers; a customer's admin renames
+it and rotates its credentials.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
 from landbridge.core.log.store import DeleteDocument, DropLog, PutDocument, Write
 from landbridge.core.names import check_name
 from landbridge.errors import LimitReached, NameTaken, StillHolds, UnknownCustomer
 from landbridge.registry import codec, credential
-from landbridge.registry.account import KINDS, Account, Change, document_key
+from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller
-from landbridge.registry.entities import Credential, Customer
+from landbridge.registry.change import Change
+from landbridge.registry.entities import KINDS, CredentialRecord, CustomerRecord
 from landbridge.registry.page import page
-
-if TYPE_CHECKING:
-    from landbridge.registry.registry import Registry
+from landbridge.registry.state import RegistryState
 
 #: Credentials of one customer that are good at a time.
 _OVERLAP = 2
 
 
 class Customers:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    """Operations on customers."""
+
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
 
     # -- by the operator ---------------------------------------------------------------------------
 
-    async def create(self, caller: Caller, request: api.CreateCustomer) -> api.CreatedCustomer:
-        def work(change: Change) -> api.CreatedCustomer:
-            self._check_new_name(request.name)
-            accounts = self._registry.index.accounts
-            if len(accounts) >= self._registry.limits.max_customers:
-                raise LimitReached(f"{len(accounts)} customers are as many as there may be")
-            keyring = self._registry.keyring
-            id = credential.new_id("cus")
-            token, made = new_credential(change.now)
-            customer = Customer(
-                id=id,
-                name=request.name,
-                created_at=change.now,
-                credentials=[made],
-                version=1,
-                audit_log=keyring.kept.next_log,
-                sealing_key=keyring.vault.new_customer_key(id, change.now),
-                authority=self._registry.new_authority(id, change.now),
-            )
-            self._registry.put_keyring(change, codec.replace(keyring.kept, next_log=customer.audit_log + 1))
-            put = PutDocument(Customer.kind, id, codec.encode(customer))
-            change.write([put], lambda: self._registry.index.put_customer(Account(customer), customer))
-            change.detail = id
-            return api.CreatedCustomer(customer_id=id, name=customer.name, token=token)
+    def create(self, change: Change, request: api.CreateCustomer) -> api.CreatedCustomer:
+        """Create a customer with its keys, its audit log and its first credential."""
+        accounts, keyring = self._state.index.accounts, self._state.keyring
+        check_name(request.name, "customer")
+        if any(account.customer.name == request.name for account in accounts.values()):
+            raise NameTaken(f"there is a customer {request.name!r}")
+        if len(accounts) >= self._state.limits.max_customers:
+            raise LimitReached(f"{len(accounts)} customers are as many as there may be")
+        id = credential.new_id("cus")
+        token, made = new_credential(change.now)
+        customer = CustomerRecord(
+            id=id,
+            name=request.name,
+            created_at=change.now,
+            credentials=[made],
+            version=1,
+            audit_log=keyring.kept.next_log,
+            sealing_key=keyring.vault.new_customer_key(id, change.now),
+            authority=keyring.new_authority(id, change.now),
+        )
+        self._state.put_keyring(change, codec.replace(keyring.kept, next_log=customer.audit_log + 1))
+        put = PutDocument(customer.kind, id, codec.encode(customer))
+        change.write([put], lambda: self._state.index.put_customer(Account(customer), customer))
+        change.detail = id
+        return api.CreatedCustomer(customer_id=id, name=customer.name, token=token)
 
-        return await self._registry.change(caller, "createMessageBusCustomer", request.name, work)
+    def list_page(self, _: Caller, request: api.ListPage) -> api.CustomerPage:
+        """List customers by their ids."""
+        items, following = page(self._state.index.accounts, request, self._state.limits)
+        return api.CustomerPage(items=[_show(each, each.customer) for each in items], next=following)
 
-    def listed(self, after: str, limit: int) -> api.CustomerPage:
-        most = self._registry.limits.max_page
-        items, following = page(self._registry.index.accounts, after, limit, most)
-        return api.CustomerPage(items=[show(account) for account in items], next=following)
+    def remove(self, change: Change, request: api.RemoveCustomer) -> None:
+        """Remove a customer with everything that belongs to it."""
+        account = self.account(request.customer)
+        held = sum(account.held_by(terminal) for terminal in account.held)
+        if held and not request.force:
+            raise StillHolds(f"the terminals of {account.id} hold {held} messages")
+        writes: list[Write] = [
+            DeleteDocument(CustomerRecord.kind, account.id),
+            DropLog(account.customer.audit_log),
+        ]
+        for kind in KINDS:
+            for entity in account.table(kind).values():
+                writes.append(DeleteDocument(kind.kind, account.document_key(entity)))
+        change.write(writes, lambda: self._state.index.drop_account(account))
+        change.after.append(account.announce)  # requests that wait for its directory are refused now
+        change.detail = account.customer.name
 
-    async def remove(self, caller: Caller, id: str, *, force: bool) -> None:
-        """With all that it has."""
+    def reset_credential(self, change: Change, request: api.OfCustomer) -> api.CreatedCredential:
+        """Replace all credentials of a customer whose own credential was lost or stolen."""
+        change.open_account(self.account(request.customer))
+        token, made = new_credential(change.now)
+        change.put_customer(codec.replace(change.customer, credentials=[made]))
+        return api.CreatedCredential(credential_id=made.id, token=token)
 
-        def work(change: Change) -> None:
-            account = self.account(id)
-            held = sum(sum(held.topics.values()) for held in account.held.values())
-            if held and not force:
-                raise StillHolds(f"the terminals of {id} hold {held} messages")
-            change.write(_removal(account), lambda: self._registry.index.drop_account(account))
-            change.after.append(account.announce)  # whoever waits for its directory waits for nothing
-            change.after.append(lambda: self._registry.directories.forget(id))
-            change.detail = account.customer.name
-
-        await self._registry.change(caller, "removeMessageBusCustomer", id, work)
-
-    async def reset_credential(self, caller: Caller, id: str) -> api.CreatedCredential:
-        """For a customer that has lost its own, or had it stolen: the old ones end."""
-
-        def work(change: Change) -> api.CreatedCredential:
-            account = self.account(id)
-            token, made = new_credential(change.now)
-            customer = codec.replace(account.customer, credentials=[made])
-            put = PutDocument(Customer.kind, id, codec.encode(customer))
-            change.write([put], lambda: self._registry.index.put_customer(account, customer))
-            return api.CreatedCredential(credential_id=made.id, token=token)
-
-        return await self._registry.change(caller, "resetMessageBusCustomerCredential", id, work)
-
-    async def rotate_operator(self, caller: Caller) -> api.CreatedCredential:
-        def work(change: Change) -> api.CreatedCredential:
-            token, made = new_credential(change.now)
-            kept = codec.replace(self._registry.keyring.kept, operator_digest=made.digest)
-            self._registry.put_keyring(change, kept)
-            return api.CreatedCredential(credential_id=made.id, token=token)
-
-        return await self._registry.change(caller, "rotateOperatorCredential", "", work)
+    def rotate_operator(self, change: Change, _: api.Request) -> api.CreatedCredential:
+        """Replace the operator's credential."""
+        token, made = new_credential(change.now)
+        kept = codec.replace(self._state.keyring.kept, operator_digest=made.digest)
+        self._state.put_keyring(change, kept)
+        return api.CreatedCredential(credential_id=made.id, token=token)
 
     def account(self, id: str) -> Account:
-        account = self._registry.index.accounts.get(id)
+        """Return the account of a customer; UnknownCustomer where there is none."""
+        account = self._state.index.accounts.get(id)
         if account is None:
             raise UnknownCustomer(f"there is no customer {id[:40]!r}", hint="see 'landbridge customer list'")
         return account
 
     # -- by its own admin --------------------------------------------------------------------------
 
-    async def update(self, caller: Caller, request: api.UpdateCustomer) -> api.Customer:
-        def work(change: Change) -> None:
-            # Not whether another customer has that name: it would be told of one that it shouldn't know.
-            check_name(request.name, "customer")
-            change.put_customer(codec.replace(change.customer, name=request.name))
+    def show(self, caller: Caller, _: api.Request) -> api.Customer:
+        """Show the admin's own customer."""
+        return _show(caller.own_account, caller.own_account.customer)
 
-        await self._registry.change(caller, "updateMessageBusCustomer", request.name, work)
-        assert caller.account is not None
-        return show(caller.account)
+    def update(self, change: Change, request: api.UpdateCustomer) -> api.Customer:
+        """Change the name."""
+        # Whether another customer has that name is not checked: this one must not learn of others.
+        check_name(request.name, "customer")
+        return _show(change.account, change.put_customer(codec.replace(change.customer, name=request.name)))
 
-    async def rotate_credential(self, caller: Caller) -> api.CreatedCredential:
-        """The one that is used stays good beside the new one, until ``revoke_credentials``."""
+    def rotate_credential(self, change: Change, _: api.Request) -> api.CreatedCredential:
+        """Make another credential. The one in use stays good beside it, until ``revoke_credentials``."""
+        token, made = new_credential(change.now)
+        used = [known for known in change.customer.credentials if known.digest == change.caller.digest]
+        credentials = [made, *used][:_OVERLAP]
+        change.put_customer(codec.replace(change.customer, credentials=credentials))
+        change.detail = made.id
+        return api.CreatedCredential(credential_id=made.id, token=token)
 
-        def work(change: Change) -> api.CreatedCredential:
-            token, made = new_credential(change.now)
-            used = [c for c in change.customer.credentials if c.digest == caller.digest]
-            credentials = [made, *used][:_OVERLAP]
-            change.put_customer(codec.replace(change.customer, credentials=credentials))
-            change.detail = made.id
-            return api.CreatedCredential(credential_id=made.id, token=token)
-
-        return await self._registry.change(caller, "rotateMessageBusCustomerCredential", "", work)
-
-    async def revoke_credentials(self, caller: Caller) -> api.Customer:
-        """All but the one that is used."""
-
-        def work(change: Change) -> None:
-            used = [c for c in change.customer.credentials if c.digest == caller.digest]
-            ended = [c.id for c in change.customer.credentials if c.digest != caller.digest]
-            change.put_customer(codec.replace(change.customer, credentials=used))
-            change.detail = " ".join(ended)
-
-        await self._registry.change(caller, "revokeMessageBusCustomerCredentials", "", work)
-        assert caller.account is not None
-        return show(caller.account)
-
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _check_new_name(self, name: str) -> None:
-        check_name(name, "customer")
-        if any(account.customer.name == name for account in self._registry.index.accounts.values()):
-            raise NameTaken(f"there is a customer {name!r}")
+    def revoke_credentials(self, change: Change, _: api.Request) -> api.Customer:
+        """End all credentials but the one in use."""
+        credentials = change.customer.credentials
+        used = [known for known in credentials if known.digest == change.caller.digest]
+        change.detail = " ".join(known.id for known in credentials if known not in used)
+        return _show(change.account, change.put_customer(codec.replace(change.customer, credentials=used)))
 
 
-def show(account: Account) -> api.Customer:
-    customer = account.customer
-    return api.Customer(
+def new_credential(now: int) -> tuple[str, CredentialRecord]:
+    """Make an admin credential: returns the token, and the record by which the registry knows it."""
+    token, digest = credential.new(credential.ADMIN)
+    return token, CredentialRecord(credential.new_id("cre"), digest, now)
+
+
+def _show(account: Account, customer: CustomerRecord) -> api.Customer:
+    return codec.show(
+        api.Customer,
+        customer,
         customer_id=customer.id,
-        name=customer.name,
-        created_at=customer.created_at,
         credentials=[
-            api.Credential(credential_id=c.id, created_at=c.created_at) for c in customer.credentials
+            api.Credential(credential_id=known.id, created_at=known.created_at)
+            for known in customer.credentials
         ],
         directory_version=customer.version,
         terminals=len(account.terminals),
         groups=len(account.groups),
         topics=len(account.topics),
     )
-
-
-def new_credential(now: int) -> tuple[str, Credential]:
-    token = credential.new(credential.ADMIN)
-    digest = credential.digest(credential.ADMIN, token)
-    assert digest is not None
-    return token, Credential(credential.new_id("cre"), digest, now)
-
-
-def _removal(account: Account) -> list[Write]:
-    writes: list[Write] = [DeleteDocument(Customer.kind, account.id), DropLog(account.customer.audit_log)]
-    for kind in KINDS:
-        for entity in account.table(kind).values():
-            writes.append(DeleteDocument(kind.kind, document_key(account, entity)))
-    return writes

@@ -1,5 +1,5 @@
-"""What the registry stores: one document each. Nothing here is a secret in the clear: credentials are
-digests, private keys are sealed under the master key.
+"""What the registry stores, one document for each entity. No secret is stored in the clear: of credentials
+there are digests, and private keys are sealed under the master key.
 """
 
 from __future__ import annotations
@@ -14,49 +14,59 @@ from landbridge.core.trust.tickets import CustomerKey, TopicKey
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that belongs to a customer, or the customer itself."""
+
     #: The kind of its documents in the store.
     kind: ClassVar[str]
+    #: The member that tells entities of one kind and customer apart; "" where there is only one.
+    key_member: ClassVar[str]
 
     @property
     def key(self) -> str:
         """Which one of its kind, within a customer."""
-        raise NotImplementedError  # each kind has its own; a Struct can't be abstract
+        return str(getattr(self, self.key_member))
 
 
-class Credential(msgspec.Struct, frozen=True):
+class CredentialRecord(msgspec.Struct, frozen=True):
+    """An admin credential, known by its digest."""
+
     id: str
     digest: bytes  #: SHA-256 of the token
     created_at: int
 
 
-class CertificateAuthority(msgspec.Struct, frozen=True):
+class AuthorityRecord(msgspec.Struct, frozen=True):
+    """The certificate authority of a customer."""
+
     certificate: str  #: PEM
     sealed_key: bytes  #: PKCS#8, sealed
 
 
-class Customer(Entity, frozen=True):
+class CustomerRecord(Entity, frozen=True):
+    """A customer."""
+
     kind = "registry/customer"
+    key_member = "id"
 
     id: str
     name: str
     created_at: int
     #: Newest first, at most two: rotation overlaps. None are left where the operator has cut it off.
-    credentials: list[Credential]
-    #: Of the directory.
+    credentials: list[CredentialRecord]
+    #: Version of its directory.
     version: int
     #: Number of the log with its audit events.
     audit_log: int
     #: Seals its topics' keys; itself sealed under the master key.
     sealing_key: CustomerKey
-    authority: CertificateAuthority
-
-    @property
-    def key(self) -> str:
-        return self.id
+    authority: AuthorityRecord
 
 
-class Terminal(Entity, frozen=True):
+class TerminalRecord(Entity, frozen=True):
+    """A terminal."""
+
     kind = "registry/terminal"
+    key_member = "id"
 
     id: str
     name: str
@@ -66,31 +76,29 @@ class Terminal(Entity, frozen=True):
     #: Newest first, at most two; none before it has enrolled.
     keys: list[PublicKeys]
     created_at: int
-    #: 0: it isn't. For ever: a terminal that comes back is a new one.
+    #: 0: it is not revoked. Revocation is for ever: a terminal that comes back is a new one.
     revoked_at: int = 0
     draining: bool = False
     transit: bool = True
     admin_cost: float = 0.0
 
-    @property
-    def key(self) -> str:
-        return self.id
 
+class GroupRecord(Entity, frozen=True):
+    """A terminal group."""
 
-class Group(Entity, frozen=True):
     kind = "registry/group"
+    key_member = "name"
 
     name: str
     terminals: list[str]
     created_at: int
 
-    @property
-    def key(self) -> str:
-        return self.name
 
+class TopicRecord(Entity, frozen=True):
+    """A topic that crosses LANs."""
 
-class Topic(Entity, frozen=True):
     kind = "registry/topic"
+    key_member = "name"
 
     name: str
     groups: dict[str, int]  #: group → when it was added, microseconds
@@ -102,47 +110,43 @@ class Topic(Entity, frozen=True):
     keys: list[TopicKey]
     created_at: int
 
-    @property
-    def key(self) -> str:
-        return self.name
-
 
 class Enrolment(Entity, frozen=True):
     """The right to bring a terminal's first key, once. A new one for the same terminal takes its place."""
 
     kind = "registry/enrolment"
+    key_member = "terminal"
 
     terminal: str
     digest: bytes
     expires_at: int
 
-    @property
-    def key(self) -> str:
-        return self.terminal
-
 
 class Held(Entity, frozen=True):
-    """What a terminal said last that it holds. Stored when the topics change, not the counts: it is there so
-    that nobody removes what is needed while that terminal is away."""
+    """The messages that a terminal last reported to hold, so that nobody removes what is needed while the
+    terminal is away. Stored when the set of topics changes, not with every count."""
 
     kind = "registry/held"
+    key_member = "terminal"
 
     terminal: str
     topics: dict[str, int]
 
-    @property
-    def key(self) -> str:
-        return self.terminal
-
 
 class LongTermPlan(Entity, frozen=True):
-    """What the links of a customer are worth over days; a new one takes the place of the one before."""
+    """The costs of a customer's links over days. A new plan takes the place of the one before."""
 
     kind = "registry/plan"
+    key_member = ""
 
     made_at: int  #: when it came, microseconds
     plan: Plan
 
     @property
     def key(self) -> str:
+        """The same for all: a customer has one plan."""
         return "plan"
+
+
+#: The kinds of entities that belong to a customer.
+KINDS: tuple[type[Entity], ...] = (TerminalRecord, GroupRecord, TopicRecord, Enrolment, Held, LongTermPlan)

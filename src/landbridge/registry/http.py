@@ -1,12 +1,14 @@
-"""The registry's door: an ASGI application, everything under ``/v1``, described by ``/v1/openapi.json``.
+"""The registry's HTTP: an ASGI application, everything under ``/v1``, described by ``/v1/openapi.json``.
 
-It serves a registry that somebody else opens and closes, so it can stand beside other applications on one
-port.
+Whoever makes the application opens and closes the registry, so that it can share a port with others.
 """
 
 from __future__ import annotations
 
-from litestar import Litestar, MediaType
+from typing import Any
+
+import structlog
+from litestar import Litestar, MediaType, Request, Response
 from litestar.datastructures import CacheControlHeader, State
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
@@ -15,23 +17,27 @@ from litestar.openapi.spec import Components, License, SecurityScheme
 
 import landbridge
 from landbridge.errors import BusError
-from landbridge.registry import problem, routes
-from landbridge.registry.call import Call, note_refusal
+from landbridge.protocol.http import MEDIA_TYPE, Problem, problem, problem_of, problem_of_http
+from landbridge.registry import routes
+from landbridge.registry.call import RegistryCall, note_refusal
 from landbridge.registry.registry import Registry
+
+log = structlog.get_logger("landbridge.registry")
 
 
 def app(registry: Registry) -> Litestar:
+    """Return the application of a registry."""
     return Litestar(
         route_handlers=routes.ALL,
         state=State({"registry": registry}),
-        request_class=Call,
+        request_class=RegistryCall,
         request_max_body_size=registry.limits.max_body,
-        # Answers hold secrets, and what is refused now may be allowed in a second.
+        # Answers hold secrets, and a request that is refused now may be allowed in a second.
         cache_control=CacheControlHeader(no_store=True),
         exception_handlers={
-            BusError: problem.of_bus_error,
-            HTTPException: problem.of_http_exception,
-            Exception: problem.of_crash,
+            BusError: _of_bus_error,
+            HTTPException: _of_http_exception,
+            Exception: _of_crash,
         },
         after_exception=[note_refusal],
         openapi_config=_openapi(),
@@ -51,7 +57,7 @@ def _openapi() -> OpenAPIConfig:
         description="Customers, terminals, terminal groups, topics, their keys and tickets.",
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         path="/v1/openapi.json",
-        # The document alone: a page that shows it would load its scripts from elsewhere.
+        # The document alone: a page that shows it would load scripts from other hosts.
         render_plugins=[JsonRenderPlugin(path="/", media_type=MediaType.JSON)],
         components=Components(
             security_schemes={
@@ -63,3 +69,23 @@ def _openapi() -> OpenAPIConfig:
             }
         ),
     )
+
+
+def _of_bus_error(_: Request[Any, Any, Any], error: BusError) -> Response[Problem]:
+    return _response(problem_of(error))
+
+
+def _of_http_exception(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    response = _response(problem_of_http(error.status_code, error.detail, error.extra))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _of_crash(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    # The text of an unforeseen error may hold a secret: it goes to the log, not into the answer.
+    log.error("request crashed", method=request.method, path=request.scope["path"], exc_info=error)
+    return _response(problem(500, BusError.code, "the registry failed", "see its log"))
+
+
+def _response(refusal: Problem) -> Response[Problem]:
+    return Response(refusal, status_code=refusal.status, media_type=MEDIA_TYPE, headers=refusal.headers)

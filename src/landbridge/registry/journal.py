@@ -1,106 +1,99 @@
-"""The journal: the one way to the disk. What waits while a commit is on its way goes into the next one, and
-all of it is answered after that: a thousand tickets cost a few fsyncs, and the event loop waits for none of
-them.
-"""
+"""The journal: every change of the registry goes to the disk with the audit event that tells of it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 
 from landbridge.core.log.store import DropLog, Store, StoredBatch, Write
-from landbridge.errors import BusError, ShuttingDown, StoreFailed
-from landbridge.registry.audit import Event, Tail
+from landbridge.registry.audit import AuditRecord, Tail
+from landbridge.stores.writer import Commit, Writer, adding
+
+#: Bytes of one commit. Audit events are small and aren't counted, so this is never reached.
+MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    log: int
-    event: Event
-    writes: Sequence[Write]
-    #: Called when it is stored, before the writer is answered: memory follows the disk even where the one who
-    #: asked has gone away.
-    after: Callable[[], None] | None
-    done: asyncio.Future[None]
+class JournalCommit(Commit):
+    """A commit with audit events. All events of a log become one batch."""
+
+    def __init__(self, tails: dict[int, Tail], keep: int) -> None:
+        super().__init__(0)
+        self._tails = tails
+        self._keep = keep
+        self.events: dict[int, list[AuditRecord]] = {}
+
+    def seal(self) -> list[Write]:
+        """All writes, with the events of each log as one batch."""
+        dropped = {write.log for write in self.writes if isinstance(write, DropLog)}
+        appends: list[Write] = []
+        for log, events in self.events.items():
+            if log in dropped:
+                continue
+            tail = self._tails.get(log) or Tail(log, self._keep)
+            writes = tail.append(events[-1].time, events)
+            appends += writes
+            self.on_stored.insert(0, partial(self._extend, log, tail, writes))
+        for log in dropped:
+            self.on_stored.insert(0, partial(self._tails.pop, log, None))
+        return appends + self.writes
+
+    def _extend(self, log: int, tail: Tail, writes: list[Write]) -> None:
+        tail.on_stored(writes)
+        self._tails[log] = tail
 
 
 class Journal:
+    """The one way of the registry to its store."""
+
     def __init__(self, store: Store, *, keep: int) -> None:
         self._store = store
         self._keep = keep
-        #: Number → its end. One that has no event yet has no entry.
+        #: Log → its end. A log without an event yet has no entry.
         self._tails: dict[int, Tail] = {}
-        self._waiting: list[_Entry] = []
-        self._writing: asyncio.Task[None] | None = None
-        self._closed = False
-        # The Store allows one writer beside one reader: a thread each.
-        self._writer = ThreadPoolExecutor(1, "landbridge-registry-writer")
-        self._reader = ThreadPoolExecutor(1, "landbridge-registry-reader")
+        self._writer: Writer[JournalCommit]
 
     async def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        bounds = await loop.run_in_executor(self._reader, self._store.logs)
+        """Become the registry store's owner, and learn where its logs end."""
+        epoch = await self._store.claim(0)
+        bounds = await self._store.logs(0)
         self._tails = {number: Tail(number, self._keep, known) for number, known in bounds.items()}
+        self._writer = Writer(
+            self._store,
+            0,
+            epoch,
+            begin=lambda: JournalCommit(self._tails, self._keep),
+            finish=lambda commit: None,
+            apply=lambda commit: None,
+            most_bytes=MOST_BYTES,
+        )
+
+    async def put(self, writes: Sequence[Write]) -> None:
+        """Commit writes without an audit event."""
+        await self._writer.put(adding(writes))
 
     async def write(
-        self, log: int, event: Event, writes: Sequence[Write] = (), after: Callable[[], None] | None = None
+        self,
+        log: int,
+        event: AuditRecord,
+        writes: Sequence[Write] = (),
+        after: Callable[[], None] | None = None,
     ) -> None:
-        """An audit event and the change that it tells of, in one commit. Returns when it is stored; raises
-        StoreFailure, with nothing changed, when it isn't."""
-        if self._closed:
-            raise ShuttingDown("the registry is shutting down")
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(log, event, writes, after, done))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
-        await done
+        """Commit an audit event and the change that it tells of. Returns when both are stored; raises
+        StoreFailure, with nothing changed, when they aren't. ``after`` is called as soon as they are stored,
+        also where the caller has gone away: memory follows the disk."""
+
+        def work(commit: JournalCommit) -> None:
+            commit.events.setdefault(log, []).append(event)
+            commit.writes.extend(writes)
+            if after is not None:
+                commit.on_stored.append(after)
+
+        await self._writer.put(work)
 
     async def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reader, self._store.read, log, offset, max_bytes)
+        """Read audit events from an offset on."""
+        return await self._store.read(log, offset, max_bytes)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._writing is not None:
-            await self._writing
-        self._writer.shutdown(wait=False)
-        self._reader.shutdown(wait=False)
-
-    async def _write_all(self) -> None:
-        while self._waiting:
-            entries, self._waiting = self._waiting, []
-            error = await self._commit(entries)
-            for entry in entries:
-                if error is None and entry.after is not None:
-                    entry.after()
-                if entry.done.cancelled():
-                    continue
-                if error is None:
-                    entry.done.set_result(None)
-                else:
-                    entry.done.set_exception(error)
-        self._writing = None
-
-    async def _commit(self, entries: list[_Entry]) -> BusError | None:
-        events: dict[int, list[Event]] = {}
-        for entry in entries:
-            events.setdefault(entry.log, []).append(entry.event)
-        changes = [write for entry in entries for write in entry.writes]
-        dropped = {write.log for write in changes if isinstance(write, DropLog)}
-        tails = {log: self._tails.get(log) or Tail(log, self._keep) for log in events if log not in dropped}
-        appends = {log: tail.append(events[log][-1].time, events[log]) for log, tail in tails.items()}
-        writes = [write for group in appends.values() for write in group] + changes
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._store.commit, writes)
-        except BusError as error:
-            return error
-        except Exception as error:
-            return StoreFailed(f"the store broke: {type(error).__name__}")
-        for log, tail in tails.items():
-            tail.stored(appends[log])
-            self._tails[log] = tail
-        for log in dropped:
-            self._tails.pop(log, None)
-        return None
+        """Write what is queued."""
+        await self._writer.close()

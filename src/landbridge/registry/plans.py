@@ -1,86 +1,62 @@
-"""Long-term plans: one for each customer, made elsewhere from what its links were like, kept and served here.
+"""Long-term plans: one for each customer, made elsewhere from measurements of its links, and stored here.
 The registry decides no route by it. Terminals get its costs with their directory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
-from landbridge.core.log.store import PutDocument
 from landbridge.core.routing import plan as plans
-from landbridge.core.routing.longterm import Mesh
+from landbridge.core.routing.graph import Mesh
 from landbridge.core.routing.plan import Plan
 from landbridge.core.wording import counted
 from landbridge.errors import UnknownPlan
-from landbridge.registry import codec
-from landbridge.registry.account import Account, Change, document_key
+from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller
-from landbridge.registry.entities import Customer, LongTermPlan
-
-if TYPE_CHECKING:
-    from landbridge.registry.registry import Registry
+from landbridge.registry.change import Change
+from landbridge.registry.customers import Customers
+from landbridge.registry.entities import LongTermPlan
+from landbridge.registry.state import RegistryState
 
 
 class Plans:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    """Operations on long-term plans."""
 
-    async def put(self, caller: Caller, account: Account, plan: Plan) -> api.StoredPlan:
-        """By the customer's admin."""
+    def __init__(self, state: RegistryState, customers: Customers) -> None:
+        self._state = state
+        self._customers = customers
 
-        def work(change: Change) -> None:
-            change.put(self._kept(change, account, plan))
-
-        await self._registry.change(caller, "putPlan", "", work)
-        return self.show(account)
-
-    async def put_for(self, caller: Caller, customer: str, plan: Plan) -> api.StoredPlan:
-        """By the operator, who has one job for all customers."""
-
-        def work(change: Change) -> Account:
-            account = self._registry.customers.account(customer)
-            kept = self._kept(change, account, plan)
-            newer = codec.replace(account.customer, version=account.customer.version + 1)
-            writes = [
-                PutDocument(kept.kind, document_key(account, kept), codec.encode(kept)),
-                PutDocument(Customer.kind, newer.id, codec.encode(newer)),
-            ]
-
-            def apply() -> None:
-                self._registry.index.put(account, kept)
-                self._registry.index.put_customer(account, newer)
-                account.announce()
-
-            change.write([*writes], apply)
-            return account
-
-        return self.show(await self._registry.change(caller, "putCustomerPlan", customer, work))
-
-    def show(self, account: Account) -> api.StoredPlan:
-        kept = self._of(account)
-        return api.StoredPlan(made_at=kept.made_at, plan=plans.restricted(kept.plan, _present(account)))
-
-    async def paths(self, account: Account, terminal: str) -> api.PlannedPaths:
-        account.terminal(terminal)
-        plan = self.show(account).plan
-        return await asyncio.to_thread(_paths, plan, terminal)
-
-    def _kept(self, change: Change, account: Account, plan: Plan) -> LongTermPlan:
-        plans.check(plan, self._registry.limits.max_terminals)
-        left = plans.restricted(plan, _present(account))
+    def put(self, change: Change, request: api.PutPlan | api.PutCustomerPlan) -> api.StoredPlan:
+        """Replace the plan of the account. Links of terminals that the registry doesn't know are left out."""
+        plan = request.plan
+        plans.check(plan, self._state.limits.max_terminals)
+        left = plans.restricted(plan, _present(change.account))
         change.detail = (
             f"{counted(len(left.links), 'link')}, {counted(len(left.single_points), 'single point')}; "
             f"left out: {counted(len(plan.links) - len(left.links), 'link')} of unknown terminals"
         )
-        return LongTermPlan(made_at=change.now, plan=left)
+        kept = change.put(LongTermPlan(made_at=change.now, plan=left))
+        return api.StoredPlan(made_at=kept.made_at, plan=kept.plan)
 
-    @staticmethod
-    def _of(account: Account) -> LongTermPlan:
-        for kept in account.plans.values():
-            return kept
+    def put_for_customer(self, change: Change, request: api.PutCustomerPlan) -> api.StoredPlan:
+        """Replace the plan of any customer, by the operator, who has one job for all of them."""
+        change.open_account(self._customers.account(request.customer))
+        return self.put(change, request)
+
+    def show(self, caller: Caller, _: api.Request) -> api.StoredPlan:
+        """Show the plan, without terminals that were removed or revoked since."""
+        for kept in caller.own_account.plans.values():
+            plan = plans.restricted(kept.plan, _present(caller.own_account))
+            return api.StoredPlan(made_at=kept.made_at, plan=plan)
         raise UnknownPlan("there is no long-term plan of this customer's links yet")
+
+    async def paths(self, caller: Caller, request: api.OfTerminal) -> api.PlannedPaths:
+        """Show the best paths from a terminal by the plan. Found in a thread: ten thousand terminals take a
+        while."""
+        caller.own_account.terminal(request.terminal)
+        plan = self.show(caller, api.Request()).plan
+        return await asyncio.to_thread(_paths, plan, request.terminal)
 
 
 def _present(account: Account) -> set[str]:
@@ -88,7 +64,6 @@ def _present(account: Account) -> set[str]:
 
 
 def _paths(plan: Plan, terminal: str) -> api.PlannedPaths:
-    """In a thread: ten thousand terminals take a while."""
     if terminal not in plan.terminals:
         return api.PlannedPaths(items=[])
     mesh = Mesh(plan.terminals, [(link.here, link.there, link.cost) for link in plan.links])

@@ -1,265 +1,258 @@
-"""The registry: its parts, and the two ways in which an operation runs.
-
-    change   one at a time; what it puts is stored in one commit with its audit event, then moves in memory
-    serve    side by side; changes nothing, but its audit event is stored before it is answered
-
-A refusal is an event too. Whoever asked may go away meanwhile: what was begun is finished.
-"""
+"""The registry: its parts, which of them handles which operation, and how it opens and closes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
+import landbridge
 from landbridge.client import registry_documents as api
+from landbridge.client import registry_operations as op
+from landbridge.client.registry_operations import RegistryOperation
 from landbridge.core.log.store import PutDocument, Store, Write
 from landbridge.core.trust.tickets import Vault
-from landbridge.errors import BusError, StoreCorrupt
-from landbridge.registry import audit, authority, codec, credential, keyring
-from landbridge.registry.account import KINDS, Account, Change, Index
-from landbridge.registry.attempts import Attempts
-from landbridge.registry.audit import OPERATOR_LOG
-from landbridge.registry.caller import Caller, Callers, refused
+from landbridge.errors import StoreCorrupt
+from landbridge.registry import audit, codec, credential, keyring
+from landbridge.registry.access import Attempts, Callers
+from landbridge.registry.account import Account
+from landbridge.registry.caller import Caller
+from landbridge.registry.change import Change
 from landbridge.registry.customers import Customers
 from landbridge.registry.directories import Directories
-from landbridge.registry.entities import CertificateAuthority, Customer
-from landbridge.registry.groups import Groups
+from landbridge.registry.entities import KINDS, CustomerRecord
+from landbridge.registry.groups import TerminalGroups
 from landbridge.registry.journal import Journal
-from landbridge.registry.keyring import Kept, Keyring
-from landbridge.registry.limits import Limits
+from landbridge.registry.keyring import KeyringRecord
+from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.page import page_size
 from landbridge.registry.plans import Plans
+from landbridge.registry.state import RegistryState, log_of
 from landbridge.registry.terminals import Terminals
-from landbridge.registry.tickets import Tickets
-from landbridge.registry.topics import Topics
+from landbridge.registry.tickets import TicketOffice
+from landbridge.registry.topics import CrossingTopics
 from landbridge.registry.topology import Topologies
 
-T = TypeVar("T")
+Q = TypeVar("Q", bound=api.Request)
+A = TypeVar("A")
+#: Does an operation for a caller.
+Handler: TypeAlias = Callable[[Caller, Any], Awaitable[Any]]
 #: Bytes of audit batches that are read at a time.
 _AUDIT_READ = 1 << 20
-#: Puts what it changes into the change, and returns the answer; BusError to refuse.
-Work = Callable[[Change], T]
 
 
 class Registry:
-    """``store`` is the registry's own: it opens and closes it, and nobody else writes there. ``master_key``:
-    32 bytes, kept apart from the store. ``clock``: microseconds since 1970."""
+    """``store`` belongs to the registry alone, which opens and closes it. ``master_key``: 32 bytes, kept
+    apart from the store. ``clock``: microseconds since 1970."""
 
     def __init__(
-        self, store: Store, master_key: bytes, clock: Callable[[], int], *, limits: Limits | None = None
+        self,
+        store: Store,
+        master_key: bytes,
+        clock: Callable[[], int],
+        *,
+        limits: RegistryLimits | None = None,
     ) -> None:
-        self.clock = clock
-        self.limits = limits or Limits()
-        #: The operator's credential, after the first start only. Kept nowhere: whoever starts us saves it.
+        #: The operator's credential, after the first start only. It is stored nowhere: save it.
         self.operator_token: str | None = None
-        self.index = Index()
-        self.callers = Callers(self.index)
+        self.state = RegistryState(Vault(master_key), clock, limits or RegistryLimits())
+        self.index, self.limits, self.clock = self.state.index, self.state.limits, clock
+        self.callers = Callers(self.state)
         self.attempts = Attempts(self.limits.wrong_per_minute)
-        self.customers = Customers(self)
-        self.terminals = Terminals(self)
-        self.groups = Groups(self)
-        self.topics = Topics(self)
-        self.tickets = Tickets(self)
-        self.directories = Directories(self)
-        self.topologies = Topologies(self)
-        self.plans = Plans(self)
+        self.directories = Directories(self.state)
         self._store = store
-        self._vault = Vault(master_key)
-        self._keyring: Keyring | None = None
-        self._journal: Journal | None = None
-        self._changing = asyncio.Lock()
-        #: Operations whose callers may have gone.
-        self._running: set[asyncio.Task[Any]] = set()
+        self._is_open = False
+        self._handlers: dict[RegistryOperation[..., Any, Any], Handler] = {}
+        self._bind()
 
     def __repr__(self) -> str:
         return f"<Registry of {len(self.index.accounts)} customers>"
 
-    # -- open, close -------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Load everything, or begin anew. StoreCorrupt where the master key is not the one it was begun
-        with."""
-        await asyncio.to_thread(self._store.open)
-        try:
-            kept = await asyncio.to_thread(self._load)
-            self._keyring = Keyring(self._vault, kept, ticket_life=self.limits.ticket_life)
-            self.callers.operator_digest = kept.operator_digest
-            self._journal = Journal(self._store, keep=self.limits.audit_events)
-            await self._journal.open()
-        except BaseException:
-            await asyncio.to_thread(self._store.close)
-            raise
-
-    async def close(self) -> None:
-        self.directories.close()
-        if self._running:
-            await asyncio.wait(self._running)
-        if self._journal is not None:
-            await self._journal.close()
-            self._journal = None
-            await asyncio.to_thread(self._store.close)
-
-    def _load(self) -> Kept:
-        for key, data in self._store.documents(Customer.kind):
-            customer = codec.decode(Customer, key, data)
-            self.index.put_customer(Account(customer), customer)
-        for kind in KINDS:
-            for key, data in self._store.documents(kind.kind):
-                account = self.index.accounts.get(key.partition("/")[0])
-                if account is None:
-                    raise StoreCorrupt(f"the registry's {kind.kind} {key} belongs to no customer")
-                self.index.put(account, codec.decode(kind, key, data))
-        for key, data in self._store.documents(keyring.KIND):
-            return codec.decode(Kept, key, data)
-        return self._begin()
-
-    def _begin(self) -> Kept:
-        token = credential.new(credential.ADMIN)
-        digest = credential.digest(credential.ADMIN, token)
-        assert digest is not None
-        kept = keyring.new(self._vault, digest, self.clock())
-        self._store.commit([put_keyring(kept)])
-        self.operator_token = token
-        return kept
-
-    # -- keys --------------------------------------------------------------------------------------
-
-    @property
-    def keyring(self) -> Keyring:
-        assert self._keyring is not None, "open() comes first"
-        return self._keyring
-
-    @property
-    def public_key(self) -> bytes:
-        """Ed25519, 32 bytes: what signs directories."""
-        return self.keyring.public_key
-
-    def put_keyring(self, change: Change, kept: Kept) -> None:
-        def apply() -> None:
-            self.keyring.put(kept)
-            self.callers.operator_digest = kept.operator_digest
-
-        change.write([put_keyring(kept)], apply)
-
-    def new_authority(self, customer: str, now: int) -> CertificateAuthority:
-        certificate, secret = authority.new(customer, now)
-        return CertificateAuthority(certificate, self._vault.keep(secret, *_authority_context(customer)))
-
-    def authority_key(self, customer: Customer) -> bytes:
-        return self._vault.take(customer.authority.sealed_key, *_authority_context(customer.id))
-
-    async def rotate_master_key(self, master_key: bytes) -> None:
-        """Seal everything anew, in one commit. The old master key is worth nothing after it."""
-        vault = Vault(master_key)
-
-        def work(change: Change) -> None:
-            kept = self.keyring.rewrapped(vault)
-            moved = [
-                (account, self._rewrapped(account.customer, vault))
-                for account in self.index.accounts.values()
-            ]
-            writes: list[Write] = [put_keyring(kept)]
-            writes += [PutDocument(Customer.kind, new.id, codec.encode(new)) for _, new in moved]
-
-            def apply() -> None:
-                self._vault = vault
-                self._keyring = Keyring(vault, kept, ticket_life=self.limits.ticket_life)
-                for account, customer in moved:
-                    self.index.put_customer(account, customer)
-
-            change.write(writes, apply)
-
-        await self.change(Caller("operator"), "rotateMasterKey", "", work)
-
-    def _rewrapped(self, customer: Customer, by: Vault) -> Customer:
-        context = _authority_context(customer.id)
-        kept = by.keep(self._vault.take(customer.authority.sealed_key, *context), *context)
-        return codec.replace(
-            customer,
-            sealing_key=self._vault.rewrapped(customer.id, customer.sealing_key, by),
-            authority=codec.replace(customer.authority, sealed_key=kept),
-        )
-
     # -- operations --------------------------------------------------------------------------------
 
-    async def change(self, caller: Caller, op: str, subject: str, work: Work[T]) -> T:
-        return await self._finish(self._change(caller, op, subject, work))
-
-    async def serve(self, caller: Caller, op: str, subject: str, work: Work[T]) -> T:
-        return await self._finish(self._run(caller, op, subject, work))
-
-    async def refuse(self, caller: Caller, op: str, subject: str, error: BusError) -> None:
-        """Note a refusal that neither of the two has made."""
-        event = audit.event(self.clock(), caller.who, op, subject, error.code, str(error))
-        await self.journal.write(_log_of(caller), event)
-
-    async def note(self, who: str, op: str, subject: str, outcome: str, detail: str = "") -> None:
-        """An event that belongs to no customer."""
-        await self.journal.write(OPERATOR_LOG, audit.event(self.clock(), who, op, subject, outcome, detail))
-
-    @property
-    def journal(self) -> Journal:
-        assert self._journal is not None, "open() comes first"
-        return self._journal
-
-    async def _change(self, caller: Caller, op: str, subject: str, work: Work[T]) -> T:
-        async with self._changing:
-            return await self._run(caller, op, subject, work)
-
-    async def _run(self, caller: Caller, op: str, subject: str, work: Work[T]) -> T:
-        account = caller.account
-        if account is not None and self.index.accounts.get(account.id) is not account:
-            raise refused()  # removed since it was let in
-        log = _log_of(caller)
-        change = Change(self.clock(), self.index, account, subject)
-        try:
-            answer = work(change)
-            writes = change.seal()
-        except BusError as refusal:
-            detail = f"{change.detail} {refusal}".strip()
-            await self.journal.write(
-                log, audit.event(change.now, caller.who, op, change.subject, refusal.code, detail)
-            )
-            raise
-        event = audit.event(change.now, caller.who, op, change.subject, detail=change.detail)
-        await self.journal.write(log, event, writes, change.apply)
+    async def perform(self, caller: Caller, operation: RegistryOperation[..., Q, A], request: Q) -> A:
+        """Do an operation for a caller that has been let in. Every way into the registry ends here."""
+        answer: A = await self._handlers[operation](caller, request)
         return answer
 
-    async def _finish(self, operation: Coroutine[Any, Any, T]) -> T:
-        """To its end, also when the one who waits for it is cancelled."""
-        task = asyncio.create_task(operation)
-        self._running.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
+    def _bind(self) -> None:
+        customers, terminals = Customers(self.state), Terminals(self.state)
+        groups, topics = TerminalGroups(self.state), CrossingTopics(self.state)
+        tickets, plans = TicketOffice(self.state, topics), Plans(self.state, customers)
+        topologies = Topologies(self.state)
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # its caller has it, or is gone
+        self._read(op.SHOW_REGISTRY, self._show)
+        self._change(op.ROTATE_OPERATOR_CREDENTIAL, customers.rotate_operator)
+        self._change(op.CREATE_CUSTOMER, customers.create)
+        self._read(op.LIST_CUSTOMERS, customers.list_page)
+        self._change(op.REMOVE_CUSTOMER, customers.remove)
+        self._change(op.RESET_CUSTOMER_CREDENTIAL, customers.reset_credential)
+        self._read(op.SHOW_CUSTOMER, customers.show)
+        self._change(op.UPDATE_CUSTOMER, customers.update)
+        self._change(op.ROTATE_CUSTOMER_CREDENTIAL, customers.rotate_credential)
+        self._change(op.REVOKE_CUSTOMER_CREDENTIALS, customers.revoke_credentials)
 
-    # -- audit -------------------------------------------------------------------------------------
+        self._change(op.CREATE_TERMINAL, terminals.create)
+        self._read(op.LIST_TERMINALS, terminals.list_page)
+        self._read(op.SHOW_TERMINAL, terminals.show)
+        self._change(op.UPDATE_TERMINAL, terminals.update)
+        self._change(op.REMOVE_TERMINAL, terminals.remove)
+        self._change(op.REVOKE_TERMINAL, terminals.revoke)
+        self._change(op.ROTATE_TERMINAL_KEY, terminals.rotate_key)
+        self._change(op.CREATE_TERMINAL_ENROLMENT, terminals.create_enrolment)
+        self._call(op.ENROL_TERMINAL, terminals.enrol)
 
-    async def read_audit(self, caller: Caller, since: int, limit: int) -> api.AuditPage:
-        log = _log_of(caller)
-        limit = page_size(limit, self.limits.max_page)
-        page = api.AuditPage(items=[], next=max(0, since))
+        self._change(op.CREATE_TERMINAL_GROUP, groups.create)
+        self._read(op.LIST_TERMINAL_GROUPS, groups.list_page)
+        self._read(op.SHOW_TERMINAL_GROUP, groups.show)
+        self._change(op.UPDATE_TERMINAL_GROUP, groups.update)
+        self._change(op.REMOVE_TERMINAL_GROUP, groups.remove)
+        self._change(op.ADD_TERMINAL_TO_GROUP, groups.add_terminals)
+        self._change(op.REMOVE_TERMINAL_FROM_GROUP, groups.remove_terminal)
+
+        self._change(op.CREATE_TOPIC, topics.create)
+        self._read(op.LIST_TOPICS, topics.list_page)
+        self._read(op.SHOW_TOPIC, topics.show)
+        self._change(op.UPDATE_TOPIC, topics.update)
+        self._change(op.REMOVE_TOPIC, topics.remove)
+        self._change(op.ADD_GROUP_TO_TOPIC, topics.add_groups)
+        self._change(op.REMOVE_GROUP_FROM_TOPIC, topics.remove_group)
+        self._change(op.ROTATE_TOPIC_KEY, topics.rotate_key)
+
+        self._call(op.ISSUE_TICKET, tickets.issue)
+        self._serve(op.REDEEM_TICKET, tickets.redeem)
+        self._serve(op.RENEW_TICKET, tickets.renew)
+        self._call(op.READ_DIRECTORY, self.directories.read)
+        self._call(op.POST_LINK_STATE, topologies.report)
+        self._serve(op.REQUEST_CERTIFICATE, terminals.certificate)
+        self._change(op.ROTATE_OWN_KEY, terminals.rotate_own_key)
+
+        self._read(op.READ_TOPOLOGY, topologies.show)
+        self._change(op.PUT_PLAN, plans.put)
+        self._change(op.PUT_CUSTOMER_PLAN, plans.put_for_customer)
+        self._read(op.READ_PLAN, plans.show)
+        self._call(op.PLANNED_PATHS, plans.paths)
+        self._call(op.READ_AUDIT, self._read_audit)
+
+    def _change(self, operation: RegistryOperation[..., Q, A], work: Callable[[Change, Q], A]) -> None:
+        """Bind an operation that changes something: it runs alone, and is stored with its audit event."""
+
+        async def handle(caller: Caller, request: Q) -> A:
+            subject = _subject(operation, caller, request)
+            return await self.state.change(caller, operation.name, subject, lambda c: work(c, request))
+
+        self._handlers[operation] = handle
+
+    def _serve(self, operation: RegistryOperation[..., Q, A], work: Callable[[Change, Q], A]) -> None:
+        """Bind an operation that changes nothing and is audited: many run side by side."""
+
+        async def handle(caller: Caller, request: Q) -> A:
+            subject = _subject(operation, caller, request)
+            return await self.state.serve(caller, operation.name, subject, lambda c: work(c, request))
+
+        self._handlers[operation] = handle
+
+    def _read(self, operation: RegistryOperation[..., Q, A], read: Callable[[Caller, Q], A]) -> None:
+        """Bind an operation that only looks."""
+
+        async def handle(caller: Caller, request: Q) -> A:
+            return read(caller, request)
+
+        self._handlers[operation] = handle
+
+    def _call(
+        self, operation: RegistryOperation[..., Q, A], handle: Callable[[Caller, Q], Awaitable[A]]
+    ) -> None:
+        """Bind an operation that runs in a way of its own."""
+        self._handlers[operation] = handle
+
+    def _show(self, _: Caller, __: api.Request) -> api.RegistryInfo:
+        return api.RegistryInfo(registry_key=self.public_key, version=landbridge.__version__)
+
+    async def _read_audit(self, caller: Caller, request: api.ReadAudit) -> api.AuditPage:
+        limit = page_size(request.limit, self.limits.max_page)
+        page = api.AuditPage(items=[], next=max(0, request.since))
         while len(page.items) < limit:
-            batches = await self.journal.read(log, page.next, _AUDIT_READ)
+            batches = await self.state.journal.read(log_of(caller), page.next, _AUDIT_READ)
             if not batches:
                 break
             more = audit.read(batches, page.next, limit - len(page.items))
             page = api.AuditPage(items=page.items + more.items, next=more.next)
         return page
 
+    # -- open, close -------------------------------------------------------------------------------
 
-def _log_of(caller: Caller) -> int:
-    return caller.account.customer.audit_log if caller.account is not None else OPERATOR_LOG
+    async def open(self) -> None:
+        """Load everything, or begin anew. StoreCorrupt if the master key is not the one it began with."""
+        await self._store.open()
+        try:
+            self.state.journal = Journal(self._store, keep=self.limits.audit_events)
+            await self.state.journal.open()
+            self.state.use_keys(self.state.vault, await self._load())
+            self._is_open = True
+        except BaseException:
+            await self._store.close()
+            raise
+
+    async def close(self) -> None:
+        """Finish the operations that have begun, and close the store."""
+        self.directories.close()
+        if self.state.running:
+            await asyncio.wait(self.state.running)
+        if self._is_open:
+            self._is_open = False
+            await self.state.journal.close()
+            await self._store.close()
+
+    async def _load(self) -> KeyringRecord:
+        for key, data in await self._store.documents(0, CustomerRecord.kind):
+            customer = codec.decode(CustomerRecord, key, data)
+            self.index.put_customer(Account(customer), customer)
+        for kind in KINDS:
+            for key, data in await self._store.documents(0, kind.kind):
+                account = self.index.accounts.get(key.partition("/")[0])
+                if account is None:
+                    raise StoreCorrupt(f"the registry's {kind.kind} {key} belongs to no customer")
+                self.index.put(account, codec.decode(kind, key, data))
+        for key, data in await self._store.documents(0, keyring.KIND):
+            return codec.decode(KeyringRecord, key, data)
+        self.operator_token, digest = credential.new(credential.ADMIN)
+        kept = keyring.new(self.state.vault, digest, self.clock())
+        await self.state.journal.put([keyring.document(kept)])
+        return kept
+
+    # -- keys --------------------------------------------------------------------------------------
+
+    @property
+    def public_key(self) -> bytes:
+        """Ed25519, 32 bytes: the key that directories are signed with."""
+        return self.state.keyring.public_key
+
+    async def rotate_master_key(self, master_key: bytes) -> None:
+        """Seal everything anew, in one commit. The old master key opens nothing after it."""
+        vault = Vault(master_key)
+
+        def work(change: Change) -> None:
+            keys, accounts = self.state.keyring, self.index.accounts.values()
+            kept = keys.rewrapped(vault)
+            moved = [(account, keys.rewrapped_customer(account.customer, vault)) for account in accounts]
+            writes: list[Write] = [keyring.document(kept)]
+            writes += [PutDocument(new.kind, new.id, codec.encode(new)) for _, new in moved]
+
+            def apply() -> None:
+                self.state.use_keys(vault, kept)
+                for account, customer in moved:
+                    self.index.put_customer(account, customer)
+
+            change.write(writes, apply)
+
+        await self.state.change(Caller("operator"), "rotateMasterKey", "", work)
 
 
-def put_keyring(kept: Kept) -> PutDocument:
-    return PutDocument(keyring.KIND, keyring.KEY, codec.encode(kept))
-
-
-def _authority_context(customer: str) -> tuple[str, str]:
-    return ("certificate authority", customer)
+def _subject(operation: RegistryOperation[..., Any, Any], caller: Caller, request: api.Request) -> str:
+    """Return the subject of an operation's audit event: what its path names, or else the name or the topic in
+    its body, or else the terminal that asks."""
+    for member in (*operation.in_path[:1], "name", "topic"):
+        if member in request.__struct_fields__:
+            return str(getattr(request, member))
+    return caller.terminal

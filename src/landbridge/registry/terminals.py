@@ -1,9 +1,8 @@
-"""Terminals of a customer: their keys, their enrolment, their end."""
+"""Terminals of a customer: their keys, their enrolment, their certificates, their removal and revocation."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
@@ -13,234 +12,193 @@ from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import SecureKey, check_public_keys
 from landbridge.errors import BadRequest, LimitReached, NameTaken, StillHolds, Unauthenticated
 from landbridge.registry import authority, codec, credential
-from landbridge.registry.account import Account, Change
+from landbridge.registry.account import Account
 from landbridge.registry.address import check_address
 from landbridge.registry.caller import Caller
-from landbridge.registry.entities import Enrolment, Terminal
+from landbridge.registry.change import Change
+from landbridge.registry.entities import Enrolment, TerminalRecord
+from landbridge.registry.limits import microseconds
 from landbridge.registry.page import page
-
-if TYPE_CHECKING:
-    from landbridge.registry.registry import Registry
+from landbridge.registry.state import RegistryState
 
 #: Keys of one terminal that are good at a time.
 _OVERLAP = 2
-#: Milliseconds; more is no cost but a closed road, and for that there is ``transit``.
+#: Milliseconds. To keep parcels off a terminal altogether, there is ``transit``.
 _MOST_ADMIN_COST = 1e6
-_SECOND = 1_000_000
 
 
 class Terminals:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    """Operations on terminals."""
 
-    async def create(self, caller: Caller, request: api.CreateTerminal) -> api.CreatedTerminal:
-        def work(change: Change) -> api.CreatedTerminal:
-            account = change.account
-            if len(account.terminals) >= self._registry.limits.max_terminals:
-                raise LimitReached(f"{len(account.terminals)} terminals are as many as a customer may have")
-            _check_new_name(account, request.name)
-            secret, keys = _new_keys(request.keys, make=request.make_key)
-            terminal = Terminal(
-                id=credential.new_id("ter"),
-                name=request.name,
-                mode=request.mode,
-                address=check_address(request.address, mode=request.mode),
-                region=_check_region(request.region),
-                keys=keys,
-                created_at=change.now,
-                transit=request.transit,
-                admin_cost=_check_cost(request.admin_cost),
-            )
-            change.put(terminal)
-            change.detail = terminal.id
-            return api.CreatedTerminal(
-                customer_id=account.id,
-                terminal_id=terminal.id,
-                name=terminal.name,
-                secure_key=secret,
-                registry_key=self._registry.public_key,
-            )
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
 
-        return await self._registry.change(caller, "createTerminal", request.name, work)
+    def create(self, change: Change, request: api.CreateTerminal) -> api.CreatedTerminal:
+        """Create a terminal. Its key is made here, brought along, or brought later by an enrolment."""
+        account = change.account
+        if len(account.terminals) >= self._state.limits.max_terminals:
+            raise LimitReached(f"{len(account.terminals)} terminals are as many as a customer may have")
+        _check_new_name(account, request.name)
+        secret, keys = _new_keys(request.keys, make=request.make_key)
+        terminal = TerminalRecord(
+            id=credential.new_id("ter"),
+            name=request.name,
+            mode=request.mode,
+            address=check_address(request.address, mode=request.mode),
+            region=_check_region(request.region),
+            keys=keys,
+            created_at=change.now,
+            transit=request.transit,
+            admin_cost=_check_cost(request.admin_cost),
+        )
+        change.put(terminal)
+        change.detail = terminal.id
+        return api.CreatedTerminal(
+            customer_id=account.id,
+            terminal_id=terminal.id,
+            name=terminal.name,
+            secure_key=secret,
+            registry_key=self._state.keyring.public_key,
+        )
 
-    def listed(self, account: Account, after: str, limit: int) -> api.TerminalPage:
-        items, following = page(account.terminals, after, limit, self._registry.limits.max_page)
-        return api.TerminalPage(items=[show(account, terminal) for terminal in items], next=following)
+    def list_page(self, caller: Caller, request: api.ListPage) -> api.TerminalPage:
+        """List terminals by their ids."""
+        account = caller.own_account
+        items, following = page(account.terminals, request, self._state.limits)
+        return api.TerminalPage(items=[_show(account, terminal) for terminal in items], next=following)
 
-    async def update(self, caller: Caller, id: str, request: api.UpdateTerminal) -> api.Terminal:
-        def work(change: Change) -> api.Terminal:
-            account = change.account
-            terminal = account.terminal(id)
-            if request.name is not UNSET and request.name != terminal.name:
-                _check_new_name(account, request.name)
-            mode = terminal.mode if request.mode is UNSET else request.mode
-            address = terminal.address if request.address is UNSET else request.address
-            if request.address is UNSET and mode == "client":
-                address = ""
-            terminal = codec.replace(
-                terminal,
-                name=terminal.name if request.name is UNSET else request.name,
-                mode=mode,
-                address=check_address(address, mode=mode),
-                region=terminal.region if request.region is UNSET else _check_region(request.region),
-                draining=terminal.draining if request.draining is UNSET else request.draining,
-                transit=terminal.transit if request.transit is UNSET else request.transit,
-                admin_cost=(
-                    terminal.admin_cost if request.admin_cost is UNSET else _check_cost(request.admin_cost)
-                ),
-            )
-            return show(account, change.put(terminal))
+    def show(self, caller: Caller, request: api.OfTerminal) -> api.RegisteredTerminal:
+        """Show one terminal."""
+        return _show(caller.own_account, caller.own_account.terminal(request.terminal))
 
-        return await self._registry.change(caller, "updateTerminal", id, work)
+    def update(self, change: Change, request: api.UpdateTerminal) -> api.RegisteredTerminal:
+        """Change what the request gives. A terminal that becomes a client loses its address."""
+        terminal = change.account.terminal(request.terminal)
+        if request.name is not UNSET and request.name != terminal.name:
+            _check_new_name(change.account, request.name)
+        changes = codec.given(request, "name", "mode", "region", "draining", "transit", "admin_cost")
+        changed = codec.replace(terminal, **changes)
+        address = request.address
+        if address is UNSET:
+            address = "" if changed.mode == "client" else terminal.address
+        _check_region(changed.region)
+        _check_cost(changed.admin_cost)
+        changed = codec.replace(changed, address=check_address(address, mode=changed.mode))
+        return _show(change.account, change.put(changed))
 
-    async def remove(self, caller: Caller, id: str, *, force: bool) -> None:
-        """Out of its groups and producers too. Nobody opens any more what it has sent."""
+    def remove(self, change: Change, request: api.RemoveTerminal) -> None:
+        """Remove a terminal, from its groups and producers too. What it has sent can't be opened any more."""
+        account, id = change.account, request.terminal
+        terminal = account.terminal(id)
+        held = account.held_by(id)
+        if held and not request.force:
+            raise StillHolds(f"{terminal.name} ({id}) holds {held} messages")
+        for group in account.groups.values():
+            if id in group.terminals:
+                change.put(codec.replace(group, terminals=[t for t in group.terminals if t != id]))
+        for topic in account.topics.values():
+            if topic.producers is not None and id in topic.producers:
+                change.put(codec.replace(topic, producers=[t for t in topic.producers if t != id]))
+        change.drop(account.enrolments.get(id))
+        change.drop(account.held.get(id))
+        change.drop(terminal)
+        change.detail = terminal.name
 
-        def work(change: Change) -> None:
-            account = change.account
-            terminal = account.terminal(id)
-            held = account.held_by(id)
-            if held and not force:
-                raise StillHolds(f"{terminal.name} ({id}) holds {held} messages")
-            for group in account.groups.values():
-                if id in group.terminals:
-                    change.put(codec.replace(group, terminals=[t for t in group.terminals if t != id]))
-            for topic in account.topics.values():
-                if topic.producers is not None and id in topic.producers:
-                    change.put(codec.replace(topic, producers=[t for t in topic.producers if t != id]))
-            change.drop(account.enrolments.get(id))
-            change.drop(account.held.get(id))
-            change.drop(terminal)
-            change.detail = terminal.name
-
-        await self._registry.change(caller, "removeTerminal", id, work)
-
-    async def revoke(self, caller: Caller, id: str) -> api.Terminal:
-        """At once and for ever: no proof of it is good any more, and its peers hear of it by the
+    def revoke(self, change: Change, request: api.OfTerminal) -> api.RegisteredTerminal:
+        """Cut a terminal off, at once and for ever: its proofs are refused, and its peers learn it from the
         directory."""
-
-        def work(change: Change) -> api.Terminal:
-            account = change.account
-            terminal = account.terminal(id)
-            if terminal.revoked_at:
-                return show(account, terminal)
-            change.drop(account.enrolments.get(id))
-            terminal = change.put(codec.replace(terminal, revoked_at=change.now))
-            change.after.append(lambda: account.forget_report(id))
-            return show(account, terminal)
-
-        return await self._registry.change(caller, "revokeTerminal", id, work)
+        account = change.account
+        terminal = account.terminal(request.terminal)
+        if terminal.revoked_at:
+            return _show(account, terminal)
+        change.drop(account.enrolments.get(terminal.id))
+        return _show(account, change.put(codec.replace(terminal, revoked_at=change.now)))
 
     # -- keys --------------------------------------------------------------------------------------
 
-    async def rotate_key(self, caller: Caller, id: str, request: api.RotateKey) -> api.RotatedKey:
-        """By an admin."""
+    def rotate_key(self, change: Change, request: api.RotateKey) -> api.RotatedKey:
+        """Give a terminal a new key, by an admin."""
+        account, id = change.account, request.terminal
+        secret, keys = _new_keys(request.keys, make=True)
+        terminal = change.put(_rotated(account.terminal(id), keys[0], keep_old=request.keep_old))
+        change.drop(account.enrolments.get(id))
+        return api.RotatedKey(terminal_id=id, secure_key=secret, keys=terminal.keys)
 
-        def work(change: Change) -> api.RotatedKey:
-            account = change.account
-            secret, keys = _new_keys(request.keys, make=True)
-            terminal = _rotated(account.terminal(id), keys[0], keep_old=request.keep_old)
-            change.put(terminal)
-            change.drop(account.enrolments.get(id))
-            return api.RotatedKey(terminal_id=id, secure_key=secret, keys=terminal.keys)
+    def rotate_own_key(self, change: Change, request: api.RotateOwnKey) -> api.RotatedKey:
+        """Give a terminal a new key, by itself: the request is proved with the key that it still has."""
+        terminal = change.account.terminal(change.caller.terminal)
+        keys = check_public_keys(request.keys)
+        terminal = change.put(_rotated(terminal, keys, keep_old=request.keep_old))
+        return api.RotatedKey(terminal_id=terminal.id, secure_key=None, keys=terminal.keys)
 
-        return await self._registry.change(caller, "rotateTerminalKey", id, work)
-
-    async def rotate_own_key(self, caller: Caller, request: api.RotateOwnKey) -> api.RotatedKey:
-        """By the terminal itself, with a proof by the key that it still has."""
-
-        def work(change: Change) -> api.RotatedKey:
-            terminal = change.account.terminal(caller.terminal)
-            terminal = _rotated(terminal, check_public_keys(request.keys), keep_old=request.keep_old)
-            change.put(terminal)
-            return api.RotatedKey(terminal_id=terminal.id, secure_key=None, keys=terminal.keys)
-
-        return await self._registry.change(caller, "rotateOwnKey", caller.terminal, work)
-
-    async def certificate(self, caller: Caller, request: api.CertificateRequest) -> api.Certificate:
-        def work(change: Change) -> api.Certificate:
-            customer = change.customer
-            terminal = change.account.terminal(caller.terminal)
-            _require_not_revoked(terminal)  # since its proof was good
-            certificate, expires_at = authority.certify(
-                customer.authority.certificate,
-                self._registry.authority_key(customer),
-                request.csr,
-                customer=customer.id,
-                terminal=terminal.id,
-                address=terminal.address,
-                now=change.now,
-                life=self._registry.limits.certificate_life,
-            )
-            return api.Certificate(
-                certificate=certificate, ca=customer.authority.certificate, expires_at=expires_at
-            )
-
-        return await self._registry.serve(caller, "requestCertificate", caller.terminal, work)
+    def certificate(self, change: Change, request: api.CertificateRequest) -> api.Certificate:
+        """Make a certificate for the terminal that asks."""
+        customer = change.customer
+        terminal = change.account.terminal(change.caller.terminal)
+        _require_not_revoked(terminal)  # it may have been revoked since its proof was checked
+        certificate, expires_at = authority.certify(
+            customer.authority.certificate,
+            self._state.keyring.authority_key(customer),
+            request.csr,
+            customer=customer.id,
+            terminal=terminal.id,
+            address=terminal.address,
+            now=change.now,
+            life=self._state.limits.certificate_life,
+        )
+        ca = customer.authority.certificate
+        return api.Certificate(certificate=certificate, ca=ca, expires_at=expires_at)
 
     # -- enrolment ---------------------------------------------------------------------------------
 
-    async def create_enrolment(self, caller: Caller, id: str) -> api.CreatedEnrolment:
-        def work(change: Change) -> api.CreatedEnrolment:
-            terminal = change.account.terminal(id)
-            _require_not_revoked(terminal)
-            token = credential.new(credential.ENROLMENT)
-            digest = credential.digest(credential.ENROLMENT, token)
-            assert digest is not None
-            expires_at = change.now + round(self._registry.limits.enrolment_life * _SECOND)
-            change.put(Enrolment(terminal=id, digest=digest, expires_at=expires_at), in_directory=False)
-            return api.CreatedEnrolment(terminal_id=id, token=token, expires_at=expires_at)
+    def create_enrolment(self, change: Change, request: api.OfTerminal) -> api.CreatedEnrolment:
+        """Make a token with which a machine becomes the terminal, once."""
+        id = request.terminal
+        _require_not_revoked(change.account.terminal(id))
+        token, digest = credential.new(credential.ENROLMENT)
+        expires_at = change.now + microseconds(self._state.limits.enrolment_life)
+        change.put(Enrolment(terminal=id, digest=digest, expires_at=expires_at), in_directory=False)
+        return api.CreatedEnrolment(terminal_id=id, token=token, expires_at=expires_at)
 
-        return await self._registry.change(caller, "createTerminalEnrolment", id, work)
-
-    async def enrol(self, request: api.Enrol) -> api.Enrolled:
-        """A terminal brings the public half of a key that it has made. What it had before ends: an enrolment
-        is for a machine that has nothing yet."""
+    async def enrol(self, _: Caller, request: api.Enrol) -> api.Enrolled:
+        """Give a terminal the public half of a key that its machine has made. Keys that it had before end: an
+        enrolment is for a machine that has none yet."""
         digest = credential.digest(credential.ENROLMENT, request.token)
-        found = self._registry.index.enrolments.get(digest) if digest is not None else None
+        found = self._state.index.enrolments.get(digest) if digest is not None else None
         if found is None:
             raise _not_enrolled()
         account, id = found
 
         def work(change: Change) -> api.Enrolled:
             enrolment = account.enrolments.get(id)
-            # Looked up again: of two that come at once with the same token, one is the second.
+            # Looked up again: another machine may have used the same token meanwhile.
             if enrolment is None or enrolment.digest != digest or enrolment.expires_at <= change.now:
                 raise _not_enrolled()
             terminal = account.terminal(id)
             name = terminal.name if request.name is None else request.name
             if name != terminal.name:
                 _check_new_name(account, name)
-            terminal = codec.replace(terminal, name=name, keys=[check_public_keys(request.keys)])
-            change.put(terminal)
+            change.put(codec.replace(terminal, name=name, keys=[check_public_keys(request.keys)]))
             change.drop(enrolment)
-            return api.Enrolled(
-                customer_id=account.id, terminal_id=id, name=name, registry_key=self._registry.public_key
-            )
+            key = self._state.keyring.public_key
+            return api.Enrolled(customer_id=account.id, terminal_id=id, name=name, registry_key=key)
 
-        return await self._registry.change(Caller("enrolment", account), "enrolTerminal", id, work)
+        return await self._state.change(Caller("enrolment", account), "enrolTerminal", id, work)
 
 
-def show(account: Account, terminal: Terminal) -> api.Terminal:
+def _show(account: Account, terminal: TerminalRecord) -> api.RegisteredTerminal:
     held = account.held.get(terminal.id)
-    return api.Terminal(
+    return codec.show(
+        api.RegisteredTerminal,
+        terminal,
         terminal_id=terminal.id,
-        name=terminal.name,
-        mode=terminal.mode,
-        address=terminal.address,
-        region=terminal.region,
-        keys=terminal.keys,
-        created_at=terminal.created_at,
         revoked_at=terminal.revoked_at or None,
-        draining=terminal.draining,
-        transit=terminal.transit,
-        admin_cost=terminal.admin_cost,
         held=held.topics if held is not None else {},
     )
 
 
 def _new_keys(given: PublicKeys | None, *, make: bool) -> tuple[str | None, list[PublicKeys]]:
-    """(the secure key, where it is made here; the public halves)."""
+    """Return (the secure key if it is made here, the public halves)."""
     if given is not None:
         return None, [check_public_keys(given)]
     if not make:
@@ -249,14 +207,14 @@ def _new_keys(given: PublicKeys | None, *, make: bool) -> tuple[str | None, list
     return str(secret), [secret.public]
 
 
-def _rotated(terminal: Terminal, keys: PublicKeys, *, keep_old: bool) -> Terminal:
+def _rotated(terminal: TerminalRecord, keys: PublicKeys, *, keep_old: bool) -> TerminalRecord:
     _require_not_revoked(terminal)
-    # A repeated rotation, whose answer was lost, must not push the old key out.
+    # A rotation that is repeated because its answer was lost must not push the old key out.
     older = [known for known in terminal.keys if known != keys] if keep_old else []
     return codec.replace(terminal, keys=[keys, *older][:_OVERLAP])
 
 
-def _require_not_revoked(terminal: Terminal) -> None:
+def _require_not_revoked(terminal: TerminalRecord) -> None:
     if terminal.revoked_at:
         raise BadRequest(f"{terminal.id} has been revoked", hint="that is for ever: create a new terminal")
 

@@ -1,47 +1,47 @@
-"""What terminals report of their links and of the messages they hold. The registry is one more neighbour: it
-keeps the newest word of each, as it was signed, and never decides a route.
+"""What terminals report of their links and of the messages they hold. To terminals the registry is one more
+neighbour: it keeps the newest link state of each, as it was signed, and never decides a route.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
 from landbridge.core.routing.linkstate import SignedLinkState, Verifier
 from landbridge.core.trust.directory import Directory, TerminalEntry
 from landbridge.errors import BadRequest, BusError
-from landbridge.registry.account import Account, Change, Report
+from landbridge.registry.account import Account, LinkReport
 from landbridge.registry.caller import Caller
-from landbridge.registry.entities import Held, Terminal
-
-if TYPE_CHECKING:
-    from landbridge.registry.registry import Registry
-
-_SECOND = 1_000_000
+from landbridge.registry.change import Change
+from landbridge.registry.entities import Held, TerminalRecord
+from landbridge.registry.limits import microseconds
+from landbridge.registry.state import RegistryState
 
 
 class Topologies:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    """Link states of all customers."""
+
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
 
     async def report(self, caller: Caller, request: api.PostLinkState) -> None:
-        account = caller.account
-        assert account is not None
+        """Keep the link state of the terminal that asks, and what it holds."""
+        account = caller.own_account
         signed = SignedLinkState(request.body, request.signature)
         try:
             state = _verifier(account, account.terminal(caller.terminal))(signed)
-            held = self._held(request.held)
+            held = self._check_held(request.held)
         except BusError as error:
-            await self._registry.refuse(caller, "postLinkState", caller.terminal, error)
+            await self._state.refuse(caller, "postLinkState", caller.terminal, error)
             raise
         known = account.reports.get(caller.terminal)
         if known is not None and state.age <= known.state.age:
-            return  # a late one: what it holds is out of date too
-        account.reports[caller.terminal] = Report(self._registry.clock(), signed, state)
+            return  # a newer report came first, so the messages of this one are out of date too
+        account.reports[caller.terminal] = LinkReport(self._state.clock(), signed, state)
         await self._keep(caller, account, held)
 
-    def show(self, account: Account) -> api.Topology:
-        since = self._registry.clock() - round(self._registry.limits.link_state_life * _SECOND)
+    def show(self, caller: Caller, _: api.Request) -> api.Topology:
+        """Show the newest link states, and forget those that are too old."""
+        account = caller.own_account
+        since = self._state.clock() - microseconds(self._state.limits.link_state_life)
         for id in [id for id, report in account.reports.items() if report.received_at <= since]:
             del account.reports[id]
         return api.Topology(
@@ -60,16 +60,16 @@ class Topologies:
             ]
         )
 
-    def _held(self, given: dict[str, int]) -> dict[str, int]:
-        if len(given) > self._registry.limits.max_topics:
+    def _check_held(self, given: dict[str, int]) -> dict[str, int]:
+        if len(given) > self._state.limits.max_topics:
             raise BadRequest(f"messages of {len(given)} topics")
         if any(count < 0 for count in given.values()):
             raise BadRequest("a negative number of messages")
         return {topic: count for topic, count in given.items() if count}
 
     async def _keep(self, caller: Caller, account: Account, topics: dict[str, int]) -> None:
-        """In memory always; on disk where the topics are others than before. Counts change all the time, and
-        that a terminal holds something is what matters when it is away."""
+        """Keep what a terminal holds: in memory always, on disk if the set of topics has changed. Counts
+        change all the time; while a terminal is away it only matters which topics it holds messages of."""
         known = account.held.get(caller.terminal)
         held = Held(terminal=caller.terminal, topics=topics)
         if (known.topics.keys() if known is not None else set()) == topics.keys():
@@ -78,17 +78,17 @@ class Topologies:
             return
 
         def work(change: Change) -> None:
-            account.terminal(caller.terminal)  # not removed meanwhile
+            account.terminal(caller.terminal)  # it may have been removed meanwhile
             change.detail = " ".join(topics)
             if topics:
                 change.put(held, in_directory=False)
             else:
                 change.drop(account.held.get(caller.terminal), in_directory=False)
 
-        await self._registry.change(caller, "postLinkState", caller.terminal, work)
+        await self._state.change(caller, "postLinkState", caller.terminal, work)
 
 
-def _verifier(account: Account, terminal: Terminal) -> Verifier:
-    """Of what this terminal says about itself: to it, every other origin is unknown."""
+def _verifier(account: Account, terminal: TerminalRecord) -> Verifier:
+    """Return a verifier that knows this terminal alone: it accepts only what the terminal says of itself."""
     entry = TerminalEntry(id=terminal.id, name=terminal.name, mode=terminal.mode, keys=terminal.keys)
     return Verifier(Directory(customer=account.id, version=0, terminals=[entry]))

@@ -7,11 +7,12 @@ on the same object.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from threading import Lock
+from collections.abc import Sequence
+from operator import attrgetter
 
 from landbridge.core.log.store import (
     Append,
+    Bounds,
     Copy,
     DeleteDocument,
     DropLog,
@@ -22,7 +23,7 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
-from landbridge.errors import StoreBusy, StoreFailed
+from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed
 from landbridge.stores.bounds import check_source, extended, size_of
 
 
@@ -34,93 +35,92 @@ class _Log:
         self.batches: list[StoredBatch] = []
 
 
-def _first(batch: StoredBatch) -> int:
-    return batch.first
-
-
-def _end(batch: StoredBatch) -> int:
-    return batch.end
-
-
-def _time(batch: StoredBatch) -> int:
-    return batch.time
+_first, _end, _time = attrgetter("first"), attrgetter("end"), attrgetter("time")
 
 
 class MemoryStore:
-    blocks = False
+    """``units``: into how many units it is divided. A commit that names a log of another unit is refused."""
 
-    def __init__(self) -> None:
-        self._lock = Lock()  #: held by every method: a read sees a commit whole or not at all
+    def __init__(self, *, units: int = 1) -> None:
+        self.units = units
         self._is_open = False
+        self._epochs = [0] * units  #: the epoch of each unit; 0 = never claimed
         self._logs: dict[int, _Log] = {}
         self._ledger: dict[int, dict[bytes, bytes]] = {}  #: log → producer → entry
-        self._documents: dict[str, dict[str, bytes]] = {}  #: kind → key → value
+        #: (unit, kind) → key → value
+        self._documents: dict[tuple[int, str], dict[str, bytes]] = {}
 
-    def open(self) -> None:
-        with self._lock:
-            if self._is_open:
-                raise StoreBusy("this memory store is open already")
-            self._is_open = True
+    async def open(self) -> None:
+        if self._is_open:
+            raise StoreBusy("this memory store is open already")
+        self._is_open = True
 
-    def close(self) -> None:
-        with self._lock:
-            self._is_open = False
+    async def close(self) -> None:
+        self._is_open = False
 
-    def commit(self, writes: Sequence[Write]) -> None:
-        with self._lock:
-            self._require_open()
-            # All or nothing: only appends and copies can be refused, so look at all of them before doing any.
-            for write in self._checked(writes):
-                self._apply(write)
+    async def claim(self, unit: int) -> int:
+        self._require_open(unit)
+        self._epochs[unit] += 1
+        return self._epochs[unit]
 
-    def logs(self) -> dict[int, LogBounds]:
-        with self._lock:
-            self._require_open()
-            return {number: log.bounds for number, log in self._logs.items()}
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
+        self._require_open(unit)
+        if epoch != self._epochs[unit]:
+            raise Fenced(f"unit {unit} is owned under epoch {self._epochs[unit]}, not {epoch}")
+        for write in writes:
+            log = getattr(write, "log", unit)
+            if log % self.units != unit:
+                raise BadRequest(f"a commit of unit {unit} can't write to log {log} of another unit")
+        # All or nothing: only appends and copies can be refused, so look at all of them before doing any.
+        for write in self._checked(writes):
+            self._apply(unit, write)
+        trimmed = {write.log for write in writes if isinstance(write, Trim)}
+        return {log: self._logs[log].bounds for log in trimmed if log in self._logs}
 
-    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        with self._lock:
-            self._require_open()
-            if log not in self._logs:
-                return []
-            batches = self._logs[log].batches
-            start = bisect_right(batches, offset, key=_end)
-            stop, room = start, max_bytes
-            while stop < len(batches):
-                room -= len(batches[stop].data)
-                if room < 0 and stop > start:
-                    break
-                stop += 1
-            return batches[start:stop]
+    async def logs(self, unit: int) -> dict[int, LogBounds]:
+        self._require_open(unit)
+        return {number: log.bounds for number, log in self._logs.items() if number % self.units == unit}
 
-    def seek_time(self, log: int, time: int) -> int:
-        with self._lock:
-            self._require_open()
-            if log not in self._logs:
-                return 0
-            batches = self._logs[log].batches
-            at = bisect_left(batches, time, key=_time)
-            return batches[at].first if at < len(batches) else self._logs[log].bounds.end
-
-    def ledger(self, log: int, producer: bytes) -> bytes | None:
-        with self._lock:
-            self._require_open()
-            return self._ledger.get(log, {}).get(producer)
-
-    def documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
-        with self._lock:
-            self._require_open()
-            found = self._documents.get(kind, {})
-            return sorted((key, value) for key, value in found.items() if key.startswith(prefix))
-
-    def check(self) -> list[str]:
-        with self._lock:
-            self._require_open()
+    async def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        self._require_open()
+        if log not in self._logs:
             return []
+        batches = self._logs[log].batches
+        start = bisect_right(batches, offset, key=_end)
+        stop, room = start, max_bytes
+        while stop < len(batches):
+            room -= len(batches[stop].data)
+            if room < 0 and stop > start:
+                break
+            stop += 1
+        return batches[start:stop]
 
-    def _require_open(self) -> None:
+    async def seek_time(self, log: int, time: int) -> int:
+        self._require_open()
+        if log not in self._logs:
+            return 0
+        batches = self._logs[log].batches
+        at = bisect_left(batches, time, key=_time)
+        return batches[at].first if at < len(batches) else self._logs[log].bounds.end
+
+    async def ledger(self, log: int, producer: bytes) -> bytes | None:
+        self._require_open()
+        return self._ledger.get(log, {}).get(producer)
+
+    async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        self._require_open(unit)
+        found = self._documents.get((unit, kind), {})
+        return sorted((key, value) for key, value in found.items() if key.startswith(prefix))
+
+    async def check(self) -> list[str]:
+        self._require_open()
+        return []
+
+    def _require_open(self, unit: int = 0) -> None:
         if not self._is_open:
             raise StoreFailed("the memory store is not open", hint="call open() first")
+        if not 0 <= unit < self.units:
+            raise BadRequest(f"the store has {self.units} units, no unit {unit}")
 
     def _bounds_of(self, log: int) -> LogBounds | None:
         return self._logs[log].bounds if log in self._logs else None
@@ -166,7 +166,7 @@ class MemoryStore:
         at = bisect_left(batches, first, key=_first)
         return batches[at] if at < len(batches) and batches[at].first == first else None
 
-    def _apply(self, write: Write) -> None:
+    def _apply(self, unit: int, write: Write) -> None:
         match write:
             case Append():
                 self._append(write)
@@ -178,9 +178,9 @@ class MemoryStore:
                 self._logs.pop(log, None)
                 self._ledger.pop(log, None)
             case PutDocument(kind, key, value):
-                self._documents.setdefault(kind, {})[key] = bytes(value)
+                self._documents.setdefault((unit, kind), {})[key] = bytes(value)
             case DeleteDocument(kind, key):
-                self._documents.get(kind, {}).pop(key, None)
+                self._documents.get((unit, kind), {}).pop(key, None)
             case PutLedger(log, producer, entry):
                 if entry is None:
                     self._ledger.get(log, {}).pop(producer, None)

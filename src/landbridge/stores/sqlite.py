@@ -34,11 +34,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from landbridge.core.log.store import LogBounds, StoredBatch, Write
+from landbridge.core.log.store import Bounds, LogBounds, StoredBatch, Trim, Write
 from landbridge.errors import (
     BadRequest,
     BusError,
@@ -64,6 +64,7 @@ from landbridge.stores.tables import (
     check_logs,
     check_pages,
 )
+from landbridge.stores.threads import ThreadedStore
 
 MIB: Final = 1 << 20
 #: Seconds between two pieces of tidying, so that commits get their turn: Python's locks aren't fair.
@@ -120,8 +121,8 @@ BEFORE_SYNC: Final = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTO
 _Row: TypeAlias = tuple[int, int, int, int, bytes | None]  # first, end, time, crc, data
 
 
-class SqliteStore:
-    """The Store in one SQLite file. See core.store.Store for the methods.
+class SqliteFile:
+    """The blocking driver (stores/threads.py) of one SQLite file.
 
     ``commit`` may also raise BadRequest or TooLarge (a fault in the calling program: nothing was written)
     and StoreCorrupt (a trim or a copy met a damaged page: nothing was written, other commits still work).
@@ -135,8 +136,6 @@ class SqliteStore:
         are small; what a trim or a drop has beyond that is removed by the thread, bit by bit. 128 batches
         of 100 kB take some 3 ms, or 8 ms if they aren't cached.
     """
-
-    blocks = True
 
     def __init__(
         self,
@@ -385,11 +384,11 @@ class SqliteStore:
 
     # --------------------------------------------------------------------------------------- commit
 
-    def commit(self, writes: Sequence[Write]) -> None:
+    def commit(self, writes: Sequence[Write]) -> Bounds:
         with self._writing:
             db = self._require_writer()
             if not writes:
-                return
+                return {}
             began_idle = not self._copying
             try:
                 written = self._transact(db, writes)
@@ -400,6 +399,8 @@ class SqliteStore:
                 began_idle = not self._copying
                 written = self._transact(db, writes)
             self._account(db, written, began_idle)
+            trimmed = {write.log for write in writes if isinstance(write, Trim)}
+            return {log: self._bounds[log] for log in trimmed if log in self._bounds}
 
     def _require_writer(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -785,6 +786,13 @@ class SqliteStore:
     def _os_failure(self, error: OSError, doing: str) -> StoreFailure:
         text = f"{self.path}: {error.strerror or error} while {doing}"
         return StoreFull(text) if error.errno in NO_ROOM else StoreFailed(text)
+
+
+class SqliteStore(ThreadedStore):
+    """The Store in one SQLite file. ``options`` are those of SqliteFile."""
+
+    def __init__(self, path: Path | str, **options: Any) -> None:
+        super().__init__(SqliteFile(path, **options))
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

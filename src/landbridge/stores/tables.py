@@ -7,6 +7,7 @@ the connections.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from typing import Final
 
 from isal.isal_zlib import crc32  # the same checksums as zlib's, four times as fast
@@ -123,12 +124,12 @@ def _from_version_1(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
 UPGRADE: Final = {1: _from_version_1}
 
 
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """Remove some of a log's litter: a write that only the store itself makes."""
 
-    def __init__(self, log: int, before: int) -> None:
-        self.log = log
-        self.before = before
+    log: int
+    before: int
 
 
 class BatchIds:
@@ -193,8 +194,8 @@ class Changes:
                 self._trim(write)
             case DropLog(log):
                 self._drop(log)
-            case Sweep():
-                self._sweep(write.log, write.before)
+            case Sweep(log, before):
+                self._sweep(log, before)
 
     def flush(self) -> None:
         """Bring into the database what has been gathered."""

@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from landbridge.core.log.store import LogBounds, Store, StoredBatch, Write
+from landbridge.core.log.store import Bounds, LogBounds, Store, StoredBatch, Write
 from landbridge.errors import BusError, StoreFull
 
 
 class FaultyStore:
-    """A store whose commits fail or wait when told to.
+    """A store whose commits fail or wait when told to, and whose reads wait when told to.
 
     fail_on: numbers of commits (from 1) that raise ``error`` and store nothing."""
 
-    blocks = True  #: at the gate, if not at a disk
-
     def __init__(self, store: Store, *, fail_on: Iterable[int] = (), error: BusError | None = None) -> None:
         self._store = store
+        self.units = store.units
         self.fail_on = set(fail_on)
         self.error = error or StoreFull("no room (as told)")
         self.failing = False
         self.commits = 0
-        #: Cleared: commits wait until it is set.
-        self.gate = threading.Event()
+        #: Cleared: commits wait until it is set; likewise the reads.
+        self.gate = asyncio.Event()
         self.gate.set()
+        self.read_gate = asyncio.Event()
+        self.read_gate.set()
 
-    def commit(self, writes: Sequence[Write]) -> None:
-        self.gate.wait()
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
+        await self.gate.wait()
         self.commits += 1
         if self.failing or self.commits in self.fail_on:
             raise self.error
-        self._store.commit(writes)
+        return await self._store.commit(unit, epoch, writes)
 
-    def open(self) -> None:
-        self._store.open()
+    async def open(self) -> None:
+        await self._store.open()
 
-    def logs(self) -> dict[int, LogBounds]:
-        return self._store.logs()
+    async def claim(self, unit: int) -> int:
+        return await self._store.claim(unit)
 
-    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        return self._store.read(log, offset, max_bytes)
+    async def logs(self, unit: int) -> dict[int, LogBounds]:
+        await self.read_gate.wait()
+        return await self._store.logs(unit)
 
-    def seek_time(self, log: int, time: int) -> int:
-        return self._store.seek_time(log, time)
+    async def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        await self.read_gate.wait()
+        return await self._store.read(log, offset, max_bytes)
 
-    def ledger(self, log: int, producer: bytes) -> bytes | None:
-        return self._store.ledger(log, producer)
+    async def seek_time(self, log: int, time: int) -> int:
+        await self.read_gate.wait()
+        return await self._store.seek_time(log, time)
 
-    def documents(self, kind: str, prefix: str = "") -> Any:
-        return self._store.documents(kind, prefix)
+    async def ledger(self, log: int, producer: bytes) -> bytes | None:
+        await self.read_gate.wait()
+        return await self._store.ledger(log, producer)
 
-    def check(self) -> list[str]:
-        return self._store.check()
+    async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        await self.read_gate.wait()
+        return await self._store.documents(unit, kind, prefix)
 
-    def close(self) -> None:
-        self._store.close()
+    async def check(self) -> list[str]:
+        return await self._store.check()
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -27,9 +27,11 @@ from landbridge.client.registry import RegistryClient
 from landbridge.core.log.store import Store
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.certificates import Certificates
-from landbridge.crossing.network import Network, Settings, join
+from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
+from landbridge.crossing.network import Network
 from landbridge.registry.http import app
-from landbridge.registry.limits import Limits as RegistryLimits
+from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.registry import Registry
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.terminal import attach
@@ -43,7 +45,7 @@ def now() -> int:
 
 
 @dataclass
-class Member:
+class FleetMember:
     """A terminal of the fleet."""
 
     name: str
@@ -77,7 +79,7 @@ class Fleet:
         self._limits = limits or RegistryLimits()
         self._settings = settings
         self._stack = AsyncExitStack()
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, FleetMember] = {}
         self.registry: Registry
         self.admin: RegistryClient
         self._registry_store = MemoryStore()
@@ -122,10 +124,10 @@ class Fleet:
 
     # -- terminals ---------------------------------------------------------------------------------
 
-    async def server(self, name: str, **options: Any) -> Member:
+    async def server(self, name: str, **options: Any) -> FleetMember:
         return await self.add(name, "server", **options)
 
-    async def client(self, name: str, **options: Any) -> Member:
+    async def client(self, name: str, **options: Any) -> FleetMember:
         return await self.add(name, "client", **options)
 
     async def add(
@@ -136,19 +138,19 @@ class Fleet:
         store: Store | None = None,
         settings: Settings | None = None,
         transit: bool = True,
-    ) -> Member:
+    ) -> FleetMember:
         store = store or MemoryStore()
         terminal = Terminal(store, name=name)
         await terminal.open()
         made = await self.admin.create_terminal(name, mode=mode, transit=transit)
         assert made.secure_key is not None
         key = SecureKey.parse(made.secure_key)
-        member = Member(name, made.terminal_id, key, store, mode, settings or self._settings, terminal)
+        member = FleetMember(name, made.terminal_id, key, store, mode, settings or self._settings, terminal)
         self.members[name] = member
         await self._listen_and_join(member)
         return member
 
-    async def _listen_and_join(self, member: Member) -> None:
+    async def _listen_and_join(self, member: FleetMember) -> None:
         client = self._client(identity=Identity(self.customer, member.id, member.key))
         self._stack.push_async_callback(client.close)
         certificates = None
@@ -176,33 +178,33 @@ class Fleet:
         if certificates is not None:
             certificates.use(network)
 
-    async def stop(self, member: Member) -> None:
+    async def stop(self, member: FleetMember) -> None:
         await member.terminal.close()
 
-    async def start(self, member: Member) -> None:
-        """Again, on the same store and port."""
+    async def start(self, member: FleetMember) -> None:
+        """Start a stopped terminal again, on the same store and port."""
         member.terminal = Terminal(member.store, name=member.name)
         await member.terminal.open()
         await self._listen_and_join(member)
 
-    def attach(self, member: Member, **options: Any) -> Bus:
+    def attach(self, member: FleetMember, **options: Any) -> Bus:
         return attach(member.terminal, **options)
 
     # -- what they share ---------------------------------------------------------------------------
 
-    async def topic(self, name: str, /, **groups: list[Member]) -> None:
+    async def topic(self, name: str, /, **groups: list[FleetMember]) -> None:
         """A topic with these groups, each with its terminals."""
         for group, members in groups.items():
             await self.admin.create_terminal_group(group, [member.id for member in members])
         await self.admin.create_message_bus_topic(name, list(groups))
 
     async def linked(self) -> None:
-        """Until every terminal knows a path to every other one."""
+        """Wait until every terminal knows a path to every other one."""
 
         def ready() -> bool:
             networks = [member.network for member in self.members.values()]
             return all(
-                one is other or one.route(other.me, set()) is not None
+                one is other or one.routes.hops(now(), other.me) is not None
                 for one in networks
                 for other in networks
             )
@@ -211,7 +213,7 @@ class Fleet:
 
 
 async def until(ready: Callable[[], bool], within: float = 60.0) -> None:
-    """Wait for something that happens by itself. A bound for a test that hangs, not a measure."""
+    """Wait for something that happens by itself. The limit is for a test that hangs, and measures nothing."""
     async with asyncio.timeout(within):
         while not ready():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

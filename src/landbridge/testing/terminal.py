@@ -15,10 +15,13 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.core.log.store import Store
+from landbridge.core.time import SECOND
 from landbridge.stores.memory import MemoryStore
 from landbridge.transport.memory import join
 
 SUBJECT = "test"
+#: Units of a store in memory: several, so that tests find what holds in one unit only.
+UNITS = 4
 
 
 class FakeClock(Clock):
@@ -36,7 +39,7 @@ class FakeClock(Clock):
         return 0
 
     def advance(self, seconds: float) -> None:
-        self.now += int(seconds * 1_000_000)
+        self.now += int(seconds * SECOND)
         for terminal in list(self._watchers):
             terminal.time_passed()
 
@@ -62,7 +65,9 @@ async def run_terminal(
     ``url`` says where."""
     if not structlog.is_configured():  # tests want no news of terminals that open and close
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    terminal = Terminal(store or MemoryStore(), limits=limits, clock=clock, auto_create=auto_create)
+    terminal = Terminal(
+        store or MemoryStore(units=UNITS), limits=limits, clock=clock, auto_create=auto_create
+    )
     await terminal.open()
     try:
         with clock.watched_by(terminal) if isinstance(clock, FakeClock) else nullcontext():

@@ -1,8 +1,8 @@
-"""Time and processes without either: an event loop whose clock jumps to the next timer as soon as nothing
-else is left to do, and processes that can be killed in the midst of it.
+"""Virtual time and processes: an event loop whose clock jumps to the next timer as soon as nothing else is
+left to do, and processes that can be killed at any moment.
 
     loop = VirtualLoop(network)              an hour of 20 terminals passes in seconds, always in the same way
-    paris = Process("paris")
+    paris = VirtualProcess("paris")
     loop.start(paris, terminal.open())       whatever is begun in a process belongs to it
     paris.kill()                             and never runs again
 
@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 from weakref import WeakSet
 
 from landbridge.broker.clock import JUMP, Clock
+from landbridge.core.time import SECOND
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -28,16 +29,16 @@ START = 1_800_000_000_000_000
 #: How often what is left at the end is asked to end; some tasks take a few turns over it.
 ROUNDS = 20
 
-_process: ContextVar[Process | None] = ContextVar("process", default=None)
+_process: ContextVar[VirtualProcess | None] = ContextVar("process", default=None)
 
 
 class Stalled(RuntimeError):
-    """Somebody waits for what nobody will ever do."""
+    """A task waits, but nothing is ready to run and no timer is set."""
 
 
-class Process:
-    """What dies together. The context is what tells its callbacks from those of others: every callback, timer
-    and task that is made while one of them runs inherits it."""
+class VirtualProcess:
+    """Callbacks, timers and tasks that die together. Each is recognised by its context, which it inherits
+    from the one that made it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,14 +59,14 @@ class Process:
         self._halted = list(self._tasks)
 
     def __repr__(self) -> str:
-        return f"<Process {self.name}{'' if self.alive else ', dead'}>"
+        return f"<VirtualProcess {self.name}{'' if self.alive else ', dead'}>"
 
     @staticmethod
-    def current() -> Process | None:
+    def current() -> VirtualProcess | None:
         return _process.get()
 
 
-class Network(Protocol):
+class VirtualNetwork(Protocol):
     """What a loop asks for connections."""
 
     async def connect(
@@ -75,7 +76,7 @@ class Network(Protocol):
 
 
 class _Leap(selectors.DefaultSelector):
-    """Has nothing to wait for, so waiting is over at once, and it is later."""
+    """Waits for no file: a wait is over at once, and the clock has moved by its length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,14 +91,14 @@ class _Leap(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self, network: Network | None = None) -> None:
+    def __init__(self, network: VirtualNetwork | None = None) -> None:
         self._leap = _Leap()
         super().__init__(self._leap)
         self.network = network
         #: What reached the loop because nobody caught it.
         self.crashes: list[dict[str, Any]] = []
-        #: The dead stay too: see Process.
-        self._processes: set[Process] = set()
+        #: The dead stay too: see VirtualProcess.
+        self._processes: set[VirtualProcess] = set()
         self._ending = False
         self.set_exception_handler(self._crashed)
 
@@ -115,10 +116,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         context = copy_context() if context is None else context
-        process = context.get(_process)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        return super().call_soon(self._run, process, callback, args, context=context)
+        return super().call_soon(self._run, context.get(_process), callback, args, context=context)
 
     def call_at(
         self,
@@ -128,13 +126,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context
-        process = context.get(_process)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, self._run, process, callback, args, context=context)
+        return super().call_at(when, self._run, context.get(_process), callback, args, context=context)
 
-    def _run(self, process: Process, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        if process.alive or self._ending:
+    def _run(
+        self, process: VirtualProcess | None, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
+        if process is None or process.alive or self._ending:
             callback(*args)
 
     def create_task(  # type: ignore[override]  # narrower than asyncio's: what the bus uses
@@ -176,7 +173,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     # -- life --------------------------------------------------------------------------------------
 
-    def start(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, process: VirtualProcess, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin work in a process."""
         return self.create_task(work, context=process.context)
 
@@ -203,16 +200,16 @@ class VirtualClock(Clock):
 
     def __init__(self, loop: VirtualLoop, skew: float = 0.0) -> None:
         self._loop = loop
-        self._offset = START + round(skew * 1e6)
+        self._offset = START + round(skew * SECOND)
         #: What the wall says, which the terminal follows when it next looks.
         self._wall = self._offset
 
     def __call__(self) -> int:
-        return self._offset + int(self._loop.time() * 1e6)
+        return self._offset + int(self._loop.time() * SECOND)
 
     def set(self, skew: float) -> None:
         """Somebody sets the wall clock."""
-        self._wall = START + round(skew * 1e6)
+        self._wall = START + round(skew * SECOND)
 
     def resync(self) -> int:
         delta, self._offset = self._wall - self._offset, self._wall

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -34,11 +35,11 @@ from landbridge.core.delivery.discipline import BatchAt, Discipline, discipline
 from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.ranges import Range, count, intersect, normalise, subtract
+from landbridge.core.time import SECOND
 
 #: For a batch, whether each message is for the group; None where every one is.
 Filter: TypeAlias = Callable[[Batch], Sequence[bool] | None]
 
-SECOND = 1_000_000
 #: How many messages ``take`` looks at one by one (filters, delays) before it lets others have a turn.
 SCAN = 1 << 14
 
@@ -59,43 +60,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.backoff_most, self.backoff * 2.0 ** min(attempts - 1, 62))
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
-    __slots__ = (
-        "bytes",
-        "handed",
-        "holder",
-        "newest_first",
-        "number",
-        "published",
-        "remaining",
-        "size",
-        "touched",
-    )
+    number: int
+    holder: Holder
+    #: The runs in delivery order, and whether each run goes from its last offset to its first.
+    handed: list[Range]
+    newest_first: bool
+    #: When it was handed out, or last made progress.
+    touched: int
+    #: Share of its batch's size that is not settled yet.
+    bytes: int
+    #: Its batch's time.
+    published: int
+    #: Offsets not settled yet, sorted, and how many they are.
+    remaining: list[Range] = field(init=False)
+    size: int = field(init=False)
 
-    def __init__(
-        self,
-        number: int,
-        holder: Holder,
-        handed: list[Range],
-        newest_first: bool,
-        now: int,
-        bytes: int,
-        published: int,
-    ) -> None:
-        self.number = number
-        self.holder = holder
-        #: The runs in delivery order, and whether each run goes from its last offset to its first.
-        self.handed = handed
-        self.newest_first = newest_first
-        #: Offsets not settled yet, sorted, and how many they are.
-        self.remaining = normalise(handed)
+    def __post_init__(self) -> None:
+        self.remaining = normalise(self.handed)
         self.size = count(self.remaining)
-        #: When it was handed out, or last made progress.
-        self.touched = now
-        #: Share of its batch's size that is not settled yet.
-        self.bytes = bytes
-        #: Its batch's time.
-        self.published = published
 
     def head(self) -> int:
         """The first unsettled offset in delivery order."""
@@ -106,16 +90,14 @@ class Lease:
         raise AssertionError("an empty lease")  # it is dropped when its last message is settled
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
     """A consumer, as far as delivery knows it: its leases, oldest first, and what they add up to."""
 
-    __slots__ = ("bytes", "leases", "messages", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.leases: dict[int, Lease] = {}
-        self.messages = 0
-        self.bytes = 0
+    number: int
+    leases: dict[int, Lease] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
 
 
 class Handout(msgspec.Struct, frozen=True):
@@ -150,8 +132,8 @@ class Delivery:
         self.filter = filter
         #: The log's end as far as this group knows it.
         self.end = end
-        self.leases: dict[int, Lease] = {}
-        self.condemned: dict[int, Condemned] = {}
+        self.leases: dict[int, Lease]
+        self.condemned: dict[int, Condemned]
         #: Offsets found expired since the shell last asked (for the status log).
         self.expired = 0
         #: The offset whose batch ``take`` stopped at because it wasn't in memory.
@@ -160,17 +142,19 @@ class Delivery:
         self.more = False
         #: Consumers that may hold a lease for as long as they are there: the forwarder waits out an outage.
         self.patient: set[int] = set()
-        self._holders: dict[int, Holder] = {}
+        self._holders: dict[int, Holder]
         #: Nothing below is delivered again: where the last seek went, or the log begins, if later.
         self._lowest = 0
         self._next_lease = first_lease
         self._pending: Discipline
         #: (due, offset): delayed ones, earliest first.
-        self._delayed: list[tuple[int, int]] = []
-        self._deadline: int | None = None
+        self._delayed: list[tuple[int, int]]
+        self._deadline: int | None
         self._begin()
 
     def _begin(self) -> None:
+        """Start from what the cursor says, without any lease."""
+        self.leases, self._holders, self.condemned = {}, {}, {}
         self._pending = discipline(self.policy.discipline)
         for first, end in self.cursor.unsettled(self.end):
             self._pending.add(first, end)
@@ -221,9 +205,6 @@ class Delivery:
 
     def seek(self, floor: int) -> None:
         """Start again at ``floor``: earlier is settled, later is not. Leases are lost."""
-        self.leases.clear()
-        self._holders.clear()
-        self.condemned.clear()
         self._lowest = floor
         self.cursor.seek(floor)
         self._begin()
@@ -233,9 +214,6 @@ class Delivery:
         is handed out again by the new ones."""
         self.policy = policy
         self.filter = filter
-        self.leases.clear()
-        self._holders.clear()
-        self.condemned.clear()
         self._begin()
 
     # -- handing out -------------------------------------------------------------------------------
@@ -373,6 +351,14 @@ class Delivery:
             return None, []
         return found, intersect(found.remaining, normalise(ranges))
 
+    def _take_back(self, now: int, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
+        """Take from a lease what the consumer settles. Returns what it held of it."""
+        found, held = self._held(lease, consumer, ranges)
+        if found is not None and held:
+            found.touched = now
+            self._shrink(found, held)
+        return held
+
     def _shrink(self, lease: Lease, ranges: Sequence[Range]) -> None:
         lease.remaining = subtract(lease.remaining, ranges)
         if not lease.remaining:
@@ -404,12 +390,9 @@ class Delivery:
 
     def ack(self, now: int, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
         """Settle. Returns what was accepted; what the consumer doesn't hold (any more) is not in it."""
-        found, held = self._held(lease, consumer, ranges)
-        if found is None or not held:
-            return []
-        found.touched = now
-        self._shrink(found, held)
-        self.cursor.settle(held)
+        held = self._take_back(now, lease, consumer, ranges)
+        if held:
+            self.cursor.settle(held)
         return held
 
     def published(self, lease: int) -> int:
@@ -447,11 +430,7 @@ class Delivery:
         cause: str = "",
     ) -> list[Range]:
         """Give messages back to be tried again after a delay, by default the policy's backoff."""
-        found, held = self._held(lease, consumer, ranges)
-        if found is None or not held:
-            return []
-        found.touched = now
-        self._shrink(found, held)
+        held = self._take_back(now, lease, consumer, ranges)
         for first, end in held:
             for offset in range(first, end):
                 self._try_again(now, offset, after, cause or "max_attempts")
@@ -475,11 +454,7 @@ class Delivery:
 
     def bury(self, now: int, lease: int, consumer: int, ranges: Iterable[Range], cause: str) -> list[Range]:
         """Give messages up."""
-        found, held = self._held(lease, consumer, ranges)
-        if found is None or not held:
-            return []
-        found.touched = now
-        self._shrink(found, held)
+        held = self._take_back(now, lease, consumer, ranges)
         for first, end in held:
             for offset in range(first, end):
                 before = self.cursor.tries.get(offset)
@@ -516,11 +491,10 @@ class Delivery:
         """Settle a message that no consumer has seen; False if one has, or it is settled."""
         if not self.is_unseen(offset):
             return False
-        here = [(offset, offset + 1)]
         self._pending.remove(offset, offset + 1)
         self._delayed = [item for item in self._delayed if item[1] != offset]
         heapq.heapify(self._delayed)
-        self.cursor.settle(here)
+        self.cursor.settle([(offset, offset + 1)])
         return True
 
     def extend(self, now: int, lease: int, consumer: int) -> bool:
@@ -559,13 +533,10 @@ class Delivery:
         if self._deadline is None or due < self._deadline:
             self._deadline = due
 
-    def _wake(self, now: int) -> bool:
-        woken = False
+    def _wake(self, now: int) -> None:
         while self._delayed and self._delayed[0][0] <= now:
             _, offset = heapq.heappop(self._delayed)
             self._pending.add(offset, offset + 1)
-            woken = True
-        return woken
 
     def next_deadline(self) -> int | None:
         """When ``advance`` has something to do, at the earliest."""
@@ -577,7 +548,7 @@ class Delivery:
         self._wake(now)
         within = int(self.policy.ack_within * SECOND)
         returned = 0
-        deadline = self._delayed[0][0] if self._delayed else None
+        deadlines: list[int] = []
         for holder in list(self._holders.values()):
             if holder.number in self.patient:
                 continue
@@ -589,13 +560,11 @@ class Delivery:
                 if touched + within <= now:
                     returned += self._give_back(now, lease, counted=index == 0, cause="ack_within")
                 else:
-                    at = touched + within
-                    deadline = at if deadline is None else min(deadline, at)
+                    deadlines.append(touched + within)
                     break
-        if self._delayed:  # a late one may have been given back with a delay
-            first = self._delayed[0][0]
-            deadline = first if deadline is None else min(deadline, first)
-        self._deadline = deadline
+        if self._delayed:  # looked at last: a late one may have been given back with a delay
+            deadlines.append(self._delayed[0][0])
+        self._deadline = min(deadlines, default=None)
         return returned
 
     def shift(self, delta: int) -> None:

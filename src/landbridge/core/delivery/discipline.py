@@ -7,6 +7,7 @@ and the cursor are the same for all three.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
@@ -33,11 +34,13 @@ class Discipline(Protocol):
     def size(self) -> int: ...
 
 
-class Fifo:
-    newest_first = False
+class InOrder:
+    """First in first out; or last in first out, with ``newest_first``."""
+
     missing: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, newest_first: bool) -> None:
+        self.newest_first = newest_first
         self._ranges = RangeSet()
         self.add, self.remove = self._ranges.add, self._ranges.remove
 
@@ -48,27 +51,11 @@ class Fifo:
     def next_run(self, limit: int, batch_at: BatchAt) -> Range | None:
         if not self._ranges:
             return None
+        if self.newest_first:
+            first, end = self._ranges.last()
+            return max(first, end - limit), end
         first, end = self._ranges.first()
         return first, min(end, first + limit)
-
-
-class Lifo:
-    newest_first = True
-    missing: int | None = None
-
-    def __init__(self) -> None:
-        self._ranges = RangeSet()
-        self.add, self.remove = self._ranges.add, self._ranges.remove
-
-    @property
-    def size(self) -> int:
-        return self._ranges.size
-
-    def next_run(self, limit: int, batch_at: BatchAt) -> Range | None:
-        if not self._ranges:
-            return None
-        first, end = self._ranges.last()
-        return max(first, end - limit), end
 
 
 class Priority:
@@ -127,7 +114,11 @@ class Priority:
             at += length
 
 
-DISCIPLINES: dict[str, Callable[[], Discipline]] = {"fifo": Fifo, "lifo": Lifo, "priority": Priority}
+DISCIPLINES: dict[str, Callable[[], Discipline]] = {
+    "fifo": partial(InOrder, newest_first=False),
+    "lifo": partial(InOrder, newest_first=True),
+    "priority": Priority,
+}
 
 
 def discipline(name: str) -> Discipline:

@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
+from landbridge.core.time import SECOND
 from landbridge.errors import SequenceGap
 
-SECOND = 1_000_000
 #: Payloads that may wait. Ten times the farthest that the seed's sources shuffle their events.
 HOLD = 100_000
 #: A full hold is emptied by this part of it: so the sorting that this takes is shared by many payloads.
@@ -36,10 +36,6 @@ class SequencerState(msgspec.Struct, frozen=True, array_like=True):
     skipped: int = 0
     gap_since: int | None = None
     gap_bound: int = -1
-
-
-encode_state = msgspec.msgpack.Encoder().encode
-decode_state = msgspec.msgpack.Decoder(SequencerState).decode
 
 
 class Sequencer:

@@ -394,19 +394,16 @@ class Batch:
             return self._data
         columns = 0
         parts: list[Buffer] = [b""]
-        for column, (at, bytes_at) in self._columns.items():
+        for column, (at, _) in self._columns.items():
             columns |= 1 << column
             if column in _VARIABLE:
-                ends = self._data[at + 4 * self._lo : at + 4 * (self._hi + 1)]
-                begin, end = struct.unpack_from("<i", ends)[0], struct.unpack_from("<i", ends[-4:])[0]
-                run = self._data[bytes_at + begin : bytes_at + end]
+                ends, run = self.span(column)
                 parts += [ends, _PADDING[len(ends) & 7], run, _PADDING[len(run) & 7]]
             else:
                 width = _WIDTH[column]
                 values = self._data[at + width * self._lo : at + width * self._hi]
                 parts += [values, _PADDING[len(values) & 7]]
-        head = (VERSION, 0, columns, len(self), self.id, self.base + self._lo, 0, self.time)
-        parts[0] = _HEAD.pack(*head)
+        parts[0] = _HEAD.pack(VERSION, 0, columns, len(self), self.id, self.base + self._lo, 0, self.time)
         return b"".join(parts)
 
     # -- checks ------------------------------------------------------------------------------------
@@ -417,10 +414,7 @@ class Batch:
 
     def payload_bytes(self) -> int:
         """Size of the payload column: a bound on the largest payload that costs no look at each."""
-        at = self._columns[Column.PAYLOAD][0]
-        (begin,) = struct.unpack_from("<i", self._data, at + 4 * self._lo)
-        (end,) = struct.unpack_from("<i", self._data, at + 4 * self._hi)
-        return int(end - begin)
+        return len(self.span(Column.PAYLOAD)[1])
 
     def validate(self) -> None:
         """Check what a stranger made: ends that only grow (a reader slices by them, Arrow trusts them),

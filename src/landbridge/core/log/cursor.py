@@ -53,6 +53,8 @@ class Cursor:
         #: Deltas written since the snapshot, and the ranges and tries in them.
         self._deltas = 0
         self._delta_size = 0
+        #: Documents that may be stored of it: those in the slots below this one.
+        self.slots = 0
         #: What changed since ``documents`` was last called.
         self._settled: list[Range] = []
         self._tried: dict[int, Try] = {}
@@ -147,6 +149,7 @@ class Cursor:
             slot, value = self._deltas, _encode(_Delta(self._generation, self._settled, self._tried))
         self._settled, self._tried = [], {}
         self._whole = self.dirty = False
+        self.slots = max(self.slots, slot + 1)
         return slot, value
 
     def rewrite(self) -> None:
@@ -158,6 +161,7 @@ class Cursor:
         """From what was stored, in slot order."""
         cursor = cls(0)
         for slot, value in sorted(documents):
+            cursor.slots = slot + 1
             stored = _decode(value)
             if isinstance(stored, _Snapshot):
                 cursor.floor = stored.floor

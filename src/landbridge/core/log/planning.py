@@ -1,8 +1,9 @@
-"""Which offsets a bulk reader takes when: admission, and the cutting of a stretch of logs into tasks. Plain
-functions of their arguments, for a plan that is made again after a failure must come out the same.
+"""Which offsets a bulk reader takes, and when: how many are admitted, and how stretches of logs are cut into
+tasks. These are functions of their arguments alone, because a plan that is made again after a failure must
+come out the same.
 
-Offsets are what the next read begins with: topic → offset. As JSON they have the form that Spark users know
-from Kafka, ``{"orders": {"0": 12}}``, with the one partition that a topic has.
+Offsets say where the next read begins: topic → offset. As JSON they have the form that Spark users know from
+Kafka, ``{"orders": {"0": 12}}``, with the one partition that a topic has.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 Offsets: TypeAlias = Mapping[str, int]
 
-#: What a task costs is worth it from so many rows on, for a few tasks that a small machine has at once; fewer
-#: go into one task, of whichever topics they are.
+#: A task pays off from so many rows on, up to the few tasks that a small machine runs at once. Fewer rows go
+#: into one task, even of several topics.
 ROWS_WORTH_A_TASK, FEW_TASKS = 500_000, 4
-#: Beyond that tasks get larger: with rows of 100 bytes this is what Spark gives to a task that reads files.
+#: Beyond that tasks grow up to this size. With rows of 100 bytes it is what Spark gives to a task on files.
 ROWS_PER_TASK = 1_250_000
 PARTITION = "0"
 
@@ -32,12 +33,12 @@ class Span(NamedTuple):
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Sorted: Spark compares offsets as text."""
+    """Sorted by topic, because Spark compares offsets as text."""
     return {topic: {PARTITION: offsets[topic]} for topic in sorted(offsets)}
 
 
 def from_json(document: Mapping[str, Any]) -> dict[str, int]:
-    """Also takes ``{"orders": 12}``. ValueError where it is neither."""
+    """The inverse of ``to_json``; also takes ``{"orders": 12}``. Raises ValueError for anything else."""
     offsets = {}
     for topic, given in document.items():
         if isinstance(given, dict):
@@ -51,13 +52,13 @@ def from_json(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def backlog(start: Offsets, end: Offsets) -> dict[str, int]:
-    """How much there is between the two. A topic that only ``end`` has is new, and read from 0 on."""
+    """topic → messages between the two. A topic that only ``end`` has is new, and is read from 0 on."""
     return {topic: max(0, end[topic] - start.get(topic, 0)) for topic in end}
 
 
 def admit(start: Offsets, latest: Offsets, most: int) -> dict[str, int]:
-    """Up to where to read now, if no more than ``most`` rows are wanted: every topic gets on, in proportion
-    to what it has waiting. Where there are more topics than rows, they take turns."""
+    """Returns the offsets to read up to now, with at most ``most`` rows in all. Every topic gets a share in
+    proportion to what it has waiting. Where there are more topics than rows, topics take turns."""
     waiting = {topic: count for topic, count in backlog(start, latest).items() if count}
     if sum(waiting.values()) <= most:
         return dict(latest)
@@ -70,7 +71,7 @@ def admit(start: Offsets, latest: Offsets, most: int) -> dict[str, int]:
     total = sum(beyond.values())
     for topic in shares:
         shares[topic] += rest * beyond[topic] // total if total else 0
-    for topic in shares:  # what rounding has left over
+    for topic in shares:  # Hand out what rounding has left over.
         more = min(most - sum(shares.values()), waiting[topic] - shares[topic])
         shares[topic] += more
     return {topic: start.get(topic, 0) + shares.get(topic, 0) for topic in latest}
@@ -79,10 +80,10 @@ def admit(start: Offsets, latest: Offsets, most: int) -> dict[str, int]:
 def plan(
     start: Offsets, end: Offsets, *, at_least: int = 1, most_rows: int | None = None
 ) -> list[list[Span]]:
-    """The tasks that read from ``start`` to ``end``: each a few spans. Logs are read by offset, so a span may
-    be cut anywhere.
+    """The spans of each task, for a read from ``start`` to ``end``. Logs are read by offset, so a span may be
+    cut anywhere.
 
-    at_least: so many tasks, if there are so many rows. most_rows: no task has more."""
+    at_least: the number of tasks, if there are as many rows. most_rows: the most rows of a task."""
     rows = backlog(start, end)
     total = sum(rows.values())
     if not total:
@@ -91,7 +92,8 @@ def plan(
     tasks = max(at_least, few, -(-total // min(ROWS_PER_TASK, most_rows or ROWS_PER_TASK)))
     tasks = min(tasks, total)
     planned: list[list[Span]] = [[] for _ in range(tasks)]
-    # Task i has the rows from i * total // tasks on, all topics put one after the other: sizes differ by one.
+    # With all topics put one after the other, task i has the rows from i * total // tasks on. So the sizes of
+    # two tasks differ by one row at most.
     task = taken = 0
     for topic in sorted(end):
         first, last = end[topic] - rows[topic], end[topic]

@@ -39,11 +39,6 @@ class RangeSet:
         found = self.range_at(offset)
         return found is not None and found[0] <= offset
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RangeSet) and self._ends == other._ends
-
-    __hash__ = None  # type: ignore[assignment]  # mutable: Python's own way to say so, which mypy doesn't know
-
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"
 
@@ -133,12 +128,6 @@ class RangeSet:
     def clear(self) -> None:
         self._ends.clear()
         self.size = 0
-
-    def copy(self) -> RangeSet:
-        twin = RangeSet()
-        twin._ends = self._ends.copy()
-        twin.size = self.size
-        return twin
 
 
 def subtract(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:

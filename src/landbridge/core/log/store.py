@@ -2,12 +2,17 @@
 
 A store is dumb. It knows logs by number, batches as opaque bytes with a first offset, documents as
 opaque bytes under (kind, key), and ledger entries. Offsets, retention, who may read: all that is decided
-above. There is one writer, the broker; ``commit`` is the only method that changes anything.
+above.
+
+It is divided into units. A unit is what one commit can change atomically and what one process owns at a time.
+An owner claims a unit and gets an epoch; its commits carry that epoch, and a commit with an older one is
+refused as ``fenced``. The embedded store has one unit, a cluster of databases has many. ``claim`` and
+``commit`` are the only methods that change anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -90,6 +95,10 @@ class LogBounds:
     time: int  #: time of the newest append ever made, 0 where there was none
 
 
+#: Log → its bounds.
+Bounds: TypeAlias = Mapping[int, LogBounds]
+
+
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
     first: int
@@ -99,43 +108,52 @@ class StoredBatch:
 
 
 class Store(Protocol):
-    """What a driver offers. Methods block; the terminal calls ``commit`` from one writer thread and the
-    reads from another, at the same time, so a driver must allow one writer beside one reader.
+    """What a driver offers. Every method is awaited and none blocks the event loop: a driver whose device
+    makes it wait brings a thread of its own (``stores/threads.py``). One commit per unit is under way at a
+    time; reads may go on beside it.
+
+    A log belongs to the unit ``log % units``, so every method that names a log knows its unit.
     Errors are the StoreFailure branch of landbridge.errors, unless a method says otherwise."""
 
-    #: Whether its methods wait for a device. False only where everything is in memory.
-    blocks: bool
+    #: Number of units, fixed when the store is made. Everything that one commit writes is in one unit.
+    units: int
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Make or open it, check its version, recover after a crash. StoreTooNew, StoreBusy (another
         process has it), StoreCorrupt, StoreFailed."""
 
-    def commit(self, writes: Sequence[Write]) -> None:
-        """All of it or nothing, in the order given, and on disk (fsync) when it returns.
+    async def claim(self, unit: int) -> int:
+        """Become the owner of a unit. Returns the unit's new epoch, which is on disk and greater than every
+        epoch before: from now on commits with an earlier one are refused."""
 
-        StoreFull, StoreBusy, StoreCorrupt (a trim or a copy met damage): nothing was written, and a later
-        commit may succeed. StoreFailed: the outcome is unknown (a failing fsync); the store then refuses
-        every commit until it is opened anew. BadRequest, TooLarge: a fault of the caller, such as an append
-        that leaves a gap or goes back in time, or a copy of what isn't there; nothing was written."""
+    def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Awaitable[Bounds]:
+        """All of it or nothing, in the order given, and on disk (fsync) when it is done. Returns the bounds
+        of the logs that it has trimmed, as they are after it.
 
-    def logs(self) -> dict[int, LogBounds]:
-        """Every log there is. Cheap: independent of how much the logs hold."""
+        Fenced: another owner has claimed the unit; nothing was written. StoreFull, StoreBusy, StoreCorrupt (a
+        trim or a copy met damage): nothing was written, and a later commit may succeed. StoreFailed: the
+        outcome is unknown (a failing fsync); the store then refuses every commit until it is opened anew.
+        BadRequest, TooLarge: a fault of the caller, such as an append that leaves a gap or goes back in time,
+        a copy of what isn't there, or a log of another unit; nothing was written."""
 
-    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def logs(self, unit: int) -> dict[int, LogBounds]:
+        """Every log of a unit. Cheap: independent of how much the logs hold."""
+
+    async def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Consecutive batches, starting with the one that holds ``offset`` (or the first one after it,
         where it was trimmed), at least one if there is any, then as many as fit into ``max_bytes``.
         Empty at the end of the log. StoreCorrupt names log and offset when a check fails."""
 
-    def seek_time(self, log: int, time: int) -> int:
+    async def seek_time(self, log: int, time: int) -> int:
         """The first offset of the oldest batch whose time is at or after ``time``; the log's end when
         there is none, 0 for an unknown log. Logarithmic in the log's size."""
 
-    def ledger(self, log: int, producer: bytes) -> bytes | None: ...
+    async def ledger(self, log: int, producer: bytes) -> bytes | None: ...
 
-    def documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
-        """All (key, value) of a kind whose key starts with ``prefix``, sorted by key."""
+    async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        """All (key, value) of a kind in a unit whose key starts with ``prefix``, sorted by key."""
 
-    def check(self) -> list[str]:
+    async def check(self) -> list[str]:
         """Look for damage, slowly and thoroughly. One line for each finding; empty when all is well."""
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...

@@ -5,16 +5,20 @@ third of his paths would be longer, though another one, a little dearer, would d
 give the cheapest path of at most k links after round k, which is the question. As vector operations over all
 links they are also faster than a Dijkstra in Rust (docs/sizing.md).
 
-Arcs lead from a terminal that carries what isn't its own, to a neighbour. The first link of a path is not one
-of them: there the source starts, which may be a client.
+Arcs lead from a terminal that carries for others to a neighbour. The first link of a path is not one of them:
+there the source starts, which may be a client.
+
+``Graph`` is what a terminal routes by: it follows every change, and is asked about one source at a time.
+``Mesh`` is for the long-term plan: it never changes, and is asked about all sources at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +26,7 @@ import numpy.typing as npt
 import rustworkx
 
 from landbridge.core.routing.linkstate import COST_MOST, LinkState, link_cost
+from landbridge.core.routing.plan import SinglePoint
 from landbridge.core.trust.directory import Directory, TerminalEntry
 
 #: The most links in a path.
@@ -30,31 +35,54 @@ HOPS = 8
 DRAINING = 10_000.0
 #: What sharing a terminal or a link adds when an alternate is sought: more than any path can cost.
 _SHARED = HOPS * (COST_MOST + DRAINING) * 2
+#: Numbers in one intermediate matrix of a mesh, arcs × destinations: 32 MB.
+_BLOCK = 1 << 22
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 _Indices: TypeAlias = npt.NDArray[np.intp]
 
 
 class Path(msgspec.Struct, frozen=True):
-    hops: tuple[
-        str, ...
-    ]  #: the terminals after the source, the destination last; empty: it is the source itself
+    #: The terminals after the source, the destination last; empty if the destination is the source itself.
+    hops: tuple[str, ...]
     cost: float  #: ms
 
     @property
     def through(self) -> tuple[str, ...]:
-        """Those that carry what isn't theirs."""
+        """The terminals that carry the parcel for others."""
         return self.hops[:-1]
 
 
-class _Arcs(msgspec.Struct, frozen=True):
-    """All arcs as columns, by the terminal that they lead to."""
+class _Arcs:
+    """All arcs as columns, sorted by the terminal that they lead to."""
 
-    tails: _Indices  #: where each comes from
-    costs: _Floats
-    firsts: _Indices  #: of each terminal, the first of the arcs to it; one more at the end
-    heads: _Indices  #: the terminals that any arc leads to
-    starts: _Indices  #: of each of these, the first of its arcs
+    def __init__(self, into: Sequence[Mapping[int, float]]) -> None:
+        """``into``: of each terminal, the terminals that arcs lead from to it → their costs."""
+        counts = np.fromiter(map(len, into), np.intp, len(into))
+        #: Of each terminal, the first of the arcs to it; one more at the end.
+        self.firsts: _Indices = np.concatenate(([0], np.cumsum(counts)))
+        total = int(self.firsts[-1])
+        #: Where each arc comes from, and what it costs.
+        self.tails = np.fromiter(chain.from_iterable(into), np.intp, total)
+        self.costs = np.fromiter(chain.from_iterable(arcs.values() for arcs in into), np.float64, total)
+        #: The terminals that any arc leads to, and of each of these the first of its arcs.
+        self.heads = np.flatnonzero(counts)
+        self.starts = self.firsts[self.heads]
+
+    def search(self, costs: _Floats, nowhere: _Floats, first_links: _Floats) -> list[_Floats]:
+        """The rounds of Bellman and Ford: [k][v] is the least cost of reaching v over at most k links,
+        infinite where that is impossible. ``nowhere``, ``first_links``: the rounds for k = 0 and 1. A matrix
+        is many searches at once, one in each column."""
+        rounds = [nowhere, first_links]
+        while len(rounds) <= HOPS and len(self.heads):
+            last = rounds[-1]
+            cheapest = np.minimum.reduceat(last[self.tails] + costs, self.starts)
+            following = last.copy()
+            following[self.heads] = np.minimum(last[self.heads], cheapest)
+            if np.array_equal(following, last):
+                break
+            rounds.append(following)
+        return rounds
 
 
 class Tree:
@@ -67,27 +95,13 @@ class Tree:
         self._source = source
         self._arcs = arcs
         self._costs = costs
-        #: rounds[k][v]: the least cost of reaching v over at most k links; infinite where that is impossible.
-        self._rounds = [np.full(len(names), np.inf), first_links]
-        self._rounds[0][source] = first_links[source] = 0.0
-        while len(self._rounds) <= HOPS and self._relax():
-            pass
-
-    def _relax(self) -> bool:
-        arcs, last = self._arcs, self._rounds[-1]
-        if not len(arcs.heads):
-            return False
-        cheapest = np.minimum.reduceat(last[arcs.tails] + self._costs, arcs.starts)
-        following = last.copy()
-        following[arcs.heads] = np.minimum(last[arcs.heads], cheapest)
-        if np.array_equal(following, last):
-            return False
-        self._rounds.append(following)
-        return True
+        nowhere = np.full(len(names), np.inf)
+        nowhere[source] = first_links[source] = 0.0
+        self._rounds = arcs.search(costs, nowhere, first_links)
 
     def hops(self, there: int) -> tuple[str, ...] | None:
-        """The terminals on the way. Backwards: which neighbour explains the cost? The sums are the very ones
-        that ``_relax`` made, so the least is the one that it took."""
+        """The terminals on the way, found backwards: which neighbour explains the cost? The sums are the very
+        ones that ``search`` made, so the least of them is the one that it took."""
         found: list[int] = []
         at, k = there, len(self._rounds) - 1
         if math.isinf(self._rounds[k][at]):
@@ -135,20 +149,16 @@ class Graph:
     def __contains__(self, terminal: str) -> bool:
         return terminal in self._entries
 
-    def terminals(self) -> Iterator[TerminalEntry]:
-        return iter(self._entries.values())
-
     def carries(self, terminal: str) -> bool:
-        """May it have a part in what is neither from nor for it?"""
-        entry = self._entries[terminal]
-        return entry.mode == "server" and entry.transit
+        """Whether parcels may pass through it that are neither from nor for it."""
+        return self._entries[terminal].carries
 
     def planned(self, here: str, there: str) -> float | None:
         """What a link costs by the long-term plan, in ms; None: the plan has no such link."""
         return self._planned.get((here, there))
 
     def update(self, states: Mapping[str, LinkState], changed: Iterable[str]) -> bool:
-        """Takes over what these terminals say. Whether that makes a difference."""
+        """Take over the states of these terminals. Returns whether that changes any link or cost."""
         differs = False
         for here in changed:
             if here in self._entries:
@@ -162,7 +172,7 @@ class Graph:
         return differs
 
     def cost(self, source: str, hops: Iterable[str]) -> float:
-        """Of this very path, now; infinite if a link of it is gone or one on it carries nothing."""
+        """The cost of this path now; infinite if a link of it is gone, or a terminal on it doesn't carry."""
         total, on_way = 0.0, (source, *hops)
         for place, (here, there) in enumerate(pairwise(on_way)):
             if here not in self._entries or (place and not self.carries(here)):
@@ -176,10 +186,11 @@ class Graph:
         return None if hops is None else Path(hops, self.cost(source, hops))
 
     def tree(self, source: str, *, avoid: Collection[str] = (), apart_from: Iterable[Path] = ()) -> Tree:
-        """Of the paths that go through none of ``avoid``, the cheapest; or rather, those that share least
-        with the paths ``apart_from``, and of these the cheapest."""
-        arcs = self._columns()
-        costs = arcs.costs
+        """The cheapest paths that go through none of ``avoid``; if ``apart_from`` is given, of those that
+        share least with these paths."""
+        if self._arcs is None:
+            self._arcs = _Arcs(self._into)
+        arcs, costs = self._arcs, self._arcs.costs
         first_links = np.full(len(self._names), np.inf)
         for there, cost in self.links[source].items():
             first_links[self._indices[there]] = cost
@@ -193,12 +204,14 @@ class Graph:
                 self._add_to_terminal(terminal, _SHARED, arcs, costs, first_links)
             first_links[self._indices[path.hops[0]]] += _SHARED
             for here, there in pairwise((source, *path.hops)):
-                self._add_to_arc(here, there, _SHARED, arcs, costs)
+                head = self._indices[there]
+                into = slice(arcs.firsts[head], arcs.firsts[head + 1])
+                costs[into][arcs.tails[into] == self._indices[here]] += _SHARED
         return Tree(self._names, self._indices[source], arcs, costs, first_links)
 
     def dominators(self, source: str) -> dict[str, str]:
-        """Terminal → the last one that every path to it from the source goes through; the source itself, if
-        there is no other such one. Only those that can be reached."""
+        """Terminal → the last terminal that every path to it from the source goes through, which may be the
+        source itself. Only terminals that can be reached."""
         if source not in self._indices:
             return {}
         graph: rustworkx.PyDiGraph[int, None] = rustworkx.PyDiGraph()
@@ -239,8 +252,8 @@ class Graph:
         return True
 
     def _vouched(self, here: str, there: str, states: Mapping[str, LinkState]) -> float:
-        """What a link costs of which one end tells, while nothing at all is known of the other: the plan
-        stands in for that end, never for both, and never for one that tells of other links."""
+        """The cost of a link that one end reports, while nothing at all is known of the other end. The plan
+        stands in for that end; never for both, and never for an end that reports other links."""
         planned = self._planned.get((here, there))
         if planned is None or (here in states) == (there in states):
             return math.inf
@@ -256,23 +269,6 @@ class Graph:
         else:
             arcs[index] = cost + (DRAINING if tail in self.draining else 0.0)
 
-    def _columns(self) -> _Arcs:
-        if self._arcs is None:
-            counts = np.fromiter(map(len, self._into), np.intp, len(self._into))
-            firsts = np.concatenate(([0], np.cumsum(counts)))
-            total = int(firsts[-1])
-            heads = np.flatnonzero(counts)
-            self._arcs = _Arcs(
-                tails=np.fromiter(chain.from_iterable(self._into), np.intp, total),
-                costs=np.fromiter(
-                    chain.from_iterable(arcs.values() for arcs in self._into), np.float64, total
-                ),
-                firsts=firsts,
-                heads=heads,
-                starts=firsts[heads],
-            )
-        return self._arcs
-
     def _add_to_terminal(
         self, terminal: str, extra: float, arcs: _Arcs, costs: _Floats, first_links: _Floats
     ) -> None:
@@ -280,7 +276,202 @@ class Graph:
         costs[arcs.firsts[index] : arcs.firsts[index + 1]] += extra
         first_links[index] += extra
 
-    def _add_to_arc(self, here: str, there: str, extra: float, arcs: _Arcs, costs: _Floats) -> None:
-        tail, head = self._indices[here], self._indices[there]
-        first, end = arcs.firsts[head], arcs.firsts[head + 1]
-        costs[first:end][arcs.tails[first:end] == tail] += extra
+
+# --- the long-term plan -------------------------------------------------------------------------------
+
+
+class Paths(NamedTuple):
+    """Best paths as columns, a row for each; terminals by their places in ``Mesh.names``."""
+
+    sources: _Indices
+    destinations: _Indices
+    costs: _Floats  #: ms
+    #: The terminals after the source, of one path after the other.
+    hops: _Indices
+    #: Where in ``hops`` each path begins; one more at the end.
+    firsts: _Indices
+
+    @property
+    def next_hops(self) -> _Indices:
+        return self.hops[self.firsts[:-1]]
+
+
+class Mesh:
+    """``carries``: terminal → may it carry what is neither from nor for it? ``links``: two terminals and the
+    cost, in ms, which must not be 0."""
+
+    def __init__(self, carries: Mapping[str, bool], links: Iterable[tuple[str, str, float]]) -> None:
+        self.names = sorted(carries)
+        index = {name: at for at, name in enumerate(self.names)}
+        self._carries = np.array([carries[name] for name in self.names], bool)
+        #: Terminal → neighbour → cost.
+        self._links: list[dict[int, float]] = [{} for _ in self.names]
+        for here, there, cost in links:
+            self._links[index[here]][index[there]] = self._links[index[there]][index[here]] = cost
+
+    # -- paths -------------------------------------------------------------------------------------
+
+    def paths(self, source: str | None = None) -> Iterator[Paths]:
+        """Between any two terminals that can reach each other; or from this one to all that it can reach."""
+        into = [{at: cost for at, cost in links.items() if self._carries[at]} for links in self._links]
+        arcs, only = _Arcs(into), None if source is None else self.names.index(source)
+        width = max(1, _BLOCK // max(1, len(arcs.tails)))
+        for first in range(0, len(self.names), width):
+            block = self._block(arcs, np.arange(first, min(first + width, len(self.names))), only)
+            if len(block.sources):
+                yield block
+
+    def _block(self, arcs: _Arcs, destinations: _Indices, only: int | None) -> Paths:
+        """Links cost the same in both directions, so the search starts at the destinations: where it comes
+        from is then the next hop of whoever goes there."""
+        count, columns = len(self.names), np.arange(len(destinations))
+        nowhere = np.full((count, len(columns)), np.inf)
+        nowhere[destinations, columns] = 0.0
+        first_links = nowhere.copy()
+        for place, destination in enumerate(destinations):
+            for there, cost in self._links[destination].items():
+                first_links[there, place] = cost
+        costs = arcs.costs[:, None]
+        rounds = arcs.search(costs, nowhere, first_links)
+        #: [k]: where to go first, with k + 1 links left; -1 where there is no path.
+        next_hops = [np.where(np.isfinite(first_links), destinations, -1)]
+        for before, after in pairwise(rounds[1:]):
+            sums = before[arcs.tails] + costs
+            is_least = sums == np.repeat(after[arcs.heads], np.diff(arcs.starts, append=len(sums)), axis=0)
+            # Of several as good, the first by its id: the same every time.
+            via = np.minimum.reduceat(np.where(is_least, arcs.tails[:, None], count), arcs.starts)
+            following = next_hops[-1].copy()
+            # Where more links make it no cheaper, the path with fewer stays.
+            is_better = after[arcs.heads] < before[arcs.heads]
+            following[arcs.heads] = np.where(is_better, via, following[arcs.heads])
+            next_hops.append(following)
+        reached = np.isfinite(rounds[-1])
+        reached[destinations, columns] = False
+        if only is not None:
+            reached[np.arange(count) != only] = False
+        sources, column = np.nonzero(reached)
+        return _follow(next_hops, sources, column, destinations, rounds[-1][sources, column])
+
+    # -- single points of failure ------------------------------------------------------------------
+
+    def single_points(self) -> list[SinglePoint]:
+        """The terminals whose loss would part others that reach each other now, the worst first."""
+        carriers = [at for at in range(len(self.names)) if self._carries[at]]
+        graph: rustworkx.PyGraph[int, None] = rustworkx.PyGraph(multigraph=False)
+        place = dict(zip(carriers, graph.add_nodes_from(carriers), strict=True))
+        for at in carriers:
+            graph.add_edges_from_no_data(
+                [(place[at], place[there]) for there in self._links[at] if there in place and at < there]
+            )
+        islands = [{carriers[node] for node in nodes} for nodes in rustworkx.connected_components(graph)]
+        suspects = {carriers[node] for node in rustworkx.articulation_points(graph)}
+        whole = _Islands(self._links, self._carries, islands)
+        # Who has one way only to the others: that way.
+        suspects.update(next(iter(ways)) for ways in whole.ways() if len(ways) == 1)
+        found = []
+        for suspect in sorted(suspects):
+            if (point := self._single_point(suspect, whole, graph, place, carriers)) is not None:
+                found.append(point)
+        return sorted(found, key=lambda point: (-point.pairs, point.terminal))
+
+    def _single_point(
+        self,
+        lost: int,
+        whole: _Islands,
+        graph: rustworkx.PyGraph[int, None],
+        place: dict[int, int],
+        carriers: list[int],
+    ) -> SinglePoint | None:
+        # The island of the lost one falls apart; the others stay as they are.
+        [broken] = whole.at[lost]
+        rest = graph.subgraph([place[at] for at in whole.islands[broken] if at != lost])
+        parts = [{rest[node] for node in nodes} for nodes in rustworkx.connected_components(rest)]
+        touched = whole.members[broken] - {lost}
+        pieces = _Islands(self._links, self._carries, parts, touched)
+        greatest = max(range(len(parts)), key=lambda part: (len(pieces.members[part]), -part), default=None)
+        outside = touched - (pieces.members[greatest] if greatest is not None else set())
+        cut_off: list[int] = []
+        pairs = within = 0
+        #: Those who have lost the same are many: a hub's clients.
+        known: dict[tuple[frozenset[int], frozenset[int]], set[int]] = {}
+        for terminal in sorted(outside):
+            key = whole.at[terminal], pieces.at.get(terminal, frozenset())
+            direct = self._direct(terminal)
+            missed = known.get(key) if not direct else None
+            if missed is None:
+                kept = set().union(*(pieces.members[part] for part in key[1])) | direct
+                kept |= set().union(*(whole.members[island] for island in key[0] - {broken}))
+                missed = touched - kept
+                if not direct:
+                    known[key] = missed
+            count = len(missed) - (terminal in missed)
+            if count:
+                cut_off.append(terminal)
+                pairs += count
+                within += len(missed & outside) - (terminal in missed)
+        if not cut_off:
+            return None
+        # A pair of two that are both cut off was counted from either end.
+        return SinglePoint(
+            terminal=self.names[lost],
+            cut_off=[self.names[at] for at in cut_off],
+            pairs=pairs - within // 2,
+        )
+
+    def _direct(self, terminal: int) -> set[int]:
+        """Those that it reaches over one link, whoever else is lost, and not through islands."""
+        if self._carries[terminal]:
+            return set()
+        return {there for there in self._links[terminal] if not self._carries[there]}
+
+
+class _Islands:
+    """Carriers that reach each other, and whoever is linked to one of them."""
+
+    def __init__(
+        self,
+        links: list[dict[int, float]],
+        carries: npt.NDArray[np.bool_],
+        islands: list[set[int]],
+        among: set[int] | None = None,
+    ) -> None:
+        self.islands = islands
+        self._links = links
+        self._carries = carries
+        #: Island → its carriers, and those that are linked to one.
+        self.members: list[set[int]] = []
+        touching: defaultdict[int, set[int]] = defaultdict(set)
+        for number, island in enumerate(islands):
+            linked = {there for at in island for there in links[at] if not carries[there]} | island
+            if among is not None:
+                linked &= among
+            self.members.append(linked)
+            for terminal in linked:
+                touching[terminal].add(number)
+        #: Terminal → the islands that it belongs to or is linked to.
+        self.at = {terminal: frozenset(numbers) for terminal, numbers in touching.items()}
+
+    def ways(self) -> Iterator[set[int]]:
+        """For each terminal that doesn't carry and each of its islands: the carriers that link it to it."""
+        for terminal, islands in self.at.items():
+            if not self._carries[terminal]:
+                for island in islands:
+                    yield self._links[terminal].keys() & self.islands[island]
+
+
+def _follow(
+    next_hops: list[_Indices], sources: _Indices, column: _Indices, destinations: _Indices, costs: _Floats
+) -> Paths:
+    steps = np.full((len(sources), len(next_hops)), -1, np.intp)
+    at = sources
+    for step, following in enumerate(reversed(next_hops)):
+        steps[:, step] = np.where(at == destinations[column], -1, following[at, column])
+        at = np.where(steps[:, step] < 0, at, steps[:, step])
+    lengths = (steps >= 0).sum(axis=1)
+    return Paths(
+        sources=sources,
+        destinations=destinations[column],
+        costs=costs,
+        hops=steps[steps >= 0],
+        firsts=np.concatenate(([0], np.cumsum(lengths))),
+    )

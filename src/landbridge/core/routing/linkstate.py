@@ -13,7 +13,6 @@ old state can't come back once the newer one that replaced it has been dropped.
 
 from __future__ import annotations
 
-import heapq
 import math
 import struct
 from collections import Counter
@@ -21,22 +20,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import Directory
+from landbridge.core.trust.primitives import is_signed
 from landbridge.errors import BadFrame, BusError, Unauthenticated
 
-SECOND = 1_000_000
-#: A state is told anew after so long although nothing has changed, and dropped when it is so old. Two
-#: refreshes may be lost, or a clock be two minutes slow. One that is further ahead than AHEAD isn't believed:
-#: its states would outlive it.
+#: A state is told again after REFRESH although nothing has changed, and dropped EXPIRY after it was made: so
+#: two refreshes may be lost, or a clock be two minutes slow. A state from further ahead than AHEAD isn't
+#: believed, because it would outlive its terminal.
 REFRESH = 60 * SECOND
 EXPIRY = 180 * SECOND
 AHEAD = 60 * SECOND
-#: Between two states of one terminal: at least, and at most while changes keep coming.
+#: The gap between two states of one terminal: at least, and at most while changes keep coming.
 GAP_LEAST, GAP_MOST = SECOND, 5 * SECOND
-#: What one state may hold. A peer that sends more is refused; our own lists no more groups.
+#: What one state may hold: links, groups, bytes. A state that holds more is refused; our own lists no more
+#: groups.
 LINKS_MOST, GROUPS_MOST, BODY_MOST = 4096, 4096, 2 << 20
 #: The greatest cost that a link may have, in ms. A figure beyond it is nonsense, not a slow line.
 COST_MOST = 1e6
@@ -92,7 +92,7 @@ def sign(state: LinkState, key: Ed25519PrivateKey, customer: str) -> SignedLinkS
 
 
 def decode(body: bytes) -> LinkState:
-    """What a state says, whoever has made it. BadFrame if it says nothing or nonsense."""
+    """What a state says; its signature isn't checked. BadFrame if it makes no sense."""
     if len(body) > BODY_MOST:
         raise BadFrame(f"a link state of {len(body)} bytes; at most {BODY_MOST}")
     try:
@@ -112,7 +112,7 @@ def decode(body: bytes) -> LinkState:
 
 
 class Verifier:
-    """Who may say what, by one version of the directory."""
+    """Checks signatures, by the keys in one version of the directory."""
 
     def __init__(self, directory: Directory) -> None:
         self._customer = directory.customer
@@ -127,13 +127,9 @@ class Verifier:
         if state.origin not in self._keys:
             raise Unauthenticated(f"a link state of the unknown terminal {state.origin!r}")
         message = _signed_bytes(self._customer, signed.body)
-        for key in self._keys[state.origin]:
-            try:
-                Ed25519PublicKey.from_public_bytes(key).verify(signed.signature, message)
-            except (InvalidSignature, ValueError):
-                continue
-            return state
-        raise Unauthenticated(f"a link state that {state.origin!r} has not signed")
+        if not any(is_signed(key, signed.signature, message) for key in self._keys[state.origin]):
+            raise Unauthenticated(f"a link state that {state.origin!r} has not signed")
+        return state
 
 
 class LinkStates:
@@ -144,14 +140,12 @@ class LinkStates:
     ) -> None:
         """``epoch``: greater than in any earlier life of this terminal; its start in microseconds will do."""
         self.me = me
-        #: Origin → its newest state. Our own is always what is so now, told or not.
+        #: Origin → its newest state. Our own is always up to date, whether it was told yet or not.
         self.states: dict[str, LinkState] = {}
         #: Origins whose links, or presence, changed since the graph last took them.
         self.changed: set[str] = set()
-        #: Why → how many states were refused. Codes of errors, "too_old", "too_new", "full".
+        #: Cause → how many states were refused for it: codes of errors, "too_old", "too_new", "full".
         self.refused: Counter[str] = Counter()
-        #: The last refusal in words, for the log; empty if there was none.
-        self.last_refusal = ""
         #: Bytes of all bodies.
         self.bytes = 0
         self._sign = sign
@@ -159,12 +153,10 @@ class LinkStates:
         self._most_bytes = most_bytes
         #: Origin → the state as it came, to be passed on. Our own: as last told.
         self._signed: dict[str, SignedLinkState] = {}
-        #: Origin → when its state dies. Our own is not in it.
-        self._expires: dict[str, int] = {}
-        #: (when to look, origin), earliest first, one for each origin in _expires. A refreshed state is
-        #: looked at too early, and put back.
-        self._heap: list[tuple[int, str]] = []
-        self._epoch = epoch
+        #: No state of another terminal expires before this moment.
+        self._expiry_from: float = math.inf
+        #: Greater than in any earlier life of this terminal. Set before the first state is told.
+        self.epoch = epoch
         self._sequence = 0
         #: Our own state as last told, and when. None: nothing yet.
         self._told: LinkState | None = None
@@ -177,57 +169,41 @@ class LinkStates:
     # -- others ------------------------------------------------------------------------------------
 
     def offer(self, now: int, signed: SignedLinkState, verify: Verify) -> bool:
-        """Keeps a state that is news, and says whether it is: then it goes on to the other neighbours. A
-        refusal is no proof that the neighbour lies, its directory may be older or newer than ours: it is
-        counted, not raised."""
+        """Keep a state if it is newer than the known one. Returns whether it was: then the caller passes it
+        on to the other neighbours. A refusal is counted, not raised: it is no proof that the neighbour lies,
+        whose directory may be older or newer than ours."""
         try:
             claimed = decode(signed.body)
-            # What every neighbour repeats is sorted out before the signature: that costs 20 times as much.
+            # Repeats come from every neighbour. They are left out before the signature is checked, which
+            # costs 20 times as much.
             if self._is_known(claimed) or self._is_out_of_time(now, claimed):
                 return False
             state = verify(signed)
         except BusError as error:
-            return self._refuse(error.code, str(error))
+            self.refused[error.code] += 1
+            return False
         if state.origin == self.me:
             self._leap(now, state)
             return False
         before = self._signed.get(state.origin)
         size = self.bytes + len(signed.body) - (len(before.body) if before else 0)
         if size > self._most_bytes or (before is None and len(self._signed) >= self._most):
-            return self._refuse("full", f"no room for the state of {state.origin!r}")
+            self.refused["full"] += 1
+            return False
         self.bytes = size
         self._signed[state.origin] = signed
-        # Not from when it came: a repetition must not prolong its life.
-        dies = state.time + EXPIRY
-        if state.origin not in self._expires:
-            heapq.heappush(self._heap, (dies, state.origin))
-        self._expires[state.origin] = dies
+        # Counted from when it was made, not from when it came: a repetition must not prolong its life.
+        self._expiry_from = min(self._expiry_from, state.time + EXPIRY)
         self._put(state)
         return True
 
     def restrict(self, known: Collection[str]) -> None:
-        """Drops every state of a terminal that isn't among these: revoked, or deleted."""
+        """Drop the states of all terminals but these: the others were revoked or deleted."""
         for origin in self.states.keys() - set(known) - {self.me}:
             self._drop(origin)
-        self._heap = [(dies, origin) for origin, dies in self._expires.items()]
-        heapq.heapify(self._heap)
 
     def everything(self) -> Iterable[SignedLinkState]:
         return self._signed.values()
-
-    def digest(self) -> dict[str, tuple[int, int]]:
-        """What we know, for a new neighbour to send only what we don't."""
-        known = {origin: state.age for origin, state in self.states.items() if origin != self.me}
-        if self._told is not None:
-            known[self.me] = self._told.age
-        return known
-
-    def newer_than(self, digest: Mapping[str, tuple[int, int]]) -> list[SignedLinkState]:
-        """What a neighbour with this digest lacks."""
-        ours = self.digest()
-        return [
-            self._signed[origin] for origin, age in ours.items() if age > tuple(digest.get(origin, (-1, -1)))
-        ]
 
     # -- our own -----------------------------------------------------------------------------------
 
@@ -244,12 +220,13 @@ class LinkStates:
         draining: bool = False,
         directory_version: int = 0,
     ) -> SignedLinkState | None:
-        """What is so now. The next state to tell the neighbours, if it is time; else ``advance`` gives it."""
+        """Set our own state. Returns it signed if it is time to tell the neighbours; otherwise ``advance``
+        returns it later."""
         consumed = sorted((key, count) for key, count in (groups or {}).items() if count > 0)
         self._put(
             LinkState(
                 origin=self.me,
-                epoch=self._epoch,
+                epoch=self.epoch,
                 sequence=self._sequence,
                 time=now,
                 region=region,
@@ -266,47 +243,27 @@ class LinkStates:
         return self._tell(now)
 
     def advance(self, now: int) -> SignedLinkState | None:
-        """Drops what is out of date. Our own next state, if it is time."""
-        while self._heap and self._heap[0][0] <= now:
-            _, origin = heapq.heappop(self._heap)
-            dies = self._expires[origin]
-            if dies <= now:
+        """Drop states that have expired. Returns our own state, signed, if it is time to tell it."""
+        if now >= self._expiry_from:
+            ends = {o: state.time + EXPIRY for o, state in self.states.items() if o != self.me}
+            for origin in [origin for origin, end in ends.items() if end <= now]:
                 self._drop(origin)
-            else:
-                heapq.heappush(self._heap, (dies, origin))
+            self._expiry_from = min((end for end in ends.values() if end > now), default=math.inf)
         return self._tell(now)
-
-    def next_deadline(self) -> int | None:
-        due = [entry[0] for entry in self._heap[:1]]
-        if self._tell_at is not None:
-            due.append(self._tell_at)
-        return min(due, default=None)
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _is_known(self, state: LinkState) -> bool:
         if state.origin == self.me:
-            return state.age <= (self._epoch, self._sequence)
+            return state.age <= (self.epoch, self._sequence)
         known = self.states.get(state.origin)
         return known is not None and state.age <= known.age
 
     def _is_out_of_time(self, now: int, state: LinkState) -> bool:
-        if state.time + EXPIRY <= now:
-            self._refuse(
-                "too_old", f"a state of {state.origin!r} made {(now - state.time) / SECOND:.0f} s ago"
-            )
-            return True
-        if state.time > now + AHEAD:
-            self._refuse(
-                "too_new", f"the clock of {state.origin!r} is {(state.time - now) / SECOND:.0f} s ahead"
-            )
-            return True
-        return False
-
-    def _refuse(self, why: str, words: str) -> bool:
-        self.refused[why] += 1
-        self.last_refusal = words
-        return False
+        if now - EXPIRY < state.time <= now + AHEAD:
+            return False
+        self.refused["too_new" if state.time > now else "too_old"] += 1
+        return True
 
     def _put(self, state: LinkState) -> None:
         before = self.states.get(state.origin)
@@ -315,14 +272,14 @@ class LinkStates:
             self.changed.add(state.origin)
 
     def _drop(self, origin: str) -> None:
-        del self.states[origin], self._expires[origin]
+        del self.states[origin]
         self.bytes -= len(self._signed.pop(origin).body)
         self.changed.add(origin)
 
     def _leap(self, now: int, heard: LinkState) -> None:
-        """Somebody knows a newer state of ours than we do: we have restarted with a clock that was set back.
-        Unless we leap over it, nobody would believe us until it dies."""
-        self._epoch, self._sequence = heard.age
+        """Others know a newer state of this terminal than it has told: it has restarted with a clock that was
+        set back. Unless its next state is newer still, nobody would believe it until the old one expires."""
+        self.epoch, self._sequence = heard.age
         self._told = None
         if self._tell_at is not None:
             self._tell_at = now
@@ -337,7 +294,7 @@ class LinkStates:
             or state.draining > told.draining
         )
         if lost:
-            # Others send to where nobody is until they know: bad news doesn't wait for the greater gap.
+            # Until others know, they send to where nothing takes it: a loss doesn't wait for the longer gap.
             return self._told_at + GAP_LEAST
         changed = (
             told.links != state.links
@@ -358,7 +315,7 @@ class LinkStates:
         self._gap = min(2 * self._gap, GAP_MOST) if soon else GAP_LEAST
         self._sequence += 1
         state = msgspec.structs.replace(
-            self.states[self.me], epoch=self._epoch, sequence=self._sequence, time=now
+            self.states[self.me], epoch=self.epoch, sequence=self._sequence, time=now
         )
         signed = self._sign(state)
         before = self._signed.get(self.me)

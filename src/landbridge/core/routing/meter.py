@@ -18,12 +18,14 @@ import math
 
 import msgspec
 
-SECOND = 1_000_000
+from landbridge.core.time import SECOND
+
 #: Steps of the reported cost: each is an eighth above the one below.
 STEP = 1.125
 #: No link is cheaper, in ms: below, the noise of two schedulers is all that is measured.
 LEAST = 0.1
-#: How late an echo is late, in ms above the average: less than any retransmission timer (200 ms in Linux).
+#: An echo is late if it takes this much longer than the average, in ms: less than any retransmission timer
+#: (200 ms in Linux).
 LATE = 150.0
 #: The share of one probe in the moving average of losses: about the last 16 count.
 _SHARE = 1 / 16
@@ -131,11 +133,11 @@ class Meter:
         return rtt
 
     def heard(self) -> None:
-        """Something else came from the peer. It lives, even if its echoes stand behind a bulk of data."""
+        """Something else than an echo came: the peer lives, even if its echoes wait behind other data."""
         self.missed = 0
 
     def advance(self, now: int) -> None:
-        """Gives up the probes that were not answered in time."""
+        """Give up the probes that were not answered in time."""
         patience = self._patience()
         for number, sent in list(self._waiting.items()):
             if sent + patience > now:

@@ -2,7 +2,7 @@
 off.
 
 The job ``routes`` makes it from the measurements of a window, the registry keeps it and hands its costs to
-the terminals with the directory. They route by what is so now; the plan is for where that isn't known.
+the terminals with the directory. They route by what they measure; the plan is for links not measured yet.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check(plan: Plan, most_terminals: int) -> None:
 
 
 def restricted(plan: Plan, known: set[str]) -> Plan:
-    """Without what is no longer there: a plan tells of a window, and terminals come and go."""
+    """The plan without terminals that are gone: it is about a window of time, and terminals come and go."""
     return msgspec.structs.replace(
         plan,
         terminals={id: carries for id, carries in plan.terminals.items() if id in known},
@@ -93,5 +93,5 @@ def restricted(plan: Plan, known: set[str]) -> Plan:
 
 
 def worst(plan: Plan, count: int) -> list[PlannedLink]:
-    """The links that are dear for what they are: by how far their cost is above their round trip."""
+    """The links whose cost is furthest above their round trip."""
     return sorted(plan.links, key=lambda link: -link.cost / max(link.rtt, 1.0))[:count]

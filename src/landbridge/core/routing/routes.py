@@ -1,18 +1,19 @@
-"""Routes: which way a batch goes, and to which terminal of a group. Decided by the one that sends.
+"""Routes: which way a batch goes, and to which terminal of a group. The terminal that sends decides.
 
 The graph says what is cheapest now. Costs are measured, so that changes all the time; a route that followed
 every change would flap between two paths that are about as good. So a route needs a reason to change: the new
 path costs less than 0.8 of the old and the last change is 30 s ago, or the old path is dead, and then it
 changes at once.
 
-Nothing here looks at the whole graph for a batch: changes are taken over at most once a second, and answers
-are kept until then.
+No batch waits for a look at the whole graph: changes are taken over at most once a second, and answers are
+kept until then.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
@@ -20,9 +21,9 @@ import msgspec
 from landbridge.core.routing.graph import Graph, Path, Tree
 from landbridge.core.routing.linkstate import LinkStates
 from landbridge.core.routing.meter import Parts
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import Directory
 
-SECOND = 1_000_000
 #: How much cheaper than the old path a new one must be, and how long the last change must be ago.
 BETTER, HOLD = 0.8, 30 * SECOND
 #: Between two updates of the graph, but for a link of our own: its loss counts at once.
@@ -48,31 +49,29 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     there: str
     best: Path | None  #: the cheapest now; None: there is no path
-    current: (
-        Path | None
-    )  #: the one in use; None: nothing was sent there yet, or the source is another terminal
+    #: The path in use; None if nothing was sent there yet, or the source is another terminal.
+    current: Path | None
     why: str  #: why the current one is in use, or why there is no path
     alternates: list[Path]
     links: list[LinkView]  #: of all these paths, each once
 
 
+@dataclass(slots=True, eq=False)
 class Choice:
     """The path in use to one destination."""
 
-    __slots__ = ("look_at", "path", "since", "version", "why")
-
-    def __init__(self) -> None:
-        self.path: Path | None = None
-        #: When it was last changed, in microseconds.
-        self.since = 0
-        #: Of the graph that was last looked at, and when a look is due although that has not changed.
-        self.version = -1
-        self.look_at = math.inf
-        self.why = "nothing was sent there yet"
+    path: Path | None = None
+    #: When it was last changed, in microseconds.
+    since: int = 0
+    #: Of the graph that was last looked at, and when a look is due although that has not changed.
+    version: int = -1
+    look_at: float = math.inf
+    why: str = "nothing was sent there yet"
 
     def consider(self, now: int, cost: float, best: Path | None, *, emptied: bool = False) -> None:
-        """``cost``: of the path in use, now; infinite if it is dead. ``best``: what could take its place.
-        ``emptied``: the path in use goes through a terminal that is being emptied, and ``best`` does not."""
+        """Keep the path in use, or take ``best`` instead. ``cost``: of the path in use, now; infinite if it
+        is dead. ``emptied``: the path in use goes through a terminal that is being emptied, and ``best`` does
+        not."""
         self.look_at = math.inf
         if self.path is not None and best is not None and self.path.hops == best.hops:
             self.path, self.why = best, "it is the cheapest"
@@ -104,7 +103,7 @@ class Routes:
     def __init__(self, me: str, states: LinkStates, directory: Directory) -> None:
         self.me = me
         self._states = states
-        self._graph: Graph
+        self.graph: Graph
         #: Of the graph that the answers below are about.
         self._version = -1
         #: (source, terminals to avoid) → tree, the oldest first.
@@ -122,35 +121,26 @@ class Routes:
     # -- the graph ---------------------------------------------------------------------------------
 
     def follow(self, directory: Directory) -> None:
-        """Goes by a new directory from now on. Paths through terminals that are no longer in it are dead."""
+        """Take a new directory. Paths through terminals that are no longer in it are dead."""
         self._states.changed.clear()
-        self._graph = Graph(directory, self._states.states)
-        self._choices = {there: choice for there, choice in self._choices.items() if there in self._graph}
+        self.graph = Graph(directory, self._states.states)
+        self._choices = {there: choice for there, choice in self._choices.items() if there in self.graph}
         for choice in self._choices.values():
             choice.version = -1
         self._forget()
 
     def refresh(self, now: int) -> bool:
-        """Takes over what has changed, if it is time. Whether any path may be another now."""
+        """Take over changed link states, if it is time. Returns whether any path may have changed."""
         changed = self._states.changed
-        if not changed or (self._is_too_early(now) and self.me not in changed):
+        is_too_early = self._updated_at is not None and 0 <= now - self._updated_at < EVERY
+        if not changed or (is_too_early and self.me not in changed):
             return False
         self._updated_at = now
-        differs = self._graph.update(self._states.states, changed)
+        differs = self.graph.update(self._states.states, changed)
         changed.clear()
         if differs:
             self._forget()
         return differs
-
-    def next_deadline(self) -> int | None:
-        """When ``refresh`` has something to do."""
-        if not self._states.changed:
-            return None
-        return 0 if self._updated_at is None or self.me in self._states.changed else self._updated_at + EVERY
-
-    @property
-    def graph(self) -> Graph:
-        return self._graph
 
     # -- paths -------------------------------------------------------------------------------------
 
@@ -159,12 +149,12 @@ class Routes:
         source = self.me if source is None else source
         if there == source:
             return Path((), 0.0)
-        if there not in self._graph or source not in self._graph or there in avoid:
+        if there not in self.graph or source not in self.graph or there in avoid:
             return None
         if avoid or source != self.me:
-            return self._graph.path(source, there, self._tree(source, frozenset(avoid)))
+            return self.graph.path(source, there, self._tree(source, frozenset(avoid)))
         if there not in self._best:
-            self._best[there] = self._graph.path(source, there, self._tree(source, frozenset()))
+            self._best[there] = self.graph.path(source, there, self._tree(source, frozenset()))
         return self._best[there]
 
     def alternates(self, there: str, count: int = 2, *, source: str | None = None) -> list[Path]:
@@ -177,8 +167,8 @@ class Routes:
         if key not in self._alternates:
             found = [best]
             while len(found) <= count:
-                tree = self._graph.tree(source, apart_from=found)
-                path = self._graph.path(source, there, tree)
+                tree = self.graph.tree(source, apart_from=found)
+                path = self.graph.path(source, there, tree)
                 if path is None or path.hops in [known.hops for known in found]:
                     break
                 found.append(path)
@@ -186,24 +176,35 @@ class Routes:
         return list(self._alternates[key])
 
     def route(self, now: int, there: str) -> Path | None:
-        """The path to use: the best one, but for the reasons that keep the one before."""
+        """The path to use: the best one, unless the path before is kept (see above)."""
         self.refresh(now)
         choice = self._choices.get(there)
         if choice is None:
-            if there not in self._graph:
+            if there not in self.graph:
                 return None
             choice = self._choices[there] = Choice()
         if choice.version != self._version or now >= choice.look_at:
             choice.version = self._version
-            cost = math.inf if choice.path is None else self._graph.cost(self.me, choice.path.hops)
+            cost = math.inf if choice.path is None else self.graph.cost(self.me, choice.path.hops)
             best = self.best(there)
             emptied = self._drains(choice.path) and not self._drains(best)
             choice.consider(now, cost, best, emptied=emptied)
         return choice.path
 
-    def reroute(self, visited: Collection[str], there: str) -> Path | None:
-        """A way on from here for a batch that has come through ``visited``: through none of them again."""
-        return self.best(there, frozenset(visited) - {self.me, there})
+    def hops(self, now: int, there: str, avoid: Collection[str] = ()) -> list[str] | None:
+        """The terminals on the way, the destination last: of the path in use, or of the cheapest one through
+        none of ``avoid``. None if there is no path, or it leads nowhere else than here."""
+        path = self.best(there, avoid) if avoid else self.route(now, there)
+        return list(path.hops) if path is not None and path.hops else None
+
+    def why(self, there: str, source: str | None = None) -> str:
+        """Why the path in use is the one in use, or why there is no path."""
+        if source in (None, self.me) and there in self._choices:
+            return self._choices[there].why
+        if self.best(there, source=source) is None:
+            return "no path leads there" if there in self.graph else "it is not in the directory, or revoked"
+        is_own = source in (None, self.me)
+        return "it is the cheapest" if is_own else f"as {source} would choose, without its history"
 
     # -- members of a group --------------------------------------------------------------------------
 
@@ -218,8 +219,8 @@ class Routes:
     ) -> str | None:
         """The terminal of a group to send to. ``since``: when ``current`` was chosen.
 
-        One with consumers, if there is any, not draining, of the least path cost and load; if nobody has
-        consumers, one where messages can wait for some. If none can be reached, the current one."""
+        One with consumers if there is any, not draining, of the least path cost and load. If none has
+        consumers, one where messages can wait for them. If none can be reached, the current one."""
         self.refresh(now)
         ranks = {member: rank for member in members if (rank := self._rank(member, consumers_of)) is not None}
         if not ranks:
@@ -231,13 +232,13 @@ class Routes:
         return best if worth else current
 
     def _rank(self, member: str, consumers_of: Callable[[str], int]) -> tuple[bool, bool, float] | None:
-        """The lowest is chosen. None for one that can't be reached."""
+        """The member with the lowest rank is chosen. None for a member that can't be reached."""
         path = self.best(member)
         if path is None:
             return None
         state = self._states.states.get(member)
         load = state.load if state is not None else 0.0
-        return member in self._graph.draining, consumers_of(member) <= 0, path.cost + load * LOAD_COST
+        return member in self.graph.draining, consumers_of(member) <= 0, path.cost + load * LOAD_COST
 
     # -- for people ----------------------------------------------------------------------------------
 
@@ -255,35 +256,25 @@ class Routes:
         choice = self._choices.get(there) if source == self.me else None
         current = choice.path if choice is not None else None
         alternates = self.alternates(there, count, source=source)
-        if choice is not None:
-            why = choice.why
-        elif best is not None:
-            why = (
-                "it is the cheapest"
-                if source == self.me
-                else f"as {source} would choose, without its history"
-            )
-        else:
-            why = "no path leads there" if there in self._graph else "it is not in the directory, or revoked"
         links: dict[frozenset[str], LinkView] = {}
         for path in (current, best, *alternates):
             hops = (source, *path.hops) if path is not None else ()
             for here, beyond in pairwise(hops):
-                if beyond in self._graph.links.get(here, {}):
+                if beyond in self.graph.links.get(here, {}):
                     links.setdefault(frozenset((here, beyond)), self._view(here, beyond, parts or {}))
         return Explanation(
             source=source,
             there=there,
             best=best,
             current=current,
-            why=why,
+            why=self.why(there, source),
             alternates=alternates,
             links=list(links.values()),
         )
 
     def single_points(self, *, source: str | None = None) -> dict[str, list[str]]:
-        """Terminal → whom its loss would cut off from here, sorted. One that cuts off nobody is left out."""
-        above = self._graph.dominators(self.me if source is None else source)
+        """Terminal → the terminals that its loss would cut off from here, sorted; never none."""
+        above = self.graph.dominators(self.me if source is None else source)
         cut_off: dict[str, list[str]] = {}
         for terminal in sorted(above):
             at = above[terminal]
@@ -294,9 +285,6 @@ class Routes:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _is_too_early(self, now: int) -> bool:
-        return self._updated_at is not None and 0 <= now - self._updated_at < EVERY
-
     def _forget(self) -> None:
         self._version += 1
         self._trees.clear()
@@ -304,14 +292,14 @@ class Routes:
         self._alternates.clear()
 
     def _drains(self, path: Path | None) -> bool:
-        return path is not None and not self._graph.draining.isdisjoint(path.through)
+        return path is not None and not self.graph.draining.isdisjoint(path.through)
 
     def _tree(self, source: str, avoid: frozenset[str]) -> Tree:
         tree = self._trees.get((source, avoid))
         if tree is None:
             if len(self._trees) >= _TREES:
                 del self._trees[next(iter(self._trees))]
-            tree = self._trees[source, avoid] = self._graph.tree(source, avoid=avoid)
+            tree = self._trees[source, avoid] = self.graph.tree(source, avoid=avoid)
         return tree
 
     def _view(self, here: str, there: str, parts: Mapping[str, Parts]) -> LinkView:
@@ -320,7 +308,7 @@ class Routes:
         return LinkView(
             here=here,
             there=there,
-            cost=self._graph.links[here][there],
+            cost=self.graph.links[here][there],
             here_says=says[here].links.get(there) if here in says else None,
             there_says=says[there].links.get(here) if there in says else None,
             parts=parts.get(neighbour),

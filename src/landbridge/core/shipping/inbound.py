@@ -1,13 +1,13 @@
-"""Inbound: what one source has sent of one topic, at its destination. Makes repeated shipments once, and puts
-them in order.
+"""Inbound: what has arrived of one source's topic, at the destination. It finds repeated messages and says
+which shipment comes next.
 
 Two numbers do the two jobs. Offsets in the source's log say whether a message is here already: they mean the
-same after a restart of either side, however the messages are cut into shipments. Sequence numbers say what
-comes next: they are valid in one epoch. The source begins a new one when it starts, and when it changes its
-mind about what goes where; then whatever it doesn't know to have arrived is sent again from 1 on, and the
-rest of the old epoch is stale.
+same after a restart of either side, however the messages are cut into shipments. Sequence numbers say which
+shipment comes next: they are valid in one epoch. The source begins a new epoch when it starts, and when it
+sends a group's messages elsewhere; it then sends everything again, from number 1 on, that it doesn't know to
+have arrived, and shipments of the old epoch are stale.
 
-The state is written in the commit that stores the messages, so neither can be there without the other.
+The state is written in the commit that stores the messages, so neither can be on disk without the other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import NamedTuple
 import msgspec
 
 from landbridge.core.log.ranges import Range, RangeSet, intersect, normalise, subtract
+from landbridge.errors import StoreCorrupt
 
 
-class Source(NamedTuple):
-    """Whose log of which topic, in which of the topic's lives there."""
+class ShipmentSource(NamedTuple):
+    """A topic at another terminal, in one life of its log (``incarnation``: when the topic was made
+    there)."""
 
     terminal: str
     topic: str
@@ -30,121 +32,144 @@ class Source(NamedTuple):
 
 
 class Verdict(Enum):
-    NEXT = "next"  #: apply it now
-    EARLY = "early"  #: something before it is still on the way
-    REPEATED = "repeated"  #: it is here; say so again
-    STALE = "stale"  #: of an epoch that is over: whatever was in it is being sent again
+    NEXT = "next"  #: everything before it is here
+    EARLY = "early"  #: a shipment before it is still on its way
+    REPEATED = "repeated"  #: its messages are here already
+    STALE = "stale"  #: its epoch is over; the source sends its messages again in a later one
 
 
-class _Group(msgspec.Struct, array_like=True):
+class Position(NamedTuple):
+    """How far a source's shipments have been stored."""
+
+    #: The latest epoch of which a shipment was stored; 0 = none was.
+    epoch: int = 0
+    #: The sequence number that comes next in this epoch.
+    next: int = 1
+
+    def expected(self, epoch: int, oldest: int) -> int:
+        """The sequence number that comes next in an epoch. The source says that everything before ``oldest``
+        has arrived; this terminal may have lost its memory of it."""
+        return max(oldest, self.next if epoch == self.epoch else 1)
+
+    def judge(self, epoch: int, sequence: int, oldest: int) -> Verdict:
+        if epoch < self.epoch:
+            return Verdict.STALE
+        expected = self.expected(epoch, oldest)
+        if sequence < expected:
+            return Verdict.REPEATED
+        return Verdict.NEXT if sequence == expected else Verdict.EARLY
+
+
+class _GroupRecord(msgspec.Struct, array_like=True):
     floor: int
     runs: list[Range]
     given_back: list[Range] = []
     epoch: int = 0
 
 
-class _State(msgspec.Struct, array_like=True):
+class _InboundRecord(msgspec.Struct, array_like=True):
+    """An inbound as it is in the ledger."""
+
     epoch: int
     next: int
-    groups: dict[str, _Group]
+    groups: dict[str, _GroupRecord]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_State).decode
+_decode = msgspec.msgpack.Decoder(_InboundRecord).decode
+
+
+class _Received:
+    """What has arrived for one group."""
+
+    __slots__ = ("above", "epoch", "floor", "given_back")
+
+    def __init__(self, record: _GroupRecord) -> None:
+        #: Everything below this offset is here, or is not meant for the group.
+        self.floor = record.floor
+        #: The offsets at or above the floor that are here.
+        self.above = RangeSet(record.runs)
+        #: The offsets below the floor that were given back: if they are sent again, they are wanted again.
+        self.given_back = RangeSet(record.given_back)
+        #: The epoch of the last shipment that was for the group; 0 = none was.
+        self.epoch = record.epoch
+
+    def add(self, epoch: int, floor: int, runs: list[Range]) -> None:
+        for first, end in runs:
+            self.above.add(first, end)
+        for first, end in [(0, floor), *runs]:
+            self.given_back.remove(first, end)
+        floor = max(floor, self.floor)
+        at = self.above.range_at(floor)
+        if at is not None and at[0] <= floor:  # otherwise there is a gap between the floor and the next range
+            floor = at[1]
+        self.above.remove(0, floor)
+        self.floor, self.epoch = floor, epoch
+
+    def record(self) -> _GroupRecord:
+        return _GroupRecord(self.floor, list(self.above), list(self.given_back), self.epoch)
 
 
 class Inbound:
     def __init__(self) -> None:
-        #: Of the source's latest start that has sent anything here; 0 = none has.
-        self.epoch = 0
-        #: The sequence number that is to be applied next.
-        self.next = 1
-        #: Group → the floor below which everything is here or isn't meant for it, and what is here above.
-        self._floors: dict[str, int] = {}
-        self._here: dict[str, RangeSet] = {}
-        #: Group → what lies below the floor and was given back: if it is sent again, it is wanted again.
-        self._given_back: dict[str, RangeSet] = {}
-        #: Group → the epoch of the last shipment that was for it.
-        self._epochs: dict[str, int] = {}
+        self.position = Position()
+        self._groups: dict[str, _Received] = {}
 
-    def judge(self, epoch: int, sequence: int, oldest: int) -> Verdict:
-        """``oldest``: everything before it has arrived, says the source. We may have forgotten it."""
-        if epoch < self.epoch:
-            return Verdict.STALE
-        expected = max(oldest, self.next if epoch == self.epoch else 1)
-        if sequence < expected:
-            return Verdict.REPEATED
-        return Verdict.NEXT if sequence == expected else Verdict.EARLY
+    def _group(self, name: str) -> _Received:
+        if name not in self._groups:
+            self._groups[name] = _Received(_GroupRecord(0, []))
+        return self._groups[name]
 
     def fresh(self, group: str, runs: Iterable[Range]) -> list[Range]:
-        """Of these offsets, those that the group has not got yet."""
-        floor = self._floors.get(group, 0)
+        """Returns those of the offsets that have not arrived for the group."""
         runs = normalise(runs)
-        wanted = [(max(first, floor), end) for first, end in runs if end > floor]
-        here, given_back = self._here.get(group), self._given_back.get(group)
-        if here:
-            wanted = subtract(wanted, list(here))
-        if given_back:
-            wanted = normalise([*intersect(list(given_back), runs), *wanted])
+        known = self._groups.get(group)
+        if known is None:
+            return runs
+        wanted = [(max(first, known.floor), end) for first, end in runs if end > known.floor]
+        if known.above:
+            wanted = subtract(wanted, list(known.above))
+        if known.given_back:
+            wanted = normalise([*intersect(list(known.given_back), runs), *wanted])
         return wanted
 
     def apply(self, epoch: int, sequence: int, groups: dict[str, int], runs: Iterable[Range]) -> None:
-        """The shipment, which is the next one, is being stored. ``groups``: with their floors."""
+        """Count the next shipment in. ``groups``: for each group, the offset below which the source has
+        nothing for it any more."""
         came = normalise(runs)
         for group, floor in groups.items():
-            here = self._here.setdefault(group, RangeSet())
-            for first, end in came:
-                here.add(first, end)
-            if (given_back := self._given_back.get(group)) is not None:
-                for first, end in [(0, floor), *came]:
-                    given_back.remove(first, end)
-            self._raise_floor(group, floor)
-            self._epochs[group] = epoch
-        self.epoch, self.next = epoch, sequence + 1
+            self._group(group).add(epoch, floor, came)
+        self.position = Position(epoch, sequence + 1)
 
     def has_come_back(self, group: str, epoch: int) -> bool:
         """Was anything sent for the group in this epoch or later? Then its messages are for this terminal
         again, and an order to give them back that was written before is void."""
-        return self._epochs.get(group, 0) >= epoch
+        return group in self._groups and self._groups[group].epoch >= epoch
 
     def give_back(self, group: str, runs: Iterable[Range]) -> None:
-        """The group has let go of these: another terminal gets them, or this one again."""
-        floor = self._floors.get(group, 0)
-        here = self._here.setdefault(group, RangeSet())
+        """Forget that these have arrived for the group: another terminal gets them, or this one again."""
+        known = self._group(group)
         for first, end in normalise(runs):
-            here.remove(first, end)
-            if first < floor:
-                self._given_back.setdefault(group, RangeSet()).add(first, min(end, floor))
+            known.above.remove(first, end)
+            if first < known.floor:
+                known.given_back.add(first, min(end, known.floor))
 
-    def _raise_floor(self, group: str, floor: int) -> None:
-        here = self._here[group]
-        floor = max(floor, self._floors.get(group, 0))
-        at = here.range_at(floor)
-        if at is not None and at[0] <= floor:  # else it is a later one, and what lies before it isn't here
-            floor = at[1]
-        here.remove(0, floor)
-        self._floors[group] = floor
+    def copy(self) -> Inbound:
+        return Inbound.decode(self.encode())
 
     def encode(self) -> bytes:
-        groups = {
-            name: _Group(
-                self._floors.get(name, 0),
-                list(here),
-                list(self._given_back.get(name, ())),
-                self._epochs.get(name, 0),
-            )
-            for name, here in self._here.items()
-        }
-        return _encode(_State(self.epoch, self.next, groups))
+        groups = {name: known.record() for name, known in self._groups.items()}
+        return _encode(_InboundRecord(*self.position, groups))
 
     @classmethod
     def decode(cls, raw: bytes) -> Inbound:
-        state = _decode(raw)
+        try:
+            record = _decode(raw)
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(
+                f"the ledger entry of another terminal's topic doesn't decode: {error}"
+            ) from None
         found = cls()
-        found.epoch, found.next = state.epoch, state.next
-        for name, group in state.groups.items():
-            found._floors[name] = group.floor
-            found._here[name] = RangeSet(group.runs)
-            found._given_back[name] = RangeSet(group.given_back)
-            found._epochs[name] = group.epoch
+        found.position = Position(record.epoch, record.next)
+        found._groups = {name: _Received(group) for name, group in record.groups.items()}
         return found

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from landbridge.core.log.batch import Buffer
 from landbridge.core.log.ranges import Range
 from landbridge.core.shipping.parcel import Piece
+from landbridge.core.time import SECOND
 
-SECOND = 1_000_000
 #: Seconds without a word of a shipment's arrival after which it is sent again; and how that grows.
 AGAIN_AFTER, AGAIN_AFTER_MOST = 10.0, 60.0
 #: ... unless the path takes longer: so many round trips.
@@ -27,21 +27,6 @@ ROUND_TRIPS = 8
 
 
 class Shipment:
-    __slots__ = (
-        "again_at",
-        "attempts",
-        "bytes",
-        "data",
-        "hop",
-        "id",
-        "legs",
-        "messages",
-        "pieces",
-        "published_at",
-        "route",
-        "sequence",
-    )
-
     def __init__(self, sequence: int, id: bytes, messages: int) -> None:
         self.sequence = sequence
         self.id = id

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -141,43 +141,27 @@ class Tell(msgspec.Struct, array_like=True, frozen=True, tag=6):
 
 Control: TypeAlias = Arrived | Stuck | Missing | Withdraw | Withdrawn | Ask | Tell
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_parcel = msgspec.msgpack.Decoder(Parcel).decode
-_decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
-_decode_control: Callable[[Buffer], Control] = msgspec.msgpack.Decoder(Control).decode
+
+def _decoder(kind: Any, what: str) -> Callable[[Buffer], Any]:
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def decode_or_refuse(data: Buffer) -> Any:
+        try:
+            return decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadFrame(f"{what} that doesn't decode: {error}") from None
+
+    return decode_or_refuse
 
 
-def encode_parcel(parcel: Parcel) -> bytes:
-    return _encode(parcel)
+encode_parcel: Callable[[Parcel], bytes] = msgspec.msgpack.Encoder().encode
+encode_manifest: Callable[[Manifest], bytes] = msgspec.msgpack.Encoder().encode
+encode_control: Callable[[Control], bytes] = msgspec.msgpack.Encoder().encode
 
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    return _encode(manifest)
-
-
-def encode_control(control: Control) -> bytes:
-    return _encode(control)
-
-
-def decode_parcel(data: Buffer) -> Parcel:
-    try:
-        return _decode_parcel(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadFrame(f"a parcel that doesn't decode: {error}") from None
-
-
-def decode_manifest(data: Buffer) -> Manifest:
-    try:
-        return _decode_manifest(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadFrame(f"a manifest that doesn't decode: {error}") from None
-
-
-def decode_control(data: Buffer) -> Control:
-    try:
-        return _decode_control(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadFrame(f"a control message that doesn't decode: {error}") from None
+#: They raise BadFrame for anything else.
+decode_parcel: Callable[[Buffer], Parcel] = _decoder(Parcel, "a parcel")
+decode_manifest: Callable[[Buffer], Manifest] = _decoder(Manifest, "a manifest")
+decode_control: Callable[[Buffer], Control] = _decoder(Control, "a control message")
 
 
 def unpack(manifest: Manifest, plaintext: Buffer) -> list[tuple[Piece, Batch]]:

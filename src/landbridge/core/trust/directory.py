@@ -1,6 +1,6 @@
 """The directory: what a customer has, as its terminals know it. The registry writes and signs it; terminals
-keep the newest on disk and hand it to each other, so a bus goes on, and a revocation spreads, without the
-registry.
+keep the newest on disk and hand it to each other, so a bus goes on without the registry, and a revocation
+spreads.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from landbridge.core.trust.primitives import is_signed
 from landbridge.errors import BadFrame, Unauthenticated
 
 _LABEL = b"landbridge/1 directory"
@@ -32,12 +32,17 @@ class TerminalEntry(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     #: Newest first; two while a rotation is under way.
     keys: list[PublicKeys]
-    #: Gets nothing new: it is being emptied.
+    #: It is being emptied, and gets nothing new.
     draining: bool = False
-    #: A server that may carry what is neither from nor for it.
+    #: For a server: whether it may carry parcels that are neither from nor for it.
     transit: bool = True
     #: Added to the cost of each of its links, in milliseconds.
     admin_cost: float = 0.0
+
+    @property
+    def carries(self) -> bool:
+        """Whether parcels may pass through it that are neither from nor for it."""
+        return self.mode == "server" and self.transit
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +95,8 @@ def sign(directory: Directory, key: Ed25519PrivateKey) -> SignedDirectory:
 
 def verify(signed: SignedDirectory, registry_key: bytes) -> Directory:
     """The directory, if the registry with this public key (32 bytes) has signed it."""
-    try:
-        Ed25519PublicKey.from_public_bytes(registry_key).verify(signed.signature, _LABEL + signed.body)
-    except (InvalidSignature, ValueError):
-        raise Unauthenticated("a directory that the registry has not signed") from None
+    if not is_signed(registry_key, signed.signature, _LABEL + signed.body):
+        raise Unauthenticated("a directory that the registry has not signed")
     try:
         return _decode(signed.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -18,17 +18,17 @@ from functools import lru_cache
 from typing import Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import PublicKeys
-from landbridge.core.trust.primitives import Field, derive, fields, unwrap
+from landbridge.core.trust.primitives import Field, derive, fields, is_signed, unwrap
 from landbridge.errors import BadRequest, BadSeal, LimitReached, Unauthenticated
 
 #: How far a proof's time may be from the registry's, microseconds.
-FRESH = 30_000_000
+FRESH = 30 * SECOND
 #: Of proofs and of the link handshake, bytes.
 NONCE_SIZE = 16
 #: How many peers an identity keeps the secrets and the day's ciphers of; beyond, the oldest are derived
@@ -39,7 +39,7 @@ _PREFIX = "lbsk1_"
 _SEED_SIZE = 32
 _CHECK_SIZE = 4
 
-Role = Literal["dialler", "listener"]
+LinkRole = Literal["dialler", "listener"]
 
 
 class SecureKey:
@@ -106,8 +106,8 @@ def _checksum(seed: bytes) -> bytes:
 
 
 def check_public_keys(keys: PublicKeys) -> PublicKeys:
-    """Keys that somebody sent: BadRequest unless they can be used. A wrapping key of low order would fail, or
-    lead to a secret that everybody knows, in whoever writes to that terminal."""
+    """Check keys that a stranger sent: BadRequest unless they can be used. With a wrapping key of low order,
+    whoever writes to that terminal would fail, or use a secret that everybody knows."""
     try:
         Ed25519PublicKey.from_public_bytes(keys.sign)
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(keys.wrap))
@@ -117,7 +117,7 @@ def check_public_keys(keys: PublicKeys) -> PublicKeys:
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """Goes with a request to the registry: this terminal made it, now, with this body."""
+    """Goes with a request to the registry, and proves that this terminal made it, now, with this body."""
 
     timestamp: int  #: microseconds since 1970
     nonce: bytes
@@ -160,7 +160,7 @@ class Identity:
             raise BadRequest("a peer's wrapping key that can't be used") from None
 
     def unwrap(self, data: bytes, info: bytes) -> bytes:
-        """What somebody wrapped for this terminal's wrapping key, bound to ``info``."""
+        """Open a secret that was wrapped for this terminal's key and bound to ``info``."""
         secret = unwrap(data, self._wrapping, info)
         if secret is None:
             raise BadSeal("a key that was not wrapped for this terminal and this purpose")
@@ -171,17 +171,8 @@ class Identity:
         return Proof(now, nonce, self.sign(*_proof_fields(self.terminal, op, body, now, nonce)))
 
 
-@lru_cache(_PEERS)
-def _public_key(raw: bytes) -> Ed25519PublicKey:
-    return Ed25519PublicKey.from_public_bytes(raw)
-
-
 def verify(public_sign: bytes, signature: bytes, label: str, *values: Field) -> bool:
-    try:
-        _public_key(public_sign).verify(signature, fields(label, *values))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return is_signed(public_sign, signature, fields(label, *values))
 
 
 # --- proofs: requests to the registry ----------------------------------------------------------------
@@ -219,8 +210,8 @@ class Proofs:
     def check(
         self, now: int, terminal_id: str, keys: Sequence[PublicKeys], op: str, body: bytes, proof: Proof
     ) -> PublicKeys:
-        """The keys that the terminal has used, out of those that it has (none: an unknown or revoked one).
-        Unauthenticated with one and the same text, whatever is wrong."""
+        """Returns the keys that the terminal has used, out of ``keys`` (none for an unknown or revoked one).
+        Raises Unauthenticated with one and the same text, whatever is wrong."""
         self._forget(now)
         entry = (terminal_id, proof.nonce)
         timestamp = min(max(proof.timestamp, 0), _LATEST)
@@ -262,55 +253,31 @@ class Proofs:
 # --- links: two terminals that connect ---------------------------------------------------------------
 #
 #   dialler → listener   customer, dialler, nonce_a
-#   listener → dialler   listener, nonce_b, link_signature("listener")
-#   dialler → listener   link_signature("dialler")
+#   listener → dialler   listener, nonce_b, signature as listener
+#   dialler → listener   signature as dialler
 #
 # Each signs the other's nonce, so neither signature can be an old one; each signs its role, so neither can be
 # handed back to its maker.
 
 
-def join_fields(
-    role: Role,
-    customer: str,
-    dialler: str,
-    listener: str,
-    nonce_a: bytes,
-    nonce_b: bytes,
-    binding: bytes = b"",
-) -> tuple[str, str, str, str, str, bytes, bytes, bytes]:
-    """What each side signs when a link is made: the label, then the fields. ``binding`` names the channel
-    (such as the digest of the listener's certificate): with it, a signature can't be passed on over another
-    connection."""
-    return ("link", role, customer, dialler, listener, nonce_a, nonce_b, binding)
+class Handshake(msgspec.Struct, frozen=True):
+    """What both sides of a new link sign."""
 
+    customer: str  #: our own, never the peer's word for it
+    dialler: str
+    listener: str
+    nonce_a: bytes  #: the dialler's
+    nonce_b: bytes  #: the listener's
+    #: Names the channel, such as the digest of the listener's certificate: with it, a signature can't be
+    #: passed on over another connection.
+    binding: bytes = b""
 
-def link_signature(
-    identity: Identity,
-    role: Role,
-    dialler: str,
-    listener: str,
-    nonce_a: bytes,
-    nonce_b: bytes,
-    *,
-    binding: bytes = b"",
-) -> bytes:
-    return identity.sign(*join_fields(role, identity.customer, dialler, listener, nonce_a, nonce_b, binding))
+    def sign(self, identity: Identity, role: LinkRole) -> bytes:
+        return identity.sign("link", role, *msgspec.structs.astuple(self))
 
-
-def check_link_signature(
-    keys: Sequence[PublicKeys],
-    role: Role,
-    customer: str,
-    dialler: str,
-    listener: str,
-    nonce_a: bytes,
-    nonce_b: bytes,
-    signature: bytes,
-    *,
-    binding: bytes = b"",
-) -> bool:
-    """``keys``: those of the terminal in this role. ``customer``: our own, never what the peer says."""
-    if dialler == listener or len(nonce_a) != NONCE_SIZE or len(nonce_b) != NONCE_SIZE:
-        return False
-    signed = join_fields(role, customer, dialler, listener, nonce_a, nonce_b, binding)
-    return any(verify(key.sign, signature, *signed) for key in keys)
+    def is_signed(self, role: LinkRole, keys: Sequence[PublicKeys], signature: bytes) -> bool:
+        """``keys``: those of the terminal in this role."""
+        if self.dialler == self.listener or {len(self.nonce_a), len(self.nonce_b)} != {NONCE_SIZE}:
+            return False
+        signed = msgspec.structs.astuple(self)
+        return any(verify(key.sign, signature, "link", role, *signed) for key in keys)

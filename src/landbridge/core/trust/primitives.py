@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import lru_cache
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes, hpke
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -37,6 +39,20 @@ def fields(label: str, *values: Field) -> bytes:
             value = value.encode()
         parts += (_length(len(value)), value)
     return b"".join(parts)
+
+
+def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Is this the signature of the holder of an Ed25519 key? False for a key that is none, too."""
+    try:
+        _signing_key(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@lru_cache(4096)
+def _signing_key(public: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public)
 
 
 def derive(secret: bytes, info: bytes, size: int = 32) -> bytes:

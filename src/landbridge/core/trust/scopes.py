@@ -2,6 +2,7 @@
 
 publish:PATTERN      publish to the topics that the pattern covers (and create them, where allowed)
 subscribe:PATTERN    read them, in any group
+documents:PATTERN    read and write the documents of the collections that the pattern covers
 admin                everything: topics, groups, tokens, status levels, metrics
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from landbridge.core.names import check_pattern, matches
 from landbridge.errors import BadRequest, Forbidden
 
-VERBS = ("publish", "subscribe")
+VERBS = ("publish", "subscribe", "documents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Scopes:
     admin: bool
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    documents: tuple[str, ...]
 
     @classmethod
     def parse(cls, scopes: Iterable[str]) -> Scopes:
@@ -34,14 +36,15 @@ class Scopes:
                 patterns[verb].append(check_pattern(pattern))
             else:
                 raise BadRequest(
-                    f"no scope {scope[:60]!r}", hint="publish:PATTERN, subscribe:PATTERN or admin"
+                    f"no scope {scope[:60]!r}",
+                    hint="publish:PATTERN, subscribe:PATTERN, documents:PATTERN or admin",
                 )
-        return cls(admin, tuple(patterns["publish"]), tuple(patterns["subscribe"]))
+        return cls(admin, *(tuple(patterns[verb]) for verb in VERBS))
 
     def may(self, verb: str, topic: str) -> bool:
         if self.admin:
             return True
-        patterns = self.publish if verb == "publish" else self.subscribe
+        patterns: tuple[str, ...] = getattr(self, verb)
         return any(matches(pattern, topic) for pattern in patterns)
 
     def demand(self, verb: str, topic: str) -> None:

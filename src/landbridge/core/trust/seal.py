@@ -18,8 +18,8 @@ The receiver first looks at the header (``look``), which needs no registry, then
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
+import math
 import os
 import struct
 from collections import OrderedDict
@@ -30,6 +30,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from landbridge.core.log.batch import Buffer
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import Identity, verify
 from landbridge.core.trust.primitives import NONCE_SIZE, TAG_SIZE, decrypt, derive, encrypt, fields, wrap
@@ -38,7 +39,6 @@ from landbridge.core.trust.tickets import (
     SEAL_ID_SIZE,
     Issue,
     Release,
-    Renewal,
     box_info,
     release_info,
 )
@@ -59,10 +59,12 @@ _DATA, _CONTROL = "header", "control"
 _CLEAR = struct.Struct(">BBII")  # version, number of boxes, day, size of a box
 #: A terminal has two keys at most, while one replaces the other.
 _MAX_BOXES = 2
-_DAY = 86_400_000_000
+_DAY = 86_400 * SECOND
 
 
 class _Inner(msgspec.Struct, frozen=True, array_like=True):
+    """What the source signs, together with the payload."""
+
     topic: str
     seal_id: bytes
     destination: str
@@ -86,17 +88,11 @@ _decode_inner = msgspec.msgpack.Decoder(_Inner).decode
 _decode_outer = msgspec.msgpack.Decoder(_Outer).decode
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(_Inner, frozen=True, kw_only=True):
     """What a terminal knows of a frame for it before it can open it. The pair key proves that the source or
     this terminal itself wrote it; the signature is checked together with the payload."""
 
     source: str
-    topic: str
-    seal_id: bytes
-    epoch: int
-    sequence: int
-    counter: int
-    meta: bytes
     signature: bytes
     ticket: bytes
     box: bytes
@@ -170,12 +166,6 @@ class Sealer:
         """Is it time to fetch the next ticket? Half of this one is used up."""
         return now >= self._due_at or self.messages >= MAX_MESSAGES // 2
 
-    def renewed(self, renewal: Renewal) -> None:
-        """Frames from now on carry this ticket. It makes the sealer usable for no longer."""
-        if renewal.seal_id != self.seal_id:
-            raise BadRequest("a renewed ticket of another seal")
-        self._ticket = renewal.ticket
-
     def seal(
         self,
         destination: str,
@@ -208,62 +198,33 @@ class Sealer:
         return _boxes(identity, _DATA, destination, destination_keys, outer, now, ciphertext)
 
 
-def reseal_header(
-    identity: Identity,
-    data: Buffer,
-    renewal: Renewal,
-    destination: str,
-    destination_keys: Sequence[PublicKeys],
-    now: int,
-) -> bytes:
-    """A frame that this terminal sealed earlier, with a renewed ticket. The payload and its signature stay as
-    they are. BadSeal if it isn't ours, or for a key that the destination has no more."""
-    opened = _open_boxes(identity, _DATA, identity.terminal, destination, destination_keys, data, now)
-    outer, inner = _decode_header(opened.plaintext, destination)
-    if renewal.seal_id != inner.seal_id:
-        raise BadRequest("a renewed ticket of another seal")
-    outer = msgspec.structs.replace(outer, ticket=renewal.ticket)
-    payload = memoryview(data)[opened.end :]
-    return _boxes(identity, _DATA, destination, destination_keys, _encode(outer), now, payload)
-
-
 # --- receiving ----------------------------------------------------------------------------------------
 
 
 def look(identity: Identity, peer_keys: Sequence[PublicKeys], source: str, data: Buffer, now: int) -> Header:
     """The header of a frame for this terminal. ``peer_keys``: those of the source, from the directory.
     BadSeal if the frame is not from there, not for here, or was changed."""
-    opened = _open_boxes(identity, _DATA, source, identity.terminal, peer_keys, data, now)
-    outer, inner = _decode_header(opened.plaintext, identity.terminal)
-    return Header(
-        source=source,
-        topic=inner.topic,
-        seal_id=inner.seal_id,
-        epoch=inner.epoch,
-        sequence=inner.sequence,
-        counter=inner.counter,
-        meta=inner.meta,
-        signature=outer.signature,
-        ticket=outer.ticket,
-        box=outer.box,
-        inner=outer.inner,
-        sign=opened.keys.sign,
-        start=opened.end,
-    )
-
-
-def _decode_header(plaintext: bytes, destination: str) -> tuple[_Outer, _Inner]:
-    """The pair key proves who wrote it, not that it makes sense."""
+    plaintext, keys, start = _open_boxes(identity, _DATA, source, peer_keys, data, now)
+    # The pair key proves who wrote it, not that it makes sense.
     try:
         outer = _decode_outer(plaintext)
         inner = _decode_inner(outer.inner)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise BadSeal("a frame whose header doesn't decode") from None
-    if inner.destination != destination:
+    if inner.destination != identity.terminal:
         raise BadSeal("a frame that was signed for another terminal")
     if len(inner.seal_id) != SEAL_ID_SIZE or not 0 <= inner.counter < MAX_MESSAGES:
         raise BadSeal("a frame whose header makes no sense")
-    return outer, inner
+    return Header(
+        *msgspec.structs.astuple(inner),
+        source=source,
+        signature=outer.signature,
+        ticket=outer.ticket,
+        box=outer.box,
+        inner=outer.inner,
+        sign=keys.sign,
+        start=start,
+    )
 
 
 class _ContentKey(msgspec.Struct, frozen=True):
@@ -281,8 +242,8 @@ class Opener:
         self._max_keys = max_keys
         #: (source, seal_id) → key, the one learned last at the end.
         self._keys: OrderedDict[tuple[str, bytes], _ContentKey] = OrderedDict()
-        #: (expires_at, source, seal_id). One whose key was dropped or learned again meanwhile means nothing.
-        self._deadlines: list[tuple[int, str, bytes]] = []
+        #: No key expires before this moment.
+        self._expiry_from: float = math.inf
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -305,14 +266,9 @@ class Opener:
         expires_at = now + max(release.expires_at - release.released_at, 0)
         self._keys.pop(name, None)
         self._keys[name] = _ContentKey(_ContentCipher(cek), release.topic, release.sender_keys, expires_at)
-        heapq.heappush(self._deadlines, (expires_at, *name))
+        self._expiry_from = min(self._expiry_from, expires_at)
         while len(self._keys) > self._max_keys:
             self._keys.popitem(last=False)
-        # Names that were learned again and again leave deadlines behind: none may outnumber the keys for
-        # long.
-        if len(self._deadlines) > 2 * self._max_keys:
-            self._deadlines = [(key.expires_at, *name) for name, key in self._keys.items()]
-            heapq.heapify(self._deadlines)
 
     def open(self, header: Header, data: Buffer, now: int) -> bytes:
         """The payload. TicketExpired if the key for it isn't there (``has``); BadSeal if it is not what the
@@ -332,21 +288,12 @@ class Opener:
         except InvalidTag:
             raise BadSeal("a frame whose payload is not of its ticket") from None
 
-    def forget(self, source: str) -> None:
-        """Drop what was learned of a terminal: it has been revoked."""
-        for name in [name for name in self._keys if name[0] == source]:
-            del self._keys[name]
-
-    def next_deadline(self) -> int | None:
-        return self._deadlines[0][0] if self._deadlines else None
-
     def advance(self, now: int) -> None:
         """Drop the keys whose tickets have expired."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            expires_at, source, seal_id = heapq.heappop(self._deadlines)
-            key = self._keys.get((source, seal_id))
-            if key is not None and key.expires_at == expires_at:
-                del self._keys[source, seal_id]
+        if now >= self._expiry_from:
+            for name in [name for name, key in self._keys.items() if key.expires_at <= now]:
+                del self._keys[name]
+            self._expiry_from = min((key.expires_at for key in self._keys.values()), default=math.inf)
 
 
 # --- control messages ---------------------------------------------------------------------------------
@@ -364,29 +311,19 @@ def control(
     """A small message to another terminal: an end-to-end ack, a cancel, a query. Whoever passes it on can
     neither read nor change it, nor what ``kind`` it is. It may come twice: say in it what makes a repeat
     harmless."""
-    return _boxes(identity, _kind(kind), destination, destination_keys, plaintext, now, b"")
+    return _boxes(identity, f"{_CONTROL} {kind}", destination, destination_keys, plaintext, now, b"")
 
 
 def open_control(
     identity: Identity, source: str, peer_keys: Sequence[PublicKeys], *, kind: str, data: Buffer, now: int
 ) -> bytes:
-    opened = _open_boxes(identity, _kind(kind), source, identity.terminal, peer_keys, data, now)
-    if opened.end != len(data):
+    plaintext, _, end = _open_boxes(identity, f"{_CONTROL} {kind}", source, peer_keys, data, now)
+    if end != len(data):
         raise BadSeal("a control message with something behind it")
-    return opened.plaintext
-
-
-def _kind(kind: str) -> str:
-    return f"{_CONTROL} {kind}"
+    return plaintext
 
 
 # --- boxes under the pair key -------------------------------------------------------------------------
-
-
-class _Opened(msgspec.Struct, frozen=True):
-    plaintext: bytes
-    keys: PublicKeys  #: the peer's that fitted
-    end: int  #: where the boxes end in the data
 
 
 def _pair_aad(purpose: str, customer: str, source: str, destination: str, clear: bytes) -> bytes:
@@ -422,15 +359,9 @@ def _boxes(
 
 
 def _open_boxes(
-    identity: Identity,
-    purpose: str,
-    source: str,
-    destination: str,
-    peer_keys: Sequence[PublicKeys],
-    data: Buffer,
-    now: int,
-) -> _Opened:
-    """``peer_keys``: of whichever of source and destination this terminal is not."""
+    identity: Identity, purpose: str, source: str, peer_keys: Sequence[PublicKeys], data: Buffer, now: int
+) -> tuple[bytes, PublicKeys, int]:
+    """Returns the plaintext, the keys of the source that fitted, and where the boxes end in the data."""
     view = memoryview(data)
     clear = bytes(view[: _CLEAR.size])
     if len(clear) < _CLEAR.size:
@@ -444,14 +375,14 @@ def _open_boxes(
         raise BadSeal("that is not a sealed frame")
     if day > now // _DAY + 1:
         raise BadSeal(f"a frame that was sealed {day - now // _DAY} days from now", hint="check the clocks")
-    aad = _pair_aad(purpose, identity.customer, source, destination, clear)
+    aad = _pair_aad(purpose, identity.customer, source, identity.terminal, clear)
     for keys in peer_keys:
         try:
-            cipher = identity.pair_cipher(keys.wrap, source, destination, day)
+            cipher = identity.pair_cipher(keys.wrap, source, identity.terminal, day)
         except BadRequest:
             continue
         for start in range(_CLEAR.size, end, size):
             plaintext = decrypt(cipher, view[start : start + size], aad)
             if plaintext is not None:
-                return _Opened(plaintext, keys, end)
+                return plaintext, keys, end
     raise BadSeal("a frame that was changed on the way, or is not from its source for this terminal")

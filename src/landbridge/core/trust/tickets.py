@@ -21,6 +21,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.primitives import Field, decrypt, derive, encrypt, fields, unwrap, wrap
 from landbridge.errors import BadRequest, StoreCorrupt, TicketExpired, TicketRefused
@@ -32,7 +33,7 @@ LIFE = 300.0
 #: Opened topic keys that a vault keeps in memory.
 _OPENED = 1024
 #: A ticket from further ahead than this was written by a clock that has been set back since, microseconds.
-_SKEW = 30_000_000
+_SKEW = 30 * SECOND
 
 LateOpen = Literal["renew", "sender_only", "never"]
 
@@ -77,7 +78,7 @@ class Vault:
         self, customer: str, customer_key: CustomerKey, topic: str, kv: int, now: int
     ) -> TopicKey:
         private = X25519PrivateKey.generate()
-        cipher = self._customer_cipher(customer, customer_key.sealed)
+        cipher = AESGCM(self._open_customer_key(customer, customer_key.sealed))
         aad = fields("topic key", customer, topic, kv)
         public = private.public_key().public_bytes_raw()
         return TopicKey(kv, public, encrypt(cipher, private.private_bytes_raw(), aad), now)
@@ -99,16 +100,12 @@ class Vault:
     def _open_customer_key(self, customer: str, sealed: bytes) -> bytes:
         return _opened(self._master, sealed, fields("customer key", customer))
 
-    def _customer_cipher(self, customer: str, sealed: bytes) -> AESGCM:
-        return AESGCM(self._open_customer_key(customer, sealed))
-
     def _open_topic_key(
         self, customer: str, customer_sealed: bytes, topic: str, kv: int, sealed: bytes
     ) -> X25519PrivateKey:
-        cipher = self._customer_cipher(customer, customer_sealed)
-        return X25519PrivateKey.from_private_bytes(
-            _opened(cipher, sealed, fields("topic key", customer, topic, kv))
-        )
+        cipher = AESGCM(self._open_customer_key(customer, customer_sealed))
+        secret = _opened(cipher, sealed, fields("topic key", customer, topic, kv))
+        return X25519PrivateKey.from_private_bytes(secret)
 
 
 def _opened(cipher: AESGCM, sealed: bytes, aad: bytes) -> bytes:
@@ -152,9 +149,11 @@ class Mint:
     can be renewed (the greatest max_age of a topic). A new one each day is plenty."""
 
     def __init__(self, ticket_key: bytes, *, older: Iterable[bytes] = (), life: float = LIFE) -> None:
-        self.life = round(life * 1e6)
+        self.life = round(life * SECOND)
         #: Key id, in the clear in front of each ticket → cipher.
-        self._ciphers = {_key_id(key): _ticket_cipher(key) for key in (*older, ticket_key)}
+        self._ciphers = {
+            _key_id(key): AESGCM(derive(key, fields("ticket key"))) for key in (*older, ticket_key)
+        }
         self._newest = _key_id(ticket_key)
 
     def issue(self, now: int, customer: str, topic: str, sender: str, kv: int, renew_until: int) -> Ticket:
@@ -187,10 +186,6 @@ def _key_id(key: bytes) -> bytes:
     if len(key) != KEY_SIZE:
         raise BadRequest(f"a ticket key has {KEY_SIZE} bytes, not {len(key)}")
     return hashlib.sha256(fields("ticket key id", key)).digest()[:_KEY_ID_SIZE]
-
-
-def _ticket_cipher(key: bytes) -> AESGCM:
-    return AESGCM(derive(key, fields("ticket key")))
 
 
 def _unknown_ticket() -> TicketRefused:
@@ -244,13 +239,6 @@ class Requester(msgspec.Struct, frozen=True, kw_only=True):
     revoked: bool = False
 
 
-class Sender(msgspec.Struct, frozen=True, kw_only=True):
-    """The terminal that a ticket was issued to, as the registry knows it now."""
-
-    keys: Sequence[PublicKeys]
-    revoked: bool = False
-
-
 def issue(
     now: int, mint: Mint, *, requester: Requester, topic: str, key: TopicKey, max_age: float, may_send: bool
 ) -> Issue:
@@ -261,7 +249,7 @@ def issue(
         raise TicketRefused(
             f"{requester.terminal} may not send to {topic}", hint="add it to the topic's producers"
         )
-    renew_until = now + round(max_age * 1e6)
+    renew_until = now + round(max_age * SECOND)
     ticket = mint.issue(now, requester.customer, topic, requester.terminal, key.kv, renew_until)
     return Issue(
         ticket=mint.encode(ticket),
@@ -281,20 +269,19 @@ def redeem(
     *,
     requester: Requester,
     topic: str,
-    sender: Sender | None,
+    sender_keys: Sequence[PublicKeys],
     private: X25519PrivateKey | None,
 ) -> Release:
-    """``sender``: who the ticket names; None if it was removed. ``private``: of the ticket's topic and kv;
-    None if that version is gone."""
+    """``sender_keys``: of the terminal that the ticket names; none if it was removed or revoked. ``private``:
+    of the ticket's topic and kv; None if that version is gone."""
     _check_customer(ticket, requester)
-    _check_requester(requester)
     if ticket.topic != topic:
         raise TicketRefused("the ticket is for another topic")
     if ticket.audience not in ("", requester.terminal):
         raise TicketRefused("the ticket was renewed for another terminal")
     if not requester.member:
         raise TicketRefused(f"{requester.terminal} is in no group of {topic}")
-    sender = _check_sender(sender)
+    _check_sender(sender_keys)
     # Last: whoever is told that a ticket has expired may get what it wants by renewing it.
     if not ticket.alive(now):
         raise TicketExpired(f"the ticket expired {_ago(now, ticket.expires_at)}")
@@ -308,7 +295,7 @@ def redeem(
         topic=topic,
         seal_id=ticket.seal_id,
         sender=ticket.sender,
-        sender_keys=list(sender.keys),
+        sender_keys=list(sender_keys),
         wrapped=wrap(cek, requester.keys.wrap, info),
         released_at=now,
         expires_at=ticket.expires_at,
@@ -316,16 +303,21 @@ def redeem(
 
 
 def renew(
-    now: int, mint: Mint, ticket: Ticket, *, requester: Requester, sender: Sender | None, late_open: LateOpen
+    now: int,
+    mint: Mint,
+    ticket: Ticket,
+    *,
+    requester: Requester,
+    sender_keys: Sequence[PublicKeys],
+    late_open: LateOpen,
 ) -> Renewal:
-    """``requester.member`` and ``late_open`` are about the topic that the ticket names. TicketExpired: nobody
-    can renew it any more. TicketRefused: this terminal can't."""
+    """``sender_keys`` as for ``redeem``. ``requester.member`` and ``late_open`` are about the topic that the
+    ticket names. TicketExpired: nobody can renew it any more. TicketRefused: this terminal can't."""
     _check_customer(ticket, requester)
-    _check_requester(requester)
     by_sender = requester.terminal == ticket.sender
     if not by_sender and not requester.member:
         raise TicketRefused(f"{requester.terminal} is neither the sender nor in a group of {ticket.topic}")
-    _check_sender(sender)
+    _check_sender(sender_keys)
     if late_open == "never":
         raise TicketExpired(
             f"tickets of {ticket.topic} are not renewed",
@@ -359,6 +351,7 @@ def release_info(customer: str, topic: str, seal_id: bytes, terminal: str) -> by
 def _check_customer(ticket: Ticket, requester: Requester) -> None:
     if ticket.customer != requester.customer:
         raise _unknown_ticket()
+    _check_requester(requester)
 
 
 def _check_requester(requester: Requester) -> None:
@@ -366,11 +359,10 @@ def _check_requester(requester: Requester) -> None:
         raise TicketRefused(f"{requester.terminal} has been revoked")
 
 
-def _check_sender(sender: Sender | None) -> Sender:
-    if sender is None or sender.revoked:
+def _check_sender(sender_keys: Sequence[PublicKeys]) -> None:
+    if not sender_keys:
         raise TicketRefused("the sender of the ticket has been revoked or removed")
-    return sender
 
 
 def _ago(now: int, moment: int) -> str:
-    return f"{max(now - moment, 0) / 1e6:.0f} s ago"
+    return f"{max(now - moment, 0) / SECOND:.0f} s ago"

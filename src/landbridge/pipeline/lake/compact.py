@@ -1,38 +1,36 @@
-"""Compaction: the many small files of a lake into few large ones, sorted by offset.
+"""Compaction: the many small files of a lake are rewritten to few large ones, sorted by offset.
 
-Each topic and day is one commit that adds the new files and removes the old ones, so that a reader has
-either. The old ones are taken off the disk after it; where that is broken off, the next compaction does it.
+Each topic and day is one commit that adds the new files and removes the old ones, so that a reader has either
+these or those. The old files are deleted after the commit; if that is interrupted, the next compaction does
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from landbridge.core.lake import DataFile, Overtaken, Part, Record, file_count, to_compact
+from landbridge.core.lake import DataFile, LakeRecord, Overtaken, Part, file_count, to_compact
 from landbridge.errors import BadOption, LakeDamaged
 from landbridge.pipeline.lake.lake import STAGING, Lake, columns, micros
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 #: Bytes of a file, by default. Large enough for a scan, small enough for a task.
 TARGET = 256_000_000
-#: Microseconds without a change after which an attempt of somebody else is taken for dead. Whoever is only
-#: slow can't commit any more and starts again; nothing is lost either way.
+#: Microseconds without a change after which an attempt of another process is taken for dead. A process that
+#: is only slow can no longer commit and starts again. Nothing is lost in either case.
 DEAD_AFTER = 3_600_000_000
 
 
 class Compacted(NamedTuple):
+    """What was done to the files of a topic and a day, or would be done."""
+
     table: str
     topic: str
     date: str
     rows: int
     files: int
     bytes: int
-    #: What they became, or would become.
     files_after: int
-    #: 0 where nothing was written.
     #: None where nothing was written.
     bytes_after: int | None
 
@@ -45,62 +43,62 @@ def compact(
     before: str | None = None,
     dry_run: bool = False,
 ) -> list[Compacted]:
-    """Write small files anew, and clear what crashes have left. ``before``: only days before this one."""
+    """Rewrite small files, and clear what crashes have left. ``before``: only days before this one."""
     if target < 1:
         raise BadOption(f"files have at least a byte, not {target}")
     if lake.state().number < 0:
         raise BadOption(f"there is no lake at {lake.url}", hint="the job archive makes one")
-    if dry_run:
-        parts = to_compact(lake.state().files, target, topic=topic, before=before)
-        return [_told(part, files, file_count(files, target), None) for part, files in parts.items()]
-    clear(lake)
+    if not dry_run:
+        clear(lake)
     done = []
     for part, files in to_compact(lake.state().files, target, topic=topic, before=before).items():
-        added = _rewrite(lake, part, files, target)
-        if added is not None:
-            done.append(_told(part, files, len(added), sum(file.bytes for file in added)))
-    if done:
+        count, size_after = file_count(files, target), None
+        if not dry_run:
+            added = _rewrite(lake, part, files, target)
+            if added is None:
+                continue
+            count, size_after = len(added), sum(file.bytes for file in added)
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        done.append(Compacted(*part, rows, len(files), size, count, size_after))
+    if done and not dry_run:
         forget(lake)
     return done
 
 
-def _told(part: Part, files: Sequence[DataFile], files_after: int, bytes_after: int | None) -> Compacted:
-    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-    return Compacted(*part, rows, len(files), size, files_after, bytes_after)
-
-
 def clear(lake: Lake) -> int:
-    """Remove what no reader knows: leavings of dead attempts, and files that were replaced. How many
-    attempts."""
+    """Remove files that no reader knows: those of dead attempts, and those that were replaced. Returns the
+    number of dead attempts."""
     now = micros()
 
-    def dead(name: str) -> bool:
+    def is_dead(name: str) -> bool:
         folder = f"{STAGING}/{name}"
         try:
             changes = [lake.disk.changed_at(folder)]
-        except FileNotFoundError:  # it has just come to its end
+        except FileNotFoundError:  # The attempt has just ended.
             return False
-        changes += [entry.changed_at for entry in lake.disk.below(folder, "")]
+        changes += [found.changed_at for found in lake.disk.below(folder, "")]
         return max(changes) < now - DEAD_AFTER
 
-    ended = lake.recover(dead)
+    ended = lake.recover(is_dead)
     forget(lake)
     return ended
 
 
 def forget(lake: Lake) -> None:
-    """Take the files that were replaced off the disk, and off the list of those that may be there."""
+    """Delete the files that were replaced, and take them off the list of those that may still be there."""
     leaving = tuple(sorted(lake.state().leaving))
     if leaving:
         lake.disk.delete(leaving)
-        lake.commit(Record(attempt="forget", at=micros(), gone=leaving))
+        lake.commit(LakeRecord(attempt="forget", at=micros(), gone=leaving))
 
 
 def _rewrite(lake: Lake, part: Part, files: Sequence[DataFile], target: int) -> Sequence[DataFile] | None:
-    """The new files; None if somebody else has changed the old ones meanwhile."""
+    """Returns the new files; None if another process has changed the old ones meanwhile."""
     attempt = lake.attempt("compact")
     rows = lake.frame(files, part.table).select(*columns(part.table))
-    _sorted(rows, file_count(files, target)).write.parquet(f"{attempt.url}/{part.folder}")
+    count = file_count(files, target)
+    together = rows.coalesce(1) if count == 1 else rows.repartitionByRange(count, "offset")
+    together.sortWithinPartitions("offset").write.parquet(f"{attempt.url}/{part.folder}")
     places = attempt.staged()
     added = lake.describe(places)
     had, has = sum(file.rows for file in files), sum(file.rows for file in added)
@@ -108,21 +106,16 @@ def _rewrite(lake: Lake, part: Part, files: Sequence[DataFile], target: int) -> 
         attempt.clear()
         raise LakeDamaged(
             f"{part.folder} should have {had} rows in {len(files)} files, and {has} were read",
-            hint="nothing was changed; see whether somebody else writes into this folder",
+            hint="nothing was changed; see whether something else writes into this folder",
         )
     attempt.put_in_place(places)
     removed = tuple(file.path for file in files)
     try:
-        lake.commit(Record(attempt=attempt.id, at=micros(), added=added, removed=removed))
+        lake.commit(LakeRecord(attempt=attempt.id, at=micros(), added=added, removed=removed))
     except Overtaken:
         attempt.withdraw(places)
         return None
-    # From here on nobody reads the old ones anew. If we die now, they are on the list of what is leaving.
+    # From here on no new reader opens the old files. If this process dies now, they are listed as leaving.
     lake.disk.delete(removed)
     attempt.clear()
     return added
-
-
-def _sorted(rows: DataFrame, files: int) -> DataFrame:
-    together = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, "offset")
-    return together.sortWithinPartitions("offset")

@@ -2,15 +2,15 @@
 (ADR-13).
 
     LAKE/messages/topic=orders/date=2026-01-31/….parquet
-    LAKE/rejects/topic=orders/date=2026-01-31/….parquet      payloads that are not what they should be
-    LAKE/_commits/000000000012.json                          the twelfth commit: files added and removed
-    LAKE/_commits/000000000012.state.json                    what the commits add up to, every now and then
-    LAKE/_staging/ATTEMPT/                                   files on their way in
-    LAKE/_checkpoints/GROUP/                                 Spark's, of the archive job
+    LAKE/rejects/topic=orders/date=2026-01-31/….parquet      messages whose payload is not JSON but should be
+    LAKE/_commits/000000000012.json                          the record of commit 12: files added and removed
+    LAKE/_commits/000000000012.state.json                    the sum of the commits so far, now and then
+    LAKE/_staging/ATTEMPT/                                   files that are not committed yet
+    LAKE/_checkpoints/GROUP/                                 Spark's checkpoint of the archive job
 
-A commit goes: Spark writes files to the stage; an *intent* on the stage names where they will be; they are
-moved there; the record is created. Up to the record, ``Lake.read`` doesn't know them; afterwards it has them
-all. Whoever comes next clears what an attempt that died has left, by its intent.
+A commit has four steps. Spark writes files to the stage. An *intent* on the stage names where they will be.
+They are moved there. The record is created. ``Lake.read`` has none of the files before the record is there,
+and all of them afterwards. If an attempt dies, the next writer clears its files by the intent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from landbridge.core.lake import (
     REJECTS,
     STATE_EVERY,
     DataFile,
+    LakeRecord,
+    LakeState,
     Listing,
-    Record,
-    State,
     decode_record,
     decode_state,
     encode,
@@ -37,7 +37,7 @@ from landbridge.core.lake import (
     state_name,
 )
 from landbridge.errors import LakeDamaged
-from landbridge.pipeline.files import files_at
+from landbridge.pipeline.lake.files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,18 +49,16 @@ _DATA = (
     "key binary, value binary, offset bigint, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>, id string, priority int, origin string"
 )
-#: Columns inside of the files, by table. Topic and date are in the names of the folders.
+#: table → the columns in its files. Topic and date are in the names of the folders.
 COLUMNS = {MESSAGES: f"{_DATA}, json variant", REJECTS: f"{_DATA}, reason string"}
+#: How often the commits are read again when files vanish between the listing and the reading, because another
+#: process has just written a newer state.
+LOOKS = 10
 
 
 def columns(table: str) -> list[str]:
     """The names of a table's columns, without those of its folders."""
     return [column.split()[0] for column in COLUMNS[table].split(", ")]
-
-
-#: How often to look again when files of the commits vanish between the listing and the reading, because
-#: somebody has just written a newer state down.
-LOOKS = 10
 
 
 class Snapshot(NamedTuple):
@@ -76,7 +74,7 @@ class Snapshot(NamedTuple):
     bytes: int
 
 
-class Staged(NamedTuple):
+class StagedFile(NamedTuple):
     """A file that Spark has written, and where it is going to be."""
 
     path: str
@@ -91,27 +89,23 @@ class Attempt:
         self._lake = lake
         self.id = f"{name}-{uuid.uuid4().hex[:12]}"
         self.folder = f"{STAGING}/{self.id}"
+        #: Where Spark writes. The folders below it are those of the lake, a table's folder first.
+        self.url = f"{lake.url}/{self.folder}"
 
-    @property
-    def url(self) -> str:
-        """Where Spark writes: below it as it shall be in the lake, a table's folder first."""
-        return f"{self._lake.url}/{self.folder}"
-
-    def staged(self) -> list[Staged]:
-        found = self._lake.disk.below(self.folder, ".parquet")
+    def staged(self) -> list[StagedFile]:
         places = []
-        for index, entry in enumerate(found):
-            folder = entry.path.removeprefix(f"{self.folder}/").rpartition("/")[0]
-            places.append(Staged(entry.path, f"{folder}/{self.id}-{index:05d}.parquet", entry.bytes))
+        for index, found in enumerate(self._lake.disk.below(self.folder, ".parquet")):
+            folder = found.path.removeprefix(f"{self.folder}/").rpartition("/")[0]
+            places.append(StagedFile(found.path, f"{folder}/{self.id}-{index:05d}.parquet", found.bytes))
         return places
 
-    def put_in_place(self, places: Sequence[Staged]) -> None:
+    def put_in_place(self, places: Sequence[StagedFile]) -> None:
         intent = msgspec.json.encode([each.goes_to for each in places])
         self._lake.disk.create(f"{self.folder}/{INTENT}", intent)
         self._lake.disk.move([(each.path, each.goes_to) for each in places])
 
-    def withdraw(self, places: Sequence[Staged]) -> None:
-        """The files go, too. In this order: the intent is what they could be found by."""
+    def withdraw(self, places: Sequence[StagedFile]) -> None:
+        """Remove the files, and then the stage, because its intent is what the files could be found by."""
         self._lake.disk.delete(each.goes_to for each in places)
         self.clear()
 
@@ -124,22 +118,21 @@ class Lake:
         self._spark = spark
         self.disk = files_at(spark, path.rstrip("/") or path)
         self.url = self.disk.url
-        #: As far as it was last read: a writer reads only what others have committed since.
-        self._state = State()
+        #: As it was last read. The next look reads only what was committed since.
+        self._state = LakeState()
 
     # -- reading --------------------------------------------------------------------------------------
 
     def read(self) -> DataFrame:
         """The messages: exactly what is committed, whatever else is on the disk."""
-        return self.table(MESSAGES)
+        return self.frame(self._files(MESSAGES), MESSAGES)
 
     def rejects(self) -> DataFrame:
-        """What could not be decoded, with the reason."""
-        return self.table(REJECTS)
+        """The messages that could not be decoded, with the reason."""
+        return self.frame(self._files(REJECTS), REJECTS)
 
-    def table(self, name: str) -> DataFrame:
-        files = [file for file in self.state().files.values() if file.part.table == name]
-        return self.frame(files, name)
+    def _files(self, table: str) -> list[DataFile]:
+        return [file for file in self.state().files.values() if file.part.table == table]
 
     def frame(self, files: Iterable[DataFile], table: str) -> DataFrame:
         """The rows of some files."""
@@ -151,100 +144,92 @@ class Lake:
         return reader.parquet(*names).select("topic", "date", *columns(table))
 
     def snapshot(self) -> Snapshot:
-        state = self.state()
-        files = [file for file in state.files.values() if file.part.table == MESSAGES]
-        return Snapshot(
-            state.number,
-            dict(state.ends),
-            [f"{self.url}/{file.path}" for file in files],
-            sum(file.rows for file in files),
-            sum(file.bytes for file in files),
-        )
+        files, state = self._files(MESSAGES), self._state
+        urls = [f"{self.url}/{file.path}" for file in files]
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        return Snapshot(state.number, dict(state.ends), urls, rows, size)
 
-    def state(self) -> State:
-        """What counts, as of now. Not to be changed by who asks."""
+    def state(self) -> LakeState:
+        """What counts, as of now. The caller must not change it."""
         for look in range(LOOKS):
             try:
                 return self._catch_up()
             except (FileNotFoundError, LakeDamaged) as error:
-                # A listing isn't a snapshot: it may show a record and not the one before it.
+                # A listing is no snapshot: it may show a record and not the one before it.
                 if look == LOOKS - 1:
                     raise LakeDamaged(f"{self.url}/{COMMITS}: {error}") from None
         raise AssertionError("the last look has returned or raised")
 
-    def _catch_up(self) -> State:
+    def _catch_up(self) -> LakeState:
         listing = Listing.of(self.disk.names(COMMITS))
-        state = self._state
         newest = listing.states[-1] if listing.states else -1
-        if newest > state.number:
+        if newest > self._state.number:
             name = state_name(newest)
-            state = self._state = decode_state(self.disk.read(f"{COMMITS}/{name}"), name)
-        for number in listing.unread(state.number):
+            self._state = decode_state(self.disk.read(f"{COMMITS}/{name}"), name)
+        for number in listing.unread(self._state.number):
             name = record_name(number)
-            state.apply(decode_record(self.disk.read(f"{COMMITS}/{name}"), name))
-        return state
+            self._state.apply(decode_record(self.disk.read(f"{COMMITS}/{name}"), name))
+        return self._state
 
     # -- writing --------------------------------------------------------------------------------------
 
     def attempt(self, name: str) -> Attempt:
         return Attempt(self, name)
 
-    def commit(self, record: Record) -> State:
-        """Make it count, as the next number. Raises what ``State.check`` does, and nothing has changed
-        then."""
+    def commit(self, record: LakeRecord) -> LakeState:
+        """Make a record count, as the next number. Raises what ``LakeState.check`` raises, before anything is
+        changed."""
         while True:
             state = self.state()
             state.check(record)
             number = state.number + 1
             if not self.disk.create(f"{COMMITS}/{record_name(number)}", encode(record)):
                 continue
-            # Records are removed from the oldest on. So with the one before it there, ours is the last.
+            # Records are removed from the oldest on. So if the record before it exists, ours is the last one.
             if not number or self.disk.exists(f"{COMMITS}/{record_name(number - 1)}"):
                 break
-            # Else we slept between the look and the creation for so long that the number was used and removed
-            # again, and nobody reads ours; or we slept afterwards, and a state has it.
-            self._state = State()
+            # Otherwise this process slept before the creation, and the number was used and removed again: no
+            # reader finds our record. Or it slept after it, and a state includes our record.
+            self._state = LakeState()
             if self.state().includes(record):
                 break
             self.disk.delete([f"{COMMITS}/{record_name(number)}"])
         state = self.state()
         if number % STATE_EVERY == STATE_EVERY - 1:
-            self._write_state(state)
+            # Nothing is lost if this fails, or if two processes do it.
+            self.disk.create(f"{COMMITS}/{state_name(state.number)}", encode(state))
+            expendable = Listing.of(self.disk.names(COMMITS)).expendable()
+            self.disk.delete(f"{COMMITS}/{name}" for name in expendable)
         return state
 
-    def _write_state(self, state: State) -> None:
-        """For those who come later. If it fails or two do it, nothing is lost."""
-        self.disk.create(f"{COMMITS}/{state_name(state.number)}", encode(state))
-        names = Listing.of(self.disk.names(COMMITS)).expendable()
-        self.disk.delete(f"{COMMITS}/{name}" for name in names)
-
     def recover(self, wanted: Callable[[str], bool]) -> int:
-        """Clear what attempts have left that ended in the middle; ``wanted`` says of which. Returns how many.
+        """Clear the files of attempts that ended in the middle; ``wanted`` says of which attempts. Returns
+        the number of attempts.
 
-        An attempt may not be dead, only slow. So before anything of it goes, a record bars it from
-        committing: else it could commit what is gone, or the half of its files that it still found."""
+        An attempt may be slow and not dead. So before any of its files are removed, a record fences it.
+        Otherwise it could commit files that are gone."""
         ended = 0
         for name in self.disk.names(STAGING):
             if not wanted(name):
                 continue
             state = self.state()
             if name not in state.fenced and not any(path in state.files for path in self._intended(name)):
-                state = self.commit(Record(attempt=f"{name}-barred", at=micros(), fenced=(name,)))
-            # Asked again: it may have got on until it was barred, or even have committed.
+                state = self.commit(LakeRecord(attempt=f"{name}-barred", at=micros(), fenced=(name,)))
+            # The intent is read again: the attempt may have got on, or even committed, until it was fenced.
             self.disk.delete(path for path in self._intended(name) if path not in state.files)
             self.disk.delete([f"{STAGING}/{name}"])
             ended += 1
         return ended
 
     def _intended(self, name: str) -> list[str]:
-        """Where the files of an attempt are or would be; nothing, if it didn't come so far."""
+        """Where the files of an attempt are or would be; an empty list if it has no intent yet."""
         try:
             return msgspec.json.decode(self.disk.read(f"{STAGING}/{name}/{INTENT}"), type=list[str])
         except FileNotFoundError:
             return []
 
-    def describe(self, places: Sequence[Staged]) -> tuple[DataFile, ...]:
-        """Staged files as they will be known: rows and offsets are from their footers."""
+    def describe(self, places: Sequence[StagedFile]) -> tuple[DataFile, ...]:
+        """Staged files as a record names them. Rows and offsets are from their footers."""
         described = []
         for each in places:
             rows, first, end = self._footer(each.path)

@@ -1,18 +1,18 @@
-"""What a statement needs of a topic: which offsets, which time, which columns. Found in the optimized plan of
-the statement over stand-ins, so that of logs and lakes only that much is read.
+"""What a statement needs of a topic: which offsets, which time, which columns. It is found in the optimized
+plan of the statement over stand-ins, so that no more of logs and lakes is read.
 
-Whatever isn't understood means "all of it": a need may be too wide, and never too narrow.
+A condition that isn't understood means "everything": a need may be too wide, and never too narrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Spark's comparisons, and what they are with the sides exchanged.
+#: Spark's comparisons → the same with the sides exchanged.
 _EXCHANGED = {
     "GreaterThan": "LessThan",
     "GreaterThanOrEqual": "LessThanOrEqual",
@@ -23,7 +23,7 @@ _EXCHANGED = {
 
 
 class Need(NamedTuple):
-    """None: no bound, every column."""
+    """None means: no bound, or every column."""
 
     #: Offsets, from ``first`` to before ``end``.
     first: int | None = None
@@ -34,17 +34,21 @@ class Need(NamedTuple):
     columns: frozenset[str] | None = None
 
     def wider(self, other: Need) -> Need:
-        """What serves both."""
+        """The need that serves both."""
+
+        def both(choose: Callable[[int, int], int], one: int | None, two: int | None) -> int | None:
+            return None if one is None or two is None else choose(one, two)
+
         return Need(
-            _least(self.first, other.first),
-            _most(self.end, other.end),
-            _least(self.since, other.since),
-            _most(self.until, other.until),
+            both(min, self.first, other.first),
+            both(max, self.end, other.end),
+            both(min, self.since, other.since),
+            both(max, self.until, other.until),
             None if self.columns is None or other.columns is None else self.columns | other.columns,
         )
 
     def narrower(self, name: str, comparison: str, value: int) -> Need:
-        """With ``name`` (offset or timestamp) compared to a whole number."""
+        """The need with one more condition: ``name`` (offset or timestamp) is compared to a whole number."""
         low, high = (self.first, self.end) if name == "offset" else (self.since, self.until)
         if comparison in ("GreaterThan", "GreaterThanOrEqual", "EqualTo"):
             least = value + (comparison == "GreaterThan")
@@ -56,20 +60,17 @@ class Need(NamedTuple):
             return self._replace(first=low, end=high)
         return self._replace(since=low, until=high)
 
+    def overlaps(self, first: int, end: int) -> bool:
+        """Whether anything between these offsets is needed."""
+        above = self.first is None or self.first < end
+        return first < end and above and (self.end is None or self.end > first)
+
 
 ALL = Need()
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else min(one, other)
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
-
-
 def needs(frame: DataFrame) -> dict[str, Need]:
-    """By topic, from a frame over stand-ins: leaves below a filter ``topic = …``."""
+    """By topic, from a frame over stand-ins, which are leaves below a filter ``topic = …``."""
     found: dict[str, Need] = {}
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
     for topic, need in _leaves(plan, []):
@@ -78,7 +79,7 @@ def needs(frame: DataFrame) -> dict[str, Need]:
 
 
 def items(sequence: Any) -> list[Any]:
-    """Of a Scala Seq."""
+    """The items of a Scala Seq."""
     return [sequence.apply(index) for index in range(sequence.length())]
 
 
@@ -87,7 +88,7 @@ def kind(node: Any) -> str:
 
 
 def _leaves(plan: Any, above: list[Any]) -> Iterator[tuple[str, Need]]:
-    """``above``: the filters and the projections right above, from the lowest."""
+    """``above``: the filters and projections right above, the lowest first."""
     children = items(plan.children())
     if not children and (found := _need(plan, above)) is not None:
         yield found
@@ -106,14 +107,11 @@ def _need(leaf: Any, above: list[Any]) -> tuple[str, Need] | None:
     for node in above:
         used |= {names[id] for each in items(node.references().toSeq()) if (id := each.exprId()) in names}
         if kind(node) == "Project":
-            # What is above it sees no other columns of the leaf.
+            # The nodes above it see no other columns of the leaf.
             need = need._replace(columns=frozenset(used))
             break
         for condition in _conjuncts(node.condition()):
-            compared = _comparison(condition, names)
-            if compared is None:
-                continue
-            name, comparison, value = compared
+            name, comparison, value = _comparison(condition, names) or ("", "", None)
             if name == "topic" and comparison == "EqualTo":
                 topic = str(value)
             elif name in ("offset", "timestamp") and isinstance(value, int):
@@ -130,7 +128,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
 
 
 def _comparison(condition: Any, names: dict[Any, str]) -> tuple[str, str, Any] | None:
-    """(column of the leaf, comparison, literal), where it is that simple."""
+    """(column of the leaf, comparison, literal); None where the condition isn't that simple."""
     comparison = kind(condition)
     if comparison not in _EXCHANGED:
         return None
@@ -140,6 +138,6 @@ def _comparison(condition: Any, names: dict[Any, str]) -> tuple[str, str, Any] |
     if kind(left) != "AttributeReference" or kind(right) != "Literal" or left.exprId() not in names:
         return None
     name, value = names[left.exprId()], right.value()
-    if name == "topic":
-        value = value if value is None else value.toString()
-    return None if value is None else (name, comparison, value)
+    if value is None:
+        return None
+    return name, comparison, value.toString() if name == "topic" else value

@@ -1,8 +1,8 @@
-"""A statement of SQL: what it reads, whether it would write, and what Spark has to say against it.
+"""A statement of SQL: which tables it reads, whether it would write, and Spark's errors about it.
 
-Spark's own parser finds the relations. ``topic.orders`` can't be the name of a temporary view, so those that
-are ours are exchanged in the text for the names of views, and places in the new text lead back to the old
-one.
+Spark's own parser finds the relations. ``topic.orders`` can't be the name of a temporary view. So names of
+this form are replaced in the text by the names of views, and places that Spark reports in the new text are
+translated back to the old one.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.errors import BadStatement, BusError
-from landbridge.pipeline.failure import meaning
+from landbridge.pipeline.connector.failure import meaning
 from landbridge.pipeline.sql.need import items, kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The first part of our names: archive and log as one, the log, the archive.
+#: The first part of a table's name: archive and log as one, the log, the archive.
 KINDS = ("topic", "log", "archive")
 READS = "a query reads: SELECT, WITH, VALUES, TABLE, SHOW, DESCRIBE, EXPLAIN"
 
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
-#: Nodes that would write or run something else, beside Spark's commands; and how one writes them.
+#: Nodes that would write or run something else, and are none of Spark's commands → their statement.
 _WRITING = {
     "InsertIntoDir": "INSERT",
     "ScriptTransformation": "TRANSFORM",
     "CompoundBody": "BEGIN … END",
     "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE",
 }
-#: Commands that only tell.
+#: Commands that only read.
 _TELLING = re.compile(r"(Show|Describe|Explain)")
-#: Where the grammar wants the name alone: TABLE name, and a sample between name and alias.
+#: Where the grammar takes no alias after the name: TABLE name, and where a sample follows.
 _NO_ALIAS_AFTER = re.compile(r"\btable\s*\(?\s*$", re.IGNORECASE)
 _NO_ALIAS_BEFORE = re.compile(r"\s*(tablesample\b|with\s*\(|watermark\b)", re.IGNORECASE)
-#: Conditions that no statement is to blame for.
+#: Spark's conditions that no statement is to blame for.
 _FAULTS = ("INTERNAL_ERROR", "PYTHON_DATA_SOURCE_ERROR")
 _PLACE = re.compile(r"\(?line (\d+), pos (\d+)\)?")
 
 
 class View(NamedTuple):
-    """A table of ours that a statement names."""
+    """A table of Landbridge that a statement names."""
 
     kind: str
     topic: str
 
 
 class Relation(NamedTuple):
-    """Where it does so."""
+    """Where a statement names a view."""
 
     view: View
     #: In the text, from ``start`` to before ``stop``.
     start: int
     stop: int
-    #: What its columns are qualified with; None where the statement says so itself, or can't.
+    #: The alias that the view gets; None where the statement gives one itself, or none can be given.
     alias: str | None
 
 
@@ -78,7 +78,7 @@ class Statement:
         return sorted({each.view for each in self.relations})
 
     def rewritten(self, names: Mapping[View, str]) -> Rewritten:
-        """With these views in the place of ours."""
+        """The statement with the names of temporary views in the place of Landbridge's."""
         pieces: list[str] = []
         moved: list[tuple[int, int, Relation]] = []
         at = new = 0
@@ -94,18 +94,18 @@ class Statement:
 
 
 class Rewritten:
-    """A text that Spark runs, and the way back to what somebody wrote."""
+    """A text that Spark runs, and the way back to the text that the user wrote."""
 
     def __init__(
         self, text: str, moved: list[tuple[int, int, Relation]], original: str | None = None
     ) -> None:
         self.text = text
         self.original = text if original is None else original
-        #: (from, to, relation): the stretches of ``text`` that stand for something else.
+        #: (from, to, relation): the stretches of ``text`` that stand for a relation of the original.
         self._moved = moved
 
     def back(self, index: int) -> int:
-        """Where a place of the text is in the original."""
+        """The place in the original of a place in the text."""
         shift = 0
         for start, stop, relation in self._moved:
             if index < start:
@@ -121,7 +121,7 @@ def quoted(name: str) -> str:
 
 
 def _relations(spark: SparkSession, plan: Any, text: str) -> Iterator[Relation]:
-    """Of a parsed plan; BadStatement where it does something else than to read."""
+    """The relations of a parsed plan. Raises BadStatement where it would do anything else than read."""
     for node, aliased in _nodes(plan):
         name = kind(node)
         if name in _WRITING or (
@@ -148,13 +148,13 @@ def _relations(spark: SparkSession, plan: Any, text: str) -> Iterator[Relation]:
 
 
 def _verb(name: str) -> str:
-    """How the statement of a node begins: InsertIntoStatement is an INSERT."""
+    """The first word of the statement of a node: InsertIntoStatement is an INSERT."""
     word = re.match(r"(?:Unresolved)?([A-Z][a-z]+)", name)
     return _WRITING.get(name) or (word[1].upper() if word else name)
 
 
 def _nodes(plan: Any, aliased: bool = False) -> Iterator[tuple[Any, bool]]:
-    """All nodes, those of subqueries and common tables too; and is each one right below an alias?"""
+    """All nodes, with those of subqueries and common tables, and whether each is right below an alias."""
     yield plan, aliased
     name = kind(plan)
     inner = items(plan.children())
@@ -175,7 +175,7 @@ def _is(spark: SparkSession, node: Any, name: str) -> bool:
 
 
 def refusal(error: BaseException, statement: Rewritten) -> BusError:
-    """What Spark raised, in one sentence and with the place marked; or raises it again, if it isn't about the
+    """Spark's error in one sentence, with the place marked. Raises an error again that isn't about the
     statement."""
     if (known := meaning(error)) is not None:
         return known
@@ -203,11 +203,11 @@ def refusal(error: BaseException, statement: Rewritten) -> BusError:
 
 
 def _span(error: BaseException, statement: Rewritten) -> tuple[int, int] | None:
-    """(place in the original, length) of what Spark has marked."""
+    """(place in the original, length) of what Spark marks; None where it marks nothing."""
     for context in _of(error, "getQueryContext") or ():
         try:
             start, stop = context.startIndex(), context.stopIndex()
-        except Exception:  # a context of a DataFrame has no places
+        except Exception:  # The context of a DataFrame has no places.
             continue
         if 0 <= start <= stop < len(statement.text):
             first, last = statement.back(start), statement.back(stop + 1)
@@ -221,9 +221,9 @@ def _span(error: BaseException, statement: Rewritten) -> tuple[int, int] | None:
 
 
 def _of(error: BaseException, method: str) -> Any:
-    """What a Spark error says of itself; None where it is none, or has nothing to say."""
+    """The answer of a Spark error to a method; None where the error is none of Spark's, or has no answer."""
     ask = getattr(error, method, None)
     try:
         return None if ask is None else ask()
-    except Exception:  # asked after its session has ended
+    except Exception:  # The session of the error has ended.
         return None

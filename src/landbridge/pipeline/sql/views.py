@@ -1,8 +1,9 @@
-"""Topics as tables for SQL: ``log.NAME`` is what the terminal keeps, ``archive.NAME`` what a lake has, and
-``topic.NAME`` both as one, without a gap or an overlap.
+"""Topics as tables for SQL: ``log.NAME`` is the terminal's log, ``archive.NAME`` is what a lake has, and
+``topic.NAME`` is both as one, without a gap or an overlap.
 
-The seam is where the lake ends: up to there everything of the topic is in the lake, from there on the log is
-read. Where the lake doesn't begin at the beginning and the log still has what is before, that comes first.
+The two meet where the lake ends: up to there the lake has everything of the topic, and from there on the log
+is read. If the lake doesn't begin at offset 0 and the log still has what is before, the log is read there,
+too.
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
+from landbridge.core.lake import MESSAGES, REJECTS, DataFile, LakeState
+from landbridge.core.log.planning import Span
 from landbridge.core.names import check_name
 from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import BadOption, BusError, OffsetGone, UnknownTopic
-from landbridge.pipeline.access import Access
-from landbridge.pipeline.lake.archive import PARSED
+from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.functions import F
+from landbridge.pipeline.lake.lake import Lake
+from landbridge.pipeline.lake.rows import PARSED
 from landbridge.pipeline.sql.need import ALL, Need, needs
 from landbridge.pipeline.sql.statement import Rewritten, Statement, View, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from landbridge.core.lake import DataFile, State
-    from landbridge.pipeline.lake.lake import Lake
 
 #: In the order of ``SELECT *``. All but ``json`` are those of ``format("landbridge")``.
 COLUMNS = {
@@ -40,27 +44,22 @@ COLUMNS = {
     "origin": "string",
     "json": "variant",
 }
-#: How far a producer's clock may be ahead of the terminal's, in microseconds: the log is searched by when the
-#: terminal took a message, and ``timestamp`` is when its producer published it.
+#: How far a producer's clock may be ahead of the terminal's, in microseconds. The log is searched by the time
+#: at which the terminal took a message, and ``timestamp`` is the time of its producer.
 CLOCKS_APART = 86_400_000_000
 DAY = 86_400_000_000
 
+#: Columns of SHOW TOPICS that are in the terminal's description of a topic.
+_DESCRIBED = ("messages", "bytes", "first", "end", "groups")
 _SHOW = re.compile(r"\s*show\s+(topics|tables|views)\s*;?\s*", re.IGNORECASE)
 
 
-class Span(NamedTuple):
-    """What a log has: offsets from ``first`` to before ``end``."""
-
-    first: int
-    end: int
-
-
 class Views:
-    """The tables, of one terminal and one lake.
+    """The tables of one terminal and one lake.
 
     where: the options context, or url and token; none: the current context.
     lake: where the archive is; None: ``topic.NAME`` is the log.
-    allow_gaps: go on where neither archive nor log has some offsets. ``tell`` is told of it."""
+    allow_gaps: go on where neither archive nor log has some offsets, and ``tell`` it."""
 
     def __init__(
         self,
@@ -75,36 +74,30 @@ class Views:
             raise BadOption("views need a session with a JVM of its own, and this one is Spark Connect's")
         self._spark = spark
         self._where = dict(where or {})
-        self._access = Access.of(self._where)
+        self._access = TerminalAccess.of(self._where)
         self._allow_gaps = allow_gaps
         self._tell = tell or (lambda text: None)
-        self._lake: Lake | None = None
-        if lake is not None:
-            from landbridge.pipeline.lake.lake import Lake
-
-            self._lake = Lake(spark, lake)
-        #: Views that were made, for names that no other statement has.
+        self._lake = None if lake is None else Lake(spark, lake)
+        #: The number of views that were made, for names that no other statement has.
         self._made = 0
         #: The last statement, as Spark has it.
         self._last = Rewritten("", [])
-        # Spark shows what it raises also to those who catch it.
+        # PySpark logs what it raises, even if the error is caught.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
     # -- statements ------------------------------------------------------------------------------------
 
     def sql(self, text: str) -> DataFrame:
-        """Run a statement; the topics that it names, and no others, are opened."""
+        """Run a statement. Only the topics that it names are opened."""
         if _SHOW.fullmatch(text):
             return self.topics()
         statement = Statement.parse(self._spark, text)
         stand_ins = {view: self._stand_in(view.topic) for view in statement.views}
-        needed: dict[str, Need] = {}
-        if stand_ins:
-            needed = needs(self._run(statement, stand_ins))
+        needed = needs(self._run(statement, stand_ins)) if stand_ins else {}
         return self._run(statement, {v: self.open(v, needed.get(v.topic, ALL)) for v in statement.views})
 
     def refusal(self, error: Exception) -> BusError:
-        """What went wrong while the rows of the last statement were read; raises again what isn't known."""
+        """The error of reading the rows of the last statement. Raises an unknown error again."""
         return refusal(error, self._last)
 
     def _run(self, statement: Statement, frames: Mapping[View, DataFrame]) -> DataFrame:
@@ -119,13 +112,11 @@ class Views:
         except Exception as error:
             raise refusal(error, self._last) from None
         finally:
-            for name in names.values():  # the plan has taken them in
+            for name in names.values():  # The plan includes them by now.
                 self._spark.catalog.dropTempView(name)
 
     def _stand_in(self, topic: str) -> DataFrame:
-        """No rows and all columns of a topic, in a form that the optimizer can't see through."""
-        from pyspark.sql import functions as F
-
+        """All columns of a topic and no rows, in a form that the optimizer doesn't fold away."""
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "json")
         rows = self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), columns)
         return rows.withColumn("json", F.expr(PARSED)).where(F.col("topic") == topic)
@@ -138,83 +129,78 @@ class Views:
         return tables[view.kind](view.topic, need)
 
     def log(self, topic: str, need: Need = ALL) -> DataFrame:
-        """What the terminal has of a topic now; what is published later is not in it."""
-        return self._from_log(topic, self._span(topic), need)
+        """What the terminal has of a topic now. Messages that are published later are not in it."""
+        return self._from_log(self._logged(topic), need)
 
     def archive(self, topic: str, need: Need = ALL) -> DataFrame:
-        lake = self._lake
-        if lake is None:
+        if self._lake is None:
             raise BadOption(f"archive.{topic}: nothing says where the archive is", hint="--lake FOLDER")
-        state = lake.state()
+        state = self._lake.state()
         if topic not in state.ends:
-            raise self._unknown(topic, list(state.ends), f"the lake has no topic {topic}")
-        return self._from_lake(lake, state, topic, need)
+            raise _unknown(topic, list(state.ends), f"the lake has no topic {topic}")
+        return self._from_lake(self._lake, state, topic, need)
 
     def topic(self, topic: str, need: Need = ALL) -> DataFrame:
         lake = self._lake
         if lake is None:
             return self.log(topic, need)
-        for last in (False, True):
+        for is_last_look in (False, True):
             state = lake.state()
             archived = state.ends.get(topic)
             try:
-                span = self._span(topic)
+                logged = self._logged(topic)
             except UnknownTopic:
                 if archived is None:
                     raise
-                return self._from_lake(lake, state, topic, need)  # it was deleted, and is in the archive
+                return self._from_lake(lake, state, topic, need)  # It was deleted, and is in the archive.
             if archived is None:
-                return self._from_log(topic, span, need)
-            # Archived and trimmed between the two looks, it would seem to be gone.
-            if span.first <= archived <= span.end:
+                return self._from_log(logged, need)
+            # Messages that are archived and trimmed between the two looks would seem to be gone: look again.
+            if logged.first <= archived <= logged.end:
                 break
-            if last:
-                self._gap(topic, span, archived)
+            if is_last_look:
+                self._gap(logged, archived)
         assert archived is not None
         frames = []
         begins = min((file.first for file in _files(state, topic)), default=archived)
-        if span.first < begins and _overlap(need, span.first, begins):
-            frames.append(self._from_log(topic, Span(span.first, min(begins, span.end)), need))
-        if _overlap(need, begins, archived):
+        if need.overlaps(logged.first, begins):
+            frames.append(self._from_log(Span(topic, logged.first, min(begins, logged.end)), need))
+        if need.overlaps(begins, archived):
             frames.append(self._from_lake(lake, state, topic, need))
-        if not frames or (archived < span.end and _overlap(need, archived, span.end)):
-            start = min(max(archived, span.first), span.end)
-            frames.append(self._from_log(topic, Span(start, span.end), need))
-        whole, *more = frames
-        for each in more:
-            whole = whole.union(each)
-        return whole
+        if not frames or need.overlaps(archived, logged.end):
+            start = min(max(archived, logged.first), logged.end)
+            frames.append(self._from_log(Span(topic, start, logged.end), need))
+        return reduce(lambda one, other: one.union(other), frames)
 
-    def _gap(self, topic: str, span: Span, archived: int) -> None:
-        if span.first > archived:
-            lost = counted(span.first - archived, "message")
+    def _gap(self, logged: Span, archived: int) -> None:
+        topic, first, end = logged
+        if first > archived:
+            lost = counted(first - archived, "message")
             what = (
                 f"{lost} of {topic} are neither in the archive, which ends before offset {archived}, nor in "
-                f"the log, which begins at {span.first}"
+                f"the log, which begins at {first}"
             )
             hint = "retention was faster than the archive job; --allow-gaps goes on without them"
         else:
-            what = f"the archive of {topic} ends before offset {archived}, and its log already at {span.end}"
+            what = f"the archive of {topic} ends before offset {archived}, and its log already at {end}"
             hint = "the topic was made anew; read archive.NAME and log.NAME, or --allow-gaps"
         if not self._allow_gaps:
             raise OffsetGone(what, hint=hint)
         self._tell(what)
 
-    def span(self, topic: str) -> Span:
-        """The offsets that ``topic.NAME`` has, by what is known of log and lake: nothing is read."""
-        spans = []
-        if self._lake is not None:
-            state = self._lake.state()
-            spans += [Span(file.first, file.end) for file in _files(state, topic)]
+    def span(self, topic: str) -> tuple[int, int]:
+        """(first, end): the offsets that ``topic.NAME`` has, by what log and lake say. No row is read."""
+        files = [] if self._lake is None else _files(self._lake.state(), topic)
+        spans = [(file.first, file.end) for file in files]
         try:
-            spans.append(self._span(topic))
+            spans.append(self._logged(topic)[1:])
         except UnknownTopic:
             if not spans:
                 raise
-        return Span(min(each.first for each in spans), max(each.end for each in spans))
+        return min(first for first, _ in spans), max(end for _, end in spans)
 
     def topics(self) -> DataFrame:
-        """A row for each topic, of the terminal and of the lake."""
+        """A row for each topic of the terminal and of the lake."""
         ends = {} if self._lake is None else self._lake.state().ends
         rows = {str(row["name"]): row for row in self._described()}
         found: list[dict[str, Any]] = [
@@ -223,102 +209,82 @@ class Views:
             for name in sorted({*rows, *ends})
         ]
         columns = ",".join(f"{each}:bigint" for each in (*_DESCRIBED, "archived"))
-        # As a literal it needs no job.
+        # A literal needs no Spark job.
         inline = f"SELECT inline(from_json(:rows, 'array<struct<topic:string,{columns}>>'))"
         return self._spark.sql(inline, {"rows": json.dumps(found)})
 
     # -- the log ---------------------------------------------------------------------------------------
 
     def _described(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        after = ""
-        while True:
-            page = self._access.bus().call("topic.list", after=after)
-            rows += page["topics"]
-            after = page["next"]
-            if not after:
-                return rows
+        from landbridge.pipeline.connector.source import described_topics
 
-    def _span(self, topic: str) -> Span:
+        return list(described_topics(self._access.bus()))
+
+    def _logged(self, topic: str) -> Span:
+        """What the log has."""
         try:
-            return Span(*self._access.bus().call("topic.wait", offsets={topic: 0})[topic])
+            return Span(topic, *self._access.bus().call("topic.wait", offsets={topic: 0})[topic])
         except UnknownTopic as error:
-            raise self._unknown(topic, [str(row["name"]) for row in self._described()], str(error)) from None
+            raise _unknown(topic, [str(row["name"]) for row in self._described()], str(error)) from None
 
-    @staticmethod
-    def _unknown(topic: str, others: list[str], what: str) -> UnknownTopic:
-        return UnknownTopic(what, hint=did_you_mean(topic, others, "see SHOW TOPICS"))
-
-    def _from_log(self, topic: str, span: Span, need: Need) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        first, end = span
+    def _from_log(self, span: Span, need: Need) -> DataFrame:
+        topic, first, end = span
         if need.since is not None:
             moment = max(0, need.since - CLOCKS_APART)
             first = max(first, self._access.bus().call("topic.seek_time", times={topic: moment})[topic])
-        first = max(first, need.first or 0)
-        end = end if need.end is None else min(end, need.end)
-        first, end = min(first, span.end), min(max(first, end), span.end)
-        wanted = set(COLUMNS) if need.columns is None else set(need.columns)
+        first = min(max(first, need.first or 0), span.end)
+        end = min(max(first, end if need.end is None else min(end, need.end)), span.end)
+        wanted = COLUMNS if need.columns is None else need.columns
         read = {name: kind for name, kind in COLUMNS.items() if name in wanted} or {"offset": "bigint"}
-        reader = self._spark.read.format("landbridge").options(**self._where)
-        frame = reader.schema(", ".join(f"{name} {kind}" for name, kind in read.items() if name != "json"))
         offsets = {"startingOffsets": first, "endingOffsets": end}
-        rows = frame.options(
-            subscribe=topic,
-            failOnDataLoss=str(not self._allow_gaps).lower(),
-            **{name: json.dumps({topic: {"0": at}}) for name, at in offsets.items()},
-        ).load()
-        # The others are needed by nobody, and headers and ids would be made row by row.
+        rows = (
+            self._spark.read.format("landbridge")
+            .schema(", ".join(f"{name} {kind}" for name, kind in read.items() if name != "json"))
+            .options(
+                **self._where,
+                subscribe=topic,
+                failOnDataLoss=str(not self._allow_gaps).lower(),
+                **{name: json.dumps({topic: {"0": at}}) for name, at in offsets.items()},
+            )
+            .load()
+        )
+        # The other columns are not needed; headers and ids would cost work per row.
         made = {name: name for name in read} | ({"json": PARSED} if "value" in read else {})
-        columns = [
-            F.expr(made.get(name, f"cast(null as {kind})")).alias(name) for name, kind in COLUMNS.items()
-        ]
-        return rows.select(*columns)
+        return rows.select(
+            *(F.expr(made.get(name, f"cast(null as {kind})")).alias(name) for name, kind in COLUMNS.items())
+        )
 
     # -- the lake --------------------------------------------------------------------------------------
 
     @staticmethod
-    def _from_lake(lake: Lake, state: State, topic: str, need: Need) -> DataFrame:
-        from landbridge.core.lake import MESSAGES, REJECTS
-
-        wanted = [file for file in _files(state, topic) if _touches(need, file)]
-        frames = []
-        for table in (MESSAGES, REJECTS):
-            files = [file for file in wanted if file.part.table == table]
-            if files or table == MESSAGES:
-                frame = lake.frame(files, table)
-                if table == REJECTS:  # payloads that were to be JSON and are not: messages all the same
-                    frame = frame.selectExpr("*", "cast(null as variant) json")
-                frames.append(frame.select(*COLUMNS))
-        return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
+    def _from_lake(lake: Lake, state: LakeState, topic: str, need: Need) -> DataFrame:
+        wanted = [file for file in _files(state, topic) if _may_have(file, need)]
+        rejects = [file for file in wanted if file.part.table == REJECTS]
+        rows = lake.frame([file for file in wanted if file.part.table == MESSAGES], MESSAGES).select(*COLUMNS)
+        if not rejects:
+            return rows
+        # Their payloads were to be JSON and are not. They are messages of the topic all the same.
+        without_json = lake.frame(rejects, REJECTS).selectExpr("*", "cast(null as variant) json")
+        return rows.union(without_json.select(*COLUMNS))
 
 
-#: Columns of SHOW TOPICS, as the terminal describes a topic.
-_DESCRIBED = ("messages", "bytes", "first", "end", "groups")
+def _unknown(topic: str, others: list[str], what: str) -> UnknownTopic:
+    return UnknownTopic(what, hint=did_you_mean(topic, others, "see SHOW TOPICS"))
 
 
-def _files(state: State, topic: str) -> list[DataFile]:
+def _files(state: LakeState, topic: str) -> list[DataFile]:
     return [file for file in state.files.values() if file.part.topic == topic]
 
 
-def _overlap(need: Need, first: int, end: int) -> bool:
-    """Is anything of these offsets needed?"""
-    return first < end and (need.first is None or need.first < end) and (need.end is None or need.end > first)
-
-
-def _touches(need: Need, file: DataFile) -> bool:
-    """May a file have rows that are needed? Its folder is the day of its rows, in UTC."""
-    if not _overlap(need, file.first, file.end):
-        return False
-    day = file.part.date
+def _may_have(file: DataFile, need: Need) -> bool:
+    """Whether a file may have rows that are needed. Its folder is the day of its rows, in UTC."""
     since, until = _day(need.since), _day(None if need.until is None else need.until + DAY)
-    return (since is None or day >= since) and (until is None or day <= until)
+    day = file.part.date
+    in_time = (since is None or day >= since) and (until is None or day <= until)
+    return in_time and need.overlaps(file.first, file.end)
 
 
 def _day(micros: int | None) -> str | None:
-    from datetime import UTC, datetime, timedelta
-
     if micros is None:
         return None
     try:

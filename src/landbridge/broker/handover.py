@@ -1,0 +1,192 @@
+"""From one unit of the store to another: batches that a commit in one unit owes to a topic in another.
+
+A commit is atomic within one unit. Where it has to append to a topic of another unit (an output of a
+transaction, a dead letter), the batch is written into the commit as a document, a handover. When the commit
+is on disk, the batch is appended in the other unit, together with a ledger entry that says so, and then the
+document is deleted. A crash at any point repeats a step that the ledger knows: the batch is appended exactly
+once. It can be read a moment later than what was committed with it: the two are not isolated from each other.
+
+Acks of a transaction work the same way. Those in the transaction's own unit are in its commit; those of
+groups in other units are written into it as handovers and settled when it is on disk.
+
+Where the store has one unit, none of this ever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.group import Group
+from landbridge.broker.topic import Topic
+from landbridge.core.log import record
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.ledger import Entry
+from landbridge.core.log.ranges import Range
+from landbridge.core.log.store import DeleteDocument, PutDocument
+from landbridge.errors import BusError
+from landbridge.stores.writer import Writer
+
+KIND = "handover"
+#: Seconds after which an append that failed is tried again.
+AGAIN_AFTER = 1.0
+
+
+class AppendDocument(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """A batch that is to be appended."""
+
+    topic: str
+    subject: str  #: in whose name it is published; empty for the terminal itself
+    batch: bytes  #: a record (core/log/record.py)
+
+
+class AckDocument(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Messages that are to be settled."""
+
+    log: int
+    group: str
+    runs: list[Range]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(AppendDocument | AckDocument).decode
+
+
+class _Owed(NamedTuple):
+    number: int
+    topic: str
+    subject: str
+    batch: Batch
+    done: asyncio.Future[int]  #: the offset that the batch got
+
+
+class Topics(Protocol):
+    """What a handover asks of the broker."""
+
+    def topic_for(self, name: str, *, create: bool = False) -> Topic: ...
+    def group_of(self, log: int, name: str) -> Group | None: ...
+    def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None: ...
+    def report(self, topic: str, error: BusError) -> None:
+        """Tell the status log of an error."""
+
+
+class Handovers:
+    """The handovers that one unit owes, in the order in which they were committed."""
+
+    def __init__(self, topics: Topics, writer: Writer[BrokerCommit], epoch: int) -> None:
+        self._topics = topics
+        self._writer = writer
+        # Numbers grow for ever: the epoch is on disk and grows with every start. The ledger of the other unit
+        # remembers the last number that it has seen.
+        self._next = epoch << 32
+        self._owed: asyncio.Queue[_Owed] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def load(self, documents: list[tuple[str, bytes]]) -> None:
+        """Go on with what was committed before this start. Acks among it are in the groups' cursors already:
+        they only have to be written before they are forgotten."""
+        for key, raw in documents:
+            found = decode(raw)
+            if isinstance(found, AppendDocument):
+                batch = record.unwrap(found.batch)
+                self._put(_Owed(int(key), found.topic, found.subject, batch, _future()))
+            elif (group := self._topics.group_of(found.log, found.group)) is None:
+                self._writer.tell(_forget(int(key)))
+            else:
+                self._settle(int(key), group)
+
+    def add(self, commit: BrokerCommit, topic: str, batch: Batch, subject: str = "") -> asyncio.Future[int]:
+        """Write it into a commit of this unit. The future has the offset that the batch gets in its topic."""
+        owed = _Owed(self._next, topic, subject, batch, _future())
+        self._next += 1
+        data = bytes(record.wrap(batch))
+        document = AppendDocument(topic, subject, data)
+        commit.writes.append(PutDocument(KIND, _key(owed.number), _encode(document)))
+        commit.size += len(data)
+        commit.on_stored.append(lambda: self._put(owed))
+        commit.on_failed.append(owed.done.cancel)
+        return owed.done
+
+    def add_ack(
+        self, commit: BrokerCommit, group: Group, runs: list[Range], ack: Callable[[], object]
+    ) -> None:
+        """Write into a commit of this unit that a group of another one has settled messages. ``ack`` settles
+        them in memory; it is called when the commit is on disk."""
+        number = self._next
+        self._next += 1
+        document = AckDocument(group.topic.log.number, group.name, runs)
+        commit.writes.append(PutDocument(KIND, _key(number), _encode(document)))
+        commit.on_stored.append(ack)
+        commit.on_stored.append(lambda: self._settle(number, group))
+
+    def _settle(self, number: int, group: Group) -> None:
+        """Write a group's cursor, which has the acks, then forget the handover."""
+        saved = group.topic.writer.put(group.save)
+        saved.add_done_callback(partial(self._on_settled, number))
+
+    def _on_settled(self, number: int, saved: asyncio.Future[None]) -> None:
+        # Where it failed, the cursor is written later, and the handover is forgotten after the next start.
+        if not saved.cancelled() and saved.exception() is None:
+            self._writer.tell(_forget(number))
+
+    def _put(self, owed: _Owed) -> None:
+        self._owed.put_nowait(owed)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._deliver_all())
+
+    async def _deliver_all(self) -> None:
+        while True:
+            owed = await self._owed.get()
+            first = await self._deliver(owed)
+            while first is None:
+                await asyncio.sleep(AGAIN_AFTER)
+                first = await self._deliver(owed)
+            self._writer.tell(_forget(owed.number))
+            if not owed.done.done():
+                owed.done.set_result(first)
+
+    async def _deliver(self, owed: _Owed) -> int | None:
+        """Append it once. Returns its offset, or None where it has to be tried again."""
+        producer = f"handover/{self._writer.unit}".encode()
+        try:
+            topic = self._topics.topic_for(owed.topic, create=True)
+
+            def work(commit: BrokerCommit) -> tuple[int, bool]:
+                entry = commit.entry(topic.log, producer)
+                if owed.number <= entry.last:
+                    return entry.firsts[-1] if owed.number == entry.last else -1, False
+                topic.save(commit)
+                first = commit.append(topic.log, owed.batch)
+                commit.remember(topic.log, producer, Entry(owed.number, (first,)))
+                return first, True
+
+            first, is_new = await topic.writer.put(work)
+        except BusError as error:
+            self._topics.report(owed.topic, error)
+            return None
+        if is_new and owed.subject:
+            self._topics.published(owed.subject, topic, owed.batch, first)
+        return first
+
+    async def close(self) -> None:
+        """Stop. What is still owed is on disk, and is handed over after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _key(number: int) -> str:
+    return f"{number:020}"
+
+
+def _future() -> asyncio.Future[int]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _forget(number: int) -> Callable[[BrokerCommit], None]:
+    return lambda commit: commit.writes.append(DeleteDocument(KIND, _key(number)))

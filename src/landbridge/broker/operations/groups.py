@@ -1,0 +1,260 @@
+"""Operations on groups."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.group import Group, Home
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer, may_see
+from landbridge.broker.topic import Topic
+from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.options import differences
+from landbridge.core.topic import group_spec
+from landbridge.core.wording import counted
+from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone
+from landbridge.protocol import operations as table
+
+#: Messages per commit of a redrive.
+REDRIVE_AT_ONCE = 1000
+
+
+class GroupOperations:
+    """The handlers of group.*"""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(table.GROUP_CREATE, self.create)
+        dispatcher.register(table.GROUP_UPDATE, self.update)
+        dispatcher.register(table.GROUP_LIST, self.list_page)
+        dispatcher.register(table.GROUP_SHOW, self.show)
+        dispatcher.register(table.GROUP_SEEK, self.seek)
+        dispatcher.register(table.GROUP_ADVANCE, self.advance)
+        dispatcher.register(table.GROUP_REDRIVE, self.redrive)
+        dispatcher.register(table.GROUP_DELETE, self.delete)
+
+    async def create(self, caller: TokenBearer, request: table.GroupCreate) -> table.GroupRow:
+        broker, topic, name = self._broker, request.topic, request.name
+        if request.start is not None and request.offset is not None:
+            raise BadRequest("a group begins at a start or at an offset, not at both")
+        options = msgspec.to_builtins(request)
+        spec = group_spec({key: options[key] for key in options if key not in ("start", "offset")})
+        if name.startswith("ephemeral-"):
+            raise BadRequest("names that start with 'ephemeral-' are given by the terminal")
+        found = broker.topic_for(topic)
+        group = found.groups.get(name)
+        if group is None:
+            if request.offset is not None:
+                floor = _floor(found, request.offset)
+            else:
+                floor = await broker.position(found, request.start)
+            # Another caller may have made it meanwhile.
+            group = found.groups.get(name) or broker.create_group(found, spec, floor)
+        elif group.spec != spec:
+            raise GroupExists(
+                f"the group {name} of {topic} exists with other options: {differences(group.spec, spec)}",
+                hint="'landbridge group update' changes it",
+            )
+        if not group.stored:
+            group.changed()  # the commit that was to store the group may have failed
+        await self._save(group)
+        return describe_group(group)
+
+    async def update(self, caller: TokenBearer, request: table.GroupOptions) -> table.GroupRow:
+        group = self._broker.group(request.topic, request.name)
+        group.change(group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)}))
+        await self._save(group)
+        return describe_group(group)
+
+    async def _save(self, group: Group) -> None:
+        """Wait until what has changed of a group is on disk."""
+        await self._broker.write([], unit=group.topic.writer.unit)
+
+    async def list_page(self, caller: TokenBearer, request: table.GroupList) -> table.GroupRows:
+        if request.topic is not None:
+            topics = [self._broker.topic(request.topic)]
+        else:
+            names = sorted(n for n in self._broker.topics if may_see(caller, n))
+            topics = [self._broker.topics[name] for name in names]
+        rows: list[table.GroupRow] = []
+        last = tuple(request.after.split("/", 1)) if request.after else ("", "")
+        for found in topics:
+            for group in sorted(found.groups.values(), key=lambda g: g.name):
+                if (found.name, group.name) > last:
+                    rows.append(describe_group(group))
+                if len(rows) >= PAGE:
+                    return table.GroupRows(groups=rows, next=f"{found.name}/{group.name}")
+        return table.GroupRows(groups=rows, next="")
+
+    async def show(self, caller: TokenBearer, request: table.OfGroup) -> table.GroupDetails:
+        group = self._broker.group(request.topic, request.name)
+        consumers = [
+            table.ConsumerRow(
+                who=each.connection.who,
+                held=group.delivery.held_by(each.number)[0],
+                prefetch=each.prefetch,
+            )
+            for each in group.consumers.values()
+        ]
+        return table.GroupDetails(**_facts(group), options=group.spec, consumers=consumers)
+
+    async def seek(self, caller: TokenBearer, request: table.GroupSeek) -> table.GroupRow:
+        broker = self._broker
+        group = broker.group(request.topic, request.name)
+        to, time = request.to, request.time
+        if (to is None) == (time is None):
+            raise BadRequest("seek wants either 'to' or 'time'")
+        if isinstance(to, int):
+            floor = _floor(group.topic, to)
+        else:
+            at = time if to is None else to
+            assert at is not None
+            floor = await broker.position(broker.topic(request.topic), at)
+        group.seek(floor)
+        await self._save(group)
+        return describe_group(group)
+
+    async def advance(self, caller: TokenBearer, request: table.GroupAdvance) -> table.GroupRow:
+        """A consumer that reads by offset is a Spark query, for example."""
+        broker, topic, name = self._broker, request.topic, request.name
+        found = broker.topic(topic)
+        group = found.groups.get(name)
+        to = max(found.log.first, min(request.to, found.log.end))
+        if group is None:
+            group = broker.create_group(found, group_spec({"topic": topic, "name": name}), to)
+        else:
+            if broker.crossing is not None:
+                broker.crossing.check_subscribe(group)
+            if group.own_consumers:
+                raise BadRequest(
+                    f"the group {name} of {topic} has consumers of its own", hint="use another group's name"
+                )
+            if to > group.delivery.cursor.floor:
+                group.seek(to)
+        await self._save(group)
+        if found.spec.retention.settled:
+            broker.trimmer.plan(found, soon=True)
+        return describe_group(group)
+
+    async def delete(self, caller: TokenBearer, request: table.GroupDelete) -> table.Deleted:
+        group = self._broker.group(request.topic, request.name)
+        lag = group.delivery.cursor.lag(group.topic.log.end)
+        if lag and not request.force:
+            raise BadRequest(
+                f"the group {group.name} hasn't settled {counted(lag, 'message')}",
+                hint="use --force to delete it all the same",
+            )
+        await self._broker.delete_group(group)
+        return table.Deleted(deleted=f"{request.topic}/{request.name}")
+
+    async def redrive(self, caller: TokenBearer, request: table.OfGroup) -> table.Redriven:
+        """Each dead letter goes back into the topic, for this group alone, and is settled in the dead-letter
+        topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
+        without a letter being lost or sent twice."""
+        broker = self._broker
+        group = broker.group(request.topic, request.name)
+        dead = broker.topics.get(group.spec.dead_topic)
+        if dead is None:
+            return table.Redriven(redriven=0)
+        reader = self._redrive_group(dead, request.topic, request.name)
+        redriven = 0
+        consumer = broker.new_consumer()  # the operation itself
+        while True:
+            handouts = reader.catch_up().take(broker.clock(), consumer, REDRIVE_AT_ONCE, dead.log.batch_at)
+            if not handouts:
+                if reader.delivery.missing is not None:
+                    await dead.log.read(reader.delivery.missing)
+                    continue
+                if reader.delivery.more:
+                    continue
+                break
+            try:
+                await self._put_back(
+                    group, reader, [(h.lease, h.ranges, h.batch) for h in handouts], consumer
+                )
+            except BaseException:
+                reader.delivery.release(broker.clock(), consumer, counted=False)
+                raise
+            redriven += sum(len(handout.batch) for handout in handouts)
+        reader.changed()
+        return table.Redriven(redriven=redriven)
+
+    def _redrive_group(self, dead: Topic, topic: str, name: str) -> Group:
+        reader = f"redrive.{topic}.{name}"[-200:]
+        found = dead.groups.get(reader)
+        if found is not None:
+            return found
+        match = {"headers": {"lb-topic": topic, "lb-group": name}}
+        spec = group_spec({"topic": dead.name, "name": reader, "match": match, "dead_letter": ""})
+        return self._broker.create_group(dead, spec, dead.log.first)
+
+    async def _put_back(
+        self,
+        group: Group,
+        reader: Group,
+        letters: list[tuple[int, list[tuple[int, int]], Batch]],
+        consumer: int,
+    ) -> None:
+        broker = self._broker
+        batches = []
+        for _, _, batch in letters:
+            headers = [
+                encode_headers({k: v for k, v in batch.headers(i).items() if not k.startswith("lb-")})
+                for i in range(len(batch))
+            ]
+            again = Batch.decode(
+                build(
+                    batch.payloads(),
+                    id=broker.new_id(),
+                    time=broker.clock(),
+                    keys=batch.keys(),
+                    headers=headers,
+                    ids=[batch.id_of(i).encode() for i in range(len(batch))],
+                    priorities=batch.priorities(),
+                )
+            )
+            again.audience = frozenset({group.name})
+            batches.append(again)
+
+        def work(commit: BrokerCommit) -> None:
+            if not all(reader.delivery.holds(lease, consumer, ranges) for lease, ranges, _ in letters):
+                raise LeaseLost("the letters were given back meanwhile", hint="redrive again")
+            for again in batches:
+                broker.append(commit, group.topic.name, again)
+            for lease, ranges, _ in letters:
+                held = reader.delivery.ack(commit.now, lease, consumer, ranges)
+                commit.on_failed.append(partial(reader.unsettle, held))
+            reader.save(commit)
+
+        await reader.topic.writer.put(work)
+
+
+def _floor(topic: Topic | Home, offset: int) -> int:
+    """An offset that a group can be moved to: one in the log, or its end."""
+    if offset < topic.log.first:
+        raise OffsetGone(f"offset {offset} of {topic.name} is gone, the oldest is {topic.log.first}")
+    return min(offset, topic.log.end)
+
+
+def describe_group(group: Group) -> table.GroupRow:
+    return table.GroupRow(**_facts(group), consumers=len(group.consumers))
+
+
+def _facts(group: Group) -> dict[str, Any]:
+    cursor, end = group.catch_up().cursor, group.topic.log.end
+    return {
+        "topic": group.topic.name,
+        "name": group.name,
+        "discipline": group.spec.discipline,
+        "floor": cursor.floor,
+        "lag": cursor.lag(end),
+        "leased": sum(lease.size for lease in group.delivery.leases.values()),
+        "retrying": len(cursor.tries),
+        "durable": group.durable,
+    }

@@ -1,0 +1,172 @@
+"""Operations on messages: where one is, and when it has arrived. Here for the groups of this terminal;
+``landbridge.crossing.inquiries`` adds the other terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Protocol
+
+from landbridge.broker.broker import Broker
+from landbridge.broker.group import Group
+from landbridge.broker.operations.dispatcher import Dispatcher, TokenBearer, may_see
+from landbridge.broker.topic import Topic
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.ranges import intersect
+from landbridge.core.time import SECOND
+from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
+from landbridge.protocol import operations as table
+
+#: Seconds before the moment in a message's id from which on the message is looked for: its producer's clock
+#: may be ahead.
+BEFORE = 300
+#: Batches that a search reads in one topic at most.
+MOST_BATCHES = 20_000
+
+
+class NamedHost(Protocol):
+    """The terminal, as far as it has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class MessageOperations:
+    """The handlers of message.wait and message.where, for a terminal that stands alone."""
+
+    def __init__(self, broker: Broker, terminal: NamedHost) -> None:
+        self._broker = broker
+        self._terminal = terminal
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(table.MESSAGE_WAIT, self.wait)
+        dispatcher.register(table.MESSAGE_WHERE, self.where)
+
+    async def wait(self, caller: TokenBearer, request: table.MessageWait) -> table.MessageReached:
+        topic, offset, until = request.topic, request.offset, request.until
+        found = self._broker.topic(topic)
+        if not 0 <= offset < found.log.end:
+            raise BadRequest(f"{topic} has no offset {offset} yet")
+        if until != "stored":
+            await self._place(topic)
+            groups = [group for group in found.groups.values() if group.durable]
+            if not groups:
+                raise UnknownGroup(
+                    f"the message is stored at offset {offset}, but {topic} has no group that it could reach",
+                    hint="add one with 'landbridge topic add-group', or subscribe with a group",
+                )
+            await asyncio.gather(*(self._reached(group, offset, until) for group in groups))
+        return table.MessageReached(topic=topic, offset=offset, until=until)
+
+    async def where(self, caller: TokenBearer, request: table.OfMessage) -> table.MessagePlaces:
+        places = []
+        for found, offset, batch in await self._find(caller, request):
+            origin = batch.origin
+            places.append(
+                table.MessagePlace(
+                    id=request.id,
+                    topic=found.name,
+                    terminal=self._terminal.name,
+                    offset=offset,
+                    published_at=batch.time,
+                    came_by=self._names(origin.via) if origin is not None else [],
+                    arrived_at=origin.arrived_at if origin is not None else 0,
+                    groups=[
+                        await self._in_group(group, offset)
+                        for group in list(found.groups.values())
+                        if group.durable and (batch.audience is None or group.name in batch.audience)
+                    ],
+                )
+            )
+        return table.MessagePlaces(places=places)
+
+    # -- what crossing does differently ------------------------------------------------------------
+
+    async def _place(self, topic: str) -> None:
+        """Wait until it is known which terminals serve the topic's groups."""
+
+    async def _reached(self, group: Group, offset: int, until: table.Until) -> None:
+        """Wait until the message has arrived for this group, or is acked. Here it has arrived by itself."""
+        if until == "acked":
+            await self._broker.until_settled(group, offset)
+
+    async def _in_group(self, group: Group, offset: int) -> table.GroupPlace:
+        state, waits_for = _state(group, offset)
+        return table.GroupPlace(
+            group=group.name, at=self._terminal.name, state=state, waits_for=waits_for, route=[]
+        )
+
+    def _names(self, terminals: list[str]) -> list[str]:
+        """Names for ids of terminals."""
+        return terminals
+
+    def _whom_to_ask(self) -> str:
+        """A hint for who looks for a message that isn't here."""
+        return UnknownMessage.default_hint
+
+    # -- searching ---------------------------------------------------------------------------------
+
+    async def _find(self, caller: TokenBearer, request: table.OfMessage) -> list[tuple[Topic, int, Batch]]:
+        """The topics that have the message, its offset and its batch. An id that the bus has made contains
+        the time, which tells where to look. For other ids the topic must be named, and its newest batches
+        are searched."""
+        id, topic = request.id, request.topic
+        batch_id, moment = _parse(id)
+        if batch_id is None and topic is None:
+            raise BadRequest("that id was given by its producer", hint="name the topic with --topic")
+        names = [topic] if topic is not None else [n for n in self._broker.topics if not n.startswith("$")]
+        found = []
+        for name in names:
+            if may_see(caller, name):
+                place = await self._search(self._broker.topic(name), id, batch_id, moment)
+                if place is not None:
+                    found.append(place)
+        if not found:
+            raise UnknownMessage(f"no message {id[:100]!r} here", hint=self._whom_to_ask())
+        return found
+
+    async def _search(
+        self, topic: Topic, id: str, batch_id: bytes | None, moment: int
+    ) -> tuple[Topic, int, Batch] | None:
+        log = topic.log
+        at = log.first
+        if batch_id is not None:
+            at = max(at, await self._broker.store.seek_time(log.number, moment - BEFORE * SECOND))
+        for _ in range(MOST_BATCHES):
+            here = await log.read(at)
+            if here is None:
+                return None
+            first, batch = here
+            if batch_id is None or batch.id == batch_id:
+                for index in range(len(batch)):
+                    if batch.id_of(index) == id:
+                        return topic, first + index, batch
+            at = first + len(batch)
+        return None
+
+
+def _state(group: Group, offset: int) -> tuple[str, str]:
+    """(state, what the message waits for) in a group of this terminal."""
+    if group.settled(offset):
+        return "settled", ""
+    for lease in group.delivery.leases.values():
+        if intersect(lease.remaining, [(offset, offset + 1)]):
+            consumer = group.consumers.get(lease.holder.number)
+            who = f"the ack of {consumer.connection.who}" if consumer else "its lease to end"
+            return "leased", who
+    tried = group.delivery.cursor.tries.get(offset)
+    if tried is not None:
+        return "waiting", f"another attempt after {tried.attempts}"
+    return "waiting", "its turn" if group.consumers else "a consumer"
+
+
+def _parse(id: str) -> tuple[bytes | None, int]:
+    """(the batch's id, when it was made) of an id that the bus has given; (None, 0) of another one."""
+    head, dash, index = id.rpartition("-")
+    try:
+        made = uuid.UUID(hex=head)
+    except ValueError:
+        return None, 0
+    if not dash or not index.isdigit() or made.version != 7:
+        return None, 0
+    return made.bytes, (made.int >> 80) * 1000

@@ -1,0 +1,40 @@
+"""All operations of a terminal, put together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from landbridge.broker.broker import Broker
+from landbridge.broker.operations.dispatcher import Dispatcher
+from landbridge.broker.operations.documents import DocumentOperations
+from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
+from landbridge.broker.operations.tokens import TokenHost, TokenOperations
+from landbridge.broker.operations.topics import TopicOperations
+from landbridge.broker.stages import Stages
+from landbridge.broker.tokens import Issued
+from landbridge.protocol import operations as table
+
+
+class OperationsHost(NamedHost, InfoHost, TokenHost, Protocol):
+    """The terminal, as far as its operations need it."""
+
+
+class Operations(Dispatcher):
+    """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
+
+    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages) -> None:
+        super().__init__()
+        self.stages = stages
+        #: The tokens made here, for ``token.list``.
+        self.issued = Issued(broker)
+        TopicOperations(broker).register(self)
+        GroupOperations(broker).register(self)
+        DocumentOperations(broker).register(self)
+        TokenOperations(broker, terminal, self.issued).register(self)
+        TerminalOperations(broker, terminal).register(self)
+        MessageOperations(broker, terminal).register(self)
+        self.register(table.STAGE_COMMIT, stages.stage_commit)
+        self.register(table.STAGE_SHOW, stages.stage_show)
+        self.register(table.STAGE_DROP, stages.stage_drop)

@@ -1,0 +1,81 @@
+"""Operations on tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from landbridge.broker.authority import Authority
+from landbridge.broker.broker import Broker
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer
+from landbridge.broker.tokens import REVOKED, Issued, IssuedToken
+from landbridge.core.log.store import PutDocument
+from landbridge.core.time import SECOND
+from landbridge.errors import BadRequest
+from landbridge.protocol import operations as table
+
+
+class TokenHost(Protocol):
+    """The terminal, as far as tokens go."""
+
+    @property
+    def authority(self) -> Authority: ...
+
+    def revoke(self, entry: str) -> None:
+        """Stop accepting a token's id or ``sub:SUBJECT``, and end the connections that have it."""
+
+
+class TokenOperations:
+    """The handlers of token.*"""
+
+    def __init__(self, broker: Broker, terminal: TokenHost, issued: Issued) -> None:
+        self._broker = broker
+        self._terminal = terminal
+        self._issued = issued
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(table.TOKEN_CREATE, self.create)
+        dispatcher.register(table.TOKEN_LIST, self.list_page)
+        dispatcher.register(table.TOKEN_REVOKE, self.revoke)
+
+    async def create(self, caller: TokenBearer, request: table.TokenCreate) -> table.TokenMade:
+        subject, scopes, life = request.subject, request.scopes, request.life
+        most = self._broker.limits.max_token_life
+        if not 0 < life <= most:
+            raise BadRequest(f"a life of {life} s, allowed are up to {most} s")
+        if f"sub:{subject}" in self._terminal.authority.revoked:
+            # The token would be dead from the start: to revoke a service means its future tokens as well.
+            raise BadRequest(
+                f"the service {subject[:100]!r} was revoked, with every token that it ever gets",
+                hint="give the token to a service of another name",
+            )
+        now = self._broker.clock()
+        token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
+        expires_at = now + int(life * SECOND)
+        await self._issued.remember(IssuedToken(token_id, subject, scopes, now, expires_at))
+        return table.TokenMade(token=token, id=token_id, subject=subject, expires_at=expires_at)
+
+    async def list_page(self, caller: TokenBearer, request: table.TokenList) -> table.TokenRows:
+        moment, _, last = request.after.partition("/")
+        if request.after and not (moment.isascii() and moment.isdecimal()):
+            raise BadRequest(
+                f"token.list after {request.after[:60]!r}", hint="give the 'next' of the page before"
+            )
+        revoked = self._terminal.authority.revoked
+        rows: list[table.TokenRow] = []
+        for token in await self._issued.after(int(moment or 0), last):
+            if request.subject is None or token.subject == request.subject:
+                ended = token.id in revoked or f"sub:{token.subject}" in revoked
+                rows.append(table.TokenRow(**msgspec.structs.asdict(token), revoked=ended))
+            if len(rows) >= PAGE:
+                return table.TokenRows(tokens=rows, next=f"{token.expires_at}/{token.id}")
+        return table.TokenRows(tokens=rows, next="")
+
+    async def revoke(self, caller: TokenBearer, request: table.TokenRevoke) -> table.Revoked:
+        if (request.id is None) == (request.subject is None):
+            raise BadRequest("name a token by id or by subject")
+        entry = request.id if request.id is not None else f"sub:{request.subject}"
+        await self._broker.write([PutDocument(REVOKED, entry, b"")])
+        self._terminal.revoke(entry)
+        return table.Revoked(revoked=entry)

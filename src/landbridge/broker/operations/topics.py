@@ -1,0 +1,133 @@
+"""Operations on topics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from landbridge.broker.broker import Broker
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer, may_see
+from landbridge.broker.operations.groups import describe_group
+from landbridge.broker.topic import KIND, Topic
+from landbridge.broker.topic import encode as encode_topic
+from landbridge.core.log.store import PutDocument
+from landbridge.core.options import differences
+from landbridge.core.topic import topic_spec
+from landbridge.core.wording import counted
+from landbridge.errors import BadRequest, TopicExists
+from landbridge.protocol import operations as table
+
+#: Seconds that topic.wait waits at most.
+LONGEST_WAIT = 60.0
+
+
+class TopicOperations:
+    """The handlers of topic.*"""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(table.TOPIC_CREATE, self.create)
+        dispatcher.register(table.TOPIC_UPDATE, self.update)
+        dispatcher.register(table.TOPIC_LIST, self.list_page)
+        dispatcher.register(table.TOPIC_SHOW, self.show)
+        dispatcher.register(table.TOPIC_DELETE, self.delete)
+        dispatcher.register(table.TOPIC_WAIT, self.wait)
+        dispatcher.register(table.TOPIC_SEEK_TIME, self.seek_time)
+
+    async def create(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
+        options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
+        spec = topic_spec(options)
+        if spec.name.startswith("$"):
+            raise BadRequest("names with a leading $ belong to the terminal")
+        topic = self._broker.topics.get(spec.name)
+        if topic is None:
+            topic = self._broker.create_topic(spec)
+        elif topic.spec != spec:
+            raise TopicExists(
+                f"the topic {spec.name} exists with other options: {differences(topic.spec, spec)}",
+                hint="'landbridge topic update' changes it; a kind can't be changed",
+            )
+        if not topic.stored:
+            await topic.writer.put(topic.save)
+        return _row(topic)
+
+    async def update(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
+        topic = self._broker.topic(request.name)
+        old, options = msgspec.to_builtins(topic.spec), msgspec.to_builtins(request)
+        if options.get("kind", old["kind"]) != old["kind"]:
+            raise BadRequest("a topic's kind can't be changed")
+        if "retention" in options:
+            options["retention"] = {**old["retention"], **options["retention"]}
+        spec = topic_spec({**old, **options})
+        document = msgspec.structs.replace(topic.document, spec=spec)
+        write = PutDocument(KIND, topic.name, encode_topic(document))
+        await self._broker.write([write], unit=topic.writer.unit)
+        topic.spec = spec
+        self._broker.trimmer.plan(topic, soon=True)
+        return _row(topic)
+
+    async def list_page(self, caller: TokenBearer, request: table.TopicList) -> table.TopicRows:
+        names = sorted(n for n in self._broker.topics if n > request.after and may_see(caller, n))
+        page = names[: max(1, min(request.limit, PAGE))]
+        rows = [_row(self._broker.topics[name]) for name in page]
+        return table.TopicRows(topics=rows, next=page[-1] if len(names) > len(page) else "")
+
+    async def show(self, caller: TokenBearer, request: table.OfTopic) -> table.TopicDetails:
+        topic, crossing = self._broker.topic(request.name), self._broker.crossing
+        return table.TopicDetails(
+            **_facts(topic),
+            options=topic.spec,
+            groups=[describe_group(group) for group in topic.groups.values()],
+            crossing=None if crossing is None else crossing.groups_of(topic.name),
+        )
+
+    async def delete(self, caller: TokenBearer, request: table.TopicDelete) -> table.Deleted:
+        topic = self._broker.topic(request.name)
+        if topic.name.startswith("$"):
+            raise BadRequest(f"{topic.name} belongs to the terminal")
+        lag = max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
+        if lag and not request.force:
+            raise BadRequest(
+                f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
+                hint="use --force to delete them",
+            )
+        await self._broker.delete_topic(topic)
+        return table.Deleted(deleted=topic.name)
+
+    async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, tuple[int, int]]:
+        logs = {name: self._broker.topic(name).log for name in request.offsets}
+        now = asyncio.get_running_loop().time
+        until = now() + min(request.within, LONGEST_WAIT)
+        while logs and now() < until:
+            if any(logs[name].end > offset for name, offset in request.offsets.items()):
+                break
+            growing = [log.growth() for log in logs.values()]
+            await asyncio.wait(growing, timeout=until - now(), return_when=asyncio.FIRST_COMPLETED)
+            for growth in growing:
+                growth.cancel()
+        return {name: (log.first, log.end) for name, log in logs.items()}
+
+    async def seek_time(self, caller: TokenBearer, request: table.TopicSeekTime) -> dict[str, int]:
+        broker = self._broker
+        return {name: await broker.position(broker.topic(name), at) for name, at in request.times.items()}
+
+
+def _row(topic: Topic) -> table.TopicRow:
+    return table.TopicRow(**_facts(topic), groups=len(topic.groups))
+
+
+def _facts(topic: Topic) -> dict[str, Any]:
+    log = topic.log
+    return {
+        "name": topic.name,
+        "kind": topic.spec.kind,
+        "first": log.first,
+        "end": log.end,
+        "messages": log.end - log.first,
+        "bytes": log.bytes,
+        "created_at": topic.created_at,
+    }

@@ -1,0 +1,273 @@
+"""The operations of a terminal as typed methods, by noun: ``bus.topics.create("orders", kind="queue")``.
+
+Every method is made from an entry of the table in ``landbridge.protocol.operations``: its arguments are those
+of the entry's request, its result is the entry's answer, its help is the entry's sentence. Arguments that
+name a thing may be given by position. One class serves both buses: the methods of a noun that is marked
+``Asynchronous`` are awaited, those of one that is marked ``Synchronous`` wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from landbridge.errors import UnknownDocument
+from landbridge.protocol import operations as table
+from landbridge.protocol.operations import Operation
+
+P = ParamSpec("P")
+A = TypeVar("A")
+Page = TypeVar("Page")
+Row = TypeVar("Row")
+W = TypeVar("W")
+
+
+class Asynchronous:
+    """Marks the nouns of ``landbridge.connect()``."""
+
+
+class Synchronous:
+    """Marks the nouns of ``landbridge.sync.connect()``."""
+
+
+class Noun(Generic[W]):
+    """Operations on one kind of thing."""
+
+    def __init__(
+        self, call: Callable[..., Coroutine[Any, Any, Any]], run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        """``call`` is the asynchronous bus's; ``run`` makes the result of a method from its coroutine."""
+        self.call = call
+        self.run = run
+
+
+class Method(Generic[P, A]):
+    """An operation as a method of a noun."""
+
+    def __init__(self, operation: Operation[P, Any, A]) -> None:
+        self._operation: Operation[P, Any, Any] = operation
+        self.__doc__ = operation.help
+
+    @overload
+    def __get__(self, noun: Noun[Asynchronous], owner: Any) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    @overload
+    def __get__(self, noun: Noun[Synchronous], owner: Any) -> Callable[P, A]: ...
+    @overload
+    def __get__(self, noun: None, owner: Any) -> Method[P, A]: ...
+    def __get__(self, noun: Noun[Any] | None, owner: Any) -> Any:
+        if noun is None:
+            return self
+
+        def method(*args: P.args, **options: P.kwargs) -> Any:
+            request = self._operation.request(*args, **options)
+            return noun.run(self._ask(noun, msgspec.to_builtins(request)))
+
+        method.__name__ = self._operation.name
+        method.__doc__ = self.__doc__
+        method.__wrapped__ = self._operation.request  # type: ignore[attr-defined]  # for its signature
+        return method
+
+    async def _ask(self, noun: Noun[Any], arguments: dict[str, Any]) -> Any:
+        answer = await noun.call(self._operation.name, **arguments)
+        return msgspec.convert(answer, self._operation.answer)
+
+
+class Pages(Method[P, list[Row]], Generic[P, Page, Row]):
+    """An operation that answers by the page, as a method that returns the rows of all pages."""
+
+    def __init__(self, operation: Operation[P, Any, Page], rows: Callable[[Page], list[Row]]) -> None:
+        self._operation = operation
+        self._rows = rows
+        self.__doc__ = f"{operation.help} Returns the rows of all pages."
+
+    async def _ask(self, noun: Noun[Any], arguments: dict[str, Any]) -> list[Row]:
+        found: list[Row] = []
+        while True:
+            page = await super()._ask(noun, arguments)
+            found += self._rows(page)
+            if not page.next:
+                return found
+            arguments["after"] = page.next
+
+
+class TopicCalls(Noun[W]):
+    """``bus.topics``: the topics of the terminal."""
+
+    create = Method(table.TOPIC_CREATE)
+    update = Method(table.TOPIC_UPDATE)
+    list = Pages(table.TOPIC_LIST, lambda page: page.topics)
+    show = Method(table.TOPIC_SHOW)
+    delete = Method(table.TOPIC_DELETE)
+    wait = Method(table.TOPIC_WAIT)
+    seek_time = Method(table.TOPIC_SEEK_TIME)
+
+
+class GroupCalls(Noun[W]):
+    """``bus.groups``: the groups of its topics."""
+
+    create = Method(table.GROUP_CREATE)
+    update = Method(table.GROUP_UPDATE)
+    list = Pages(table.GROUP_LIST, lambda page: page.groups)
+    show = Method(table.GROUP_SHOW)
+    seek = Method(table.GROUP_SEEK)
+    advance = Method(table.GROUP_ADVANCE)
+    redrive = Method(table.GROUP_REDRIVE)
+    delete = Method(table.GROUP_DELETE)
+
+
+class TokenCalls(Noun[W]):
+    """``bus.tokens``: the tokens that the terminal has made."""
+
+    create = Method(table.TOKEN_CREATE)
+    list = Pages(table.TOKEN_LIST, lambda page: page.tokens)
+    revoke = Method(table.TOKEN_REVOKE)
+
+
+class StatusCalls(Noun[W]):
+    """``bus.status``: the status log."""
+
+    show = Method(table.STATUS_SHOW)
+    set = Method(table.STATUS_LEVELS)
+    note = Method(table.STATUS_NOTE)
+
+
+class MessageCalls(Noun[W]):
+    """``bus.messages``: where messages are, and why."""
+
+    wait = Method(table.MESSAGE_WAIT)
+    where = Method(table.MESSAGE_WHERE)
+    why = Method(table.MESSAGE_WHY)
+
+
+class TerminalCalls(Noun[W]):
+    """``bus.terminal``: the terminal itself."""
+
+    info = Method(table.TERMINAL_INFO)
+    metrics = Method(table.TERMINAL_METRICS)
+
+
+class NetworkCalls(Noun[W]):
+    """``bus.network``: this terminal among the others."""
+
+    show = Method(table.NETWORK_SHOW)
+    topology = Method(table.TOPOLOGY_SHOW)
+    route = Method(table.ROUTE_SHOW)
+
+
+class StageCalls(Noun[W]):
+    """``bus.stages``: rows that wait to be published together, once (ADR 12)."""
+
+    commit = Method(table.STAGE_COMMIT)
+    show = Method(table.STAGE_SHOW)
+    drop = Method(table.STAGE_DROP)
+
+
+class DocumentCalls(Noun[W]):
+    """``bus.documents``: small values under a name, changed by compared version."""
+
+    create = Method(table.DOCUMENT_CREATE)
+    read = Method(table.DOCUMENT_READ)
+    update = Method(table.DOCUMENT_UPDATE)
+    delete = Method(table.DOCUMENT_DELETE)
+    list = Pages(table.DOCUMENT_LIST, lambda page: page.documents)
+
+    def watch(self, collection: str, *, topic: str = "", prefix: str = "") -> DocumentWatch:
+        """The documents of a collection as they are, then each change as it happens, for ever. Iterate with
+        ``async for``, or with ``for`` over a synchronous bus. Changes that follow each other closely may be
+        seen as one."""
+        return DocumentWatch(self, collection, topic, prefix)
+
+
+class DocumentSeen(msgspec.Struct, frozen=True):
+    """What a watch yields."""
+
+    key: str
+    #: The document as it is now; None: it was deleted.
+    document: table.Document | None
+
+
+class DocumentWatch:
+    """Made by ``bus.documents.watch()``. After a lost connection or a restart of the terminal, it lists the
+    collection again and yields what is different."""
+
+    def __init__(self, noun: Noun[Any], collection: str, topic: str, prefix: str) -> None:
+        self._noun = noun
+        self._where = {"collection": collection, "topic": topic}
+        self._prefix = prefix
+        #: Key → the version that was last yielded.
+        self._versions: dict[str, str] = {}
+        #: Where the terminal's changes go on; empty: the collection has to be listed.
+        self._after = ""
+        self._seen: deque[DocumentSeen] = deque()
+
+    def __aiter__(self) -> DocumentWatch:
+        return self
+
+    def __iter__(self) -> DocumentWatch:
+        return self
+
+    def __next__(self) -> DocumentSeen:
+        found: DocumentSeen = self._noun.run(self.__anext__())
+        return found
+
+    async def __anext__(self) -> DocumentSeen:
+        while not self._seen:
+            answer = await self._ask(table.DOCUMENT_WAIT, after=self._after)
+            if answer.missed:
+                await self._list()
+            else:
+                for key in dict.fromkeys(change.key for change in answer.changes):
+                    if key.startswith(self._prefix):
+                        await self._look(key)
+            self._after = answer.after
+        return self._seen.popleft()
+
+    async def _ask(self, operation: Operation[..., Any, A], **arguments: Any) -> A:
+        answer = await self._noun.call(operation.name, **self._where, **arguments)
+        return msgspec.convert(answer, operation.answer)
+
+    async def _list(self) -> None:
+        left, after = set(self._versions), ""
+        while True:
+            page = await self._ask(table.DOCUMENT_LIST, prefix=self._prefix, after=after)
+            for document in page.documents:
+                left.discard(document.key)
+                self._see(document.key, document)
+            if not (after := page.next):
+                break
+        for key in left:
+            self._see(key, None)
+
+    async def _look(self, key: str) -> None:
+        found: table.Document | None = None
+        try:
+            found = await self._ask(table.DOCUMENT_READ, key=key)
+        except UnknownDocument:
+            pass
+        self._see(key, found)
+
+    def _see(self, key: str, document: table.Document | None) -> None:
+        known = self._versions.get(key)
+        if document is None:
+            if self._versions.pop(key, None) is not None:
+                self._seen.append(DocumentSeen(key, None))
+        elif document.version != known:
+            self._versions[key] = document.version
+            self._seen.append(DocumentSeen(key, document))
+
+
+#: By the name of the bus's attribute.
+NOUNS: dict[str, type[Noun[Any]]] = {
+    "topics": TopicCalls,
+    "groups": GroupCalls,
+    "tokens": TokenCalls,
+    "status": StatusCalls,
+    "messages": MessageCalls,
+    "terminal": TerminalCalls,
+    "network": NetworkCalls,
+    "stages": StageCalls,
+    "documents": DocumentCalls,
+}

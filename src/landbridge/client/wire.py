@@ -1,0 +1,242 @@
+"""The client's end of one connection: frames in and out, answers matched to requests. A wire lives until the
+connection is lost; then the line makes a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+from landbridge.client.context import Context, parse_url
+from landbridge.errors import (
+    BadContext,
+    BadFrame,
+    BusError,
+    Disconnected,
+    TerminalUnreachable,
+    WrongVersion,
+    from_wire,
+)
+from landbridge.protocol import frames
+from landbridge.protocol.frames import Frame
+from landbridge.protocol.session import Role, Session
+from landbridge.transport.incoming import Incoming
+from landbridge.transport.keepalive import keep_alive
+from landbridge.transport.outgoing import Outgoing
+
+#: Called with the answer (a frame; for a Fetched, the pair of frame and tail), or with the error.
+Answer: TypeAlias = Callable[[Any], None]
+#: Connects a protocol that the given function makes, and returns the pair of transport and protocol.
+Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
+
+#: Seconds for a connection to be made, and for the terminal to answer the hello.
+HELLO_WITHIN = 10.0
+#: Seconds for the goodbye of TLS, after which the connection is cut.
+CLOSE_WITHIN = 2.0
+
+
+class Wire(Incoming):
+    """One connection to a terminal."""
+
+    def __init__(
+        self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Wire, BusError], None]
+    ) -> None:
+        super().__init__(Session(Role.CLIENT))
+        #: Gets Deliver and Lost frames, and Refused frames that answer no request.
+        self._deliver = deliver
+        self._lost = lost
+        self._answers: dict[int, Answer] = {}
+        self._next_request = 1
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
+        self.welcome: asyncio.Future[frames.Welcome] = asyncio.get_running_loop().create_future()
+        self.writable = True
+        self._closing: BusError | None = None
+        #: Done when the transport is gone.
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=8 << 20)
+        self._outgoing = Outgoing(self._transport)
+        keep_alive(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio: fail what waits, and tell the line."""
+        error = self._closing or Disconnected(f"the connection was lost{f': {exc}' if exc else ''}")
+        self._closing = error
+        self.session.close()
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if not self.welcome.done():
+            self.welcome.set_exception(error)
+        # Requests without an answer are told that the connection is gone. Whether the bus can connect again
+        # is decided by the line.
+        lost = error
+        if not isinstance(error, Disconnected):
+            lost = Disconnected(f"the connection was ended: {error}")
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer(lost)
+        self._lost(self, error)
+
+    def data_received(self, data: bytes | bytearray) -> None:
+        """Decode frames, and hand them to whoever waits for them."""
+        try:
+            events = self.session.receive_data(data)
+        except BusError as error:
+            self.close(error if self.welcome.done() else _stranger(error, data))
+            return
+        for frame, tail in events:
+            kind = type(frame)
+            if kind is frames.Deliver or kind is frames.Lost:
+                self._deliver(frame, tail)
+            elif isinstance(frame, frames.Closing):
+                self.close(from_wire(frame.code, frame.message, frame.hint))
+                return
+            elif isinstance(frame, frames.Welcome):
+                self.session.max_frame = max(frame.max_frame, self.session.max_frame)
+                if not self.welcome.done():  # whoever has dialled may have given up meanwhile
+                    self.welcome.set_result(frame)
+            else:
+                self._answered(frame, tail)
+
+    def _answered(self, frame: Frame, tail: memoryview) -> None:
+        answer = self._answers.pop(cast(Any, frame).request, None)
+        if answer is not None:
+            if isinstance(frame, frames.Refused):
+                answer(from_wire(frame.code, frame.message, frame.hint))
+            elif isinstance(frame, frames.Fetched):
+                answer((frame, tail))
+            else:
+                answer(frame)
+        elif isinstance(frame, frames.Refused):
+            self._deliver(frame, tail)
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Can frames be sent?"""
+        return self._closing is None and self._transport is not None
+
+    def request(self, answer: Answer) -> int:
+        """A number for a request. ``answer`` will be called once, with its answer or an error."""
+        number = self._next_request
+        self._next_request += 1
+        self._answers[number] = answer
+        return number
+
+    def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
+        """Send a frame; nothing happens if the connection is gone."""
+        if self._closing is None and self._outgoing is not None:
+            self._outgoing.send(frame, *tail)
+
+    async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
+        """Send a request and return its answer. ``make`` makes the frame from the request's number."""
+        if self._closing is not None:
+            raise Disconnected(f"the connection was ended: {self._closing}")
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(make(self.request(partial(end_future, done))), *tail)
+        return await done
+
+    def close(self, error: BusError | None = None) -> None:
+        """Write what was sent, and disconnect. ``error``: the reason, for those who wait."""
+        if self._closing is None:
+            self._closing = error or Disconnected("the connection was closed")
+        if self._outgoing is not None:
+            self._outgoing.close()
+
+    async def wait_closed(self) -> None:
+        """After ``close``, wait until the transport is gone. A loop that is closed before that loses what was
+        not written yet, and with TLS uvloop fails."""
+        if self._transport is not None:
+            await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
+            if not self._gone.done():
+                self._transport.abort()
+                await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
+
+
+def end_future(done: asyncio.Future[Any], result: Any) -> None:
+    """End a future with an answer or an error, unless whoever waited for it has given up."""
+    if done.done():
+        return
+    if isinstance(result, BusError):
+        done.set_exception(result)
+    else:
+        done.set_result(result)
+
+
+def _stranger(error: BusError, data: bytes | bytearray) -> BusError:
+    """The error for a peer whose first bytes are not of our protocol."""
+    if isinstance(error, WrongVersion):
+        return error
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of TLS, of any version
+        return BadFrame(
+            "not a Landbridge terminal, or one that wants TLS", hint="use lbs:// instead of lb://"
+        )
+    said = data[:40].split(b"\r\n")[0].decode("ascii", errors="replace")
+    hint = "that is a port for HTTP; a terminal's own is 7420 by default" if said.startswith("HTTP/") else ""
+    return BadFrame(
+        f"not a Landbridge terminal: it answers {said!r}", hint=hint or "check the address and the port"
+    )
+
+
+def dial_of(context: Context) -> Dial:
+    """The function that connects to a context's terminal."""
+    address = parse_url(context.url)
+    tls: ssl.SSLContext | None = None
+    if address.tls:
+        try:
+            tls = ssl.create_default_context(cafile=context.ca)
+        except OSError as error:  # ssl.SSLError is one too
+            raise BadContext(
+                f"can't use the certificates in {context.ca}: {error.strerror or error}",
+                hint="add the context again with --ca",
+            ) from None
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(HELLO_WITHIN):
+                return await loop.create_connection(factory, address.host, address.port, ssl=tls)
+        except TimeoutError:
+            raise TerminalUnreachable(f"nobody answers at {context.url} within {HELLO_WITHIN} s") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise TerminalUnreachable(
+                f"no TLS with {context.url}: {reason}",
+                hint="does it speak TLS there, and is its certificate one that you trust (--ca)?",
+            ) from None
+        except OSError as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise TerminalUnreachable(f"nobody answers at {context.url}: {reason}") from None
+
+    return dial
+
+
+async def open_wire(
+    dial: Dial,
+    hello: frames.Hello,
+    deliver: Callable[[Frame, memoryview], None],
+    lost: Callable[[Wire, BusError], None],
+) -> tuple[Wire, frames.Welcome]:
+    """Connect, say hello and wait for the welcome."""
+    _, protocol = await dial(lambda: Wire(deliver, lost))
+    wire = cast(Wire, protocol)
+    wire.send(hello)
+    try:
+        async with asyncio.timeout(HELLO_WITHIN):
+            return wire, await wire.welcome
+    except BaseException as error:
+        wire.close()
+        await wire.wait_closed()
+        if isinstance(error, TimeoutError):
+            raise TerminalUnreachable("the terminal doesn't answer the hello") from None
+        raise

@@ -1,0 +1,64 @@
+"""What one process is asked to run, and what it tells when it runs. Imports quickly, for the commands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+
+def data_folder() -> Path:
+    """Where ``landbridge up`` keeps its data unless it is told otherwise."""
+    given = os.environ.get("LANDBRIDGE_DATA")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "landbridge"
+
+
+class EventsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An event gateway that is to run."""
+
+    host: str = "127.0.0.1"
+    event_port: int = 9090
+    client_port: int = 9099
+    #: None: nothing is stored.
+    topic: str | None = None
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of a terminal is to run."""
+
+    #: None: in memory.
+    data: Path | None
+    host: str
+    port: int
+    #: None: no HTTP.
+    http_port: int | None
+    name: str
+    context: str
+    limits: list[str]
+    tls_cert: Path | None
+    tls_key: Path | None
+    auto_create: bool
+    #: None: no event gateway.
+    events: EventsPlan | None = None
+
+
+class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the process runs, once it can be used. Commands print it as JSON."""
+
+    url: str
+    data: str | None
+    context: str
+    #: Is that context the current one?
+    current: bool
+    http: str | None
+    name: str
+    pid: int
+    #: Where the registry of its customer is; None where it stands alone.
+    registry: str | None = None
+    #: Its own id there.
+    terminal: str | None = None
+    #: The event gateway's ports for the source and for clients; None where there is none.
+    events: tuple[int, int] | None = None

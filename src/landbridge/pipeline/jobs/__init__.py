@@ -1,0 +1,1 @@
+"""What runs on Spark: jobs that Landbridge brings, and steps that users write."""

@@ -1,0 +1,86 @@
+"""What all HTTP ports of the product share: bearer tokens, and refusals as problem documents (RFC 9457).
+
+The status of a refusal comes from the error itself (``errors.py``). ``code`` and ``hint`` are members of our
+own: an error has them everywhere on the bus.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from landbridge.errors import BadRequest, BusError, TooLarge
+
+MEDIA_TYPE = "application/problem+json"
+#: Codes of refusals that HTTP itself makes, by status.
+_CODES = {400: BadRequest.code, 404: "not_found", 405: "bad_method", 413: TooLarge.code}
+#: Characters of a token: as many as the first frame of a connection can carry.
+_LONGEST_TOKEN = 8192
+
+
+def bearer_token(authorization: str) -> str:
+    """Return the token of an ``Authorization`` header; "" where it has none, or one that is too long."""
+    scheme, _, token = authorization.partition(" ")
+    token = token.strip()
+    # RFC 9110 11.1: the scheme's case doesn't matter.
+    return token if scheme.lower() == "bearer" and len(token) <= _LONGEST_TOKEN else ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a refusal. ``detail`` is what happened, ``hint`` what to do about it."""
+
+    # RFC 9457 3.1: every member may be missing; without these two a reader can't tell one error from another.
+    code: str
+    detail: str
+    hint: str = ""
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+
+    def encode(self) -> bytes:
+        """Return the body as JSON."""
+        return msgspec.json.encode(self)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer, its content type included."""
+        headers = {"content-type": MEDIA_TYPE, "cache-control": "no-store"}
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"  # RFC 9110 15.5.2: a 401 says how to authenticate
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            headers["retry-after"] = "60"
+        return headers
+
+
+def problem(status: int, code: str, detail: str, hint: str = "") -> Problem:
+    """Return the problem document with its type and title filled in."""
+    return Problem(
+        type=f"urn:landbridge:error:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        hint=hint,
+    )
+
+
+def problem_of(error: BusError) -> Problem:
+    """Return the problem document of an error of the bus."""
+    return problem(error.http_status, error.code, str(error), error.hint)
+
+
+def problem_of_http(status: int, detail: str, fields: object = None, hint: str = "") -> Problem:
+    """Return the problem document of a refusal that HTTP itself makes: no such path, a body above the limit.
+
+    ``fields`` is what a web framework found wrong, a list of ``{"key": …, "message": …}`` if anything."""
+    entries = fields if isinstance(fields, list) else []
+    wrong = [_wrong(entry) for entry in entries if isinstance(entry, dict)]
+    code = _CODES.get(status, BadRequest.code if status < 500 else BusError.code)
+    return problem(status, code, "; ".join(wrong) or detail, hint)
+
+
+def _wrong(entry: dict[str, str]) -> str:
+    if entry.get("key") == "data":
+        return "the body is missing"
+    return f"{entry.get('key', '?')}: {entry.get('message', '')}"

@@ -1,0 +1,951 @@
+"""The operations of a terminal: everything that can be asked of it besides moving messages, in one table.
+
+Each entry has a name, a request and an answer as structs, the scope that a token needs, a verb and a path for
+HTTP, and a sentence of help. The terminal dispatches by this table, the client's typed methods are made from
+it, and so is the reference in docs. To add an operation, add an entry here and a handler in the terminal.
+
+Moments are microseconds since 1970, spans are seconds, sizes are bytes. A request refuses unknown fields. An
+answer may gain fields, which older clients ignore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta
+from msgspec import UnsetType as Unset
+
+from landbridge.core.delivery.filters import Match
+from landbridge.core.options import LONGEST_QUOTE, explain
+from landbridge.core.routing.meter import Parts
+from landbridge.core.status import Levels
+from landbridge.core.topic import GroupSpec, TopicSpec
+from landbridge.errors import BadRequest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+Verb: TypeAlias = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[P, R, A]):
+    """One entry of the table. P are the arguments of the request's constructor, R is the request, A the
+    answer."""
+
+    #: "topic.create": a noun and a verb.
+    name: str
+    request: Callable[P, R]
+    #: A struct, or what msgspec can convert to; NoneType where there is nothing to say.
+    answer: type[A]
+    #: "admin"; or "publish:{topic}", where the field ``topic`` of the request holds a topic's name, None, or
+    #: several names; or "publish|subscribe:{topic}", where either of the two scopes is enough. Empty: any
+    #: token may ask, and the handler shows only what the token may see.
+    scope: str
+    #: True: nothing is changed by it.
+    safe: bool
+    verb: Verb
+    #: Names in braces are fields of the request. The other fields are the query of a GET or DELETE, and the
+    #: body of the others.
+    path: str
+    help: str
+
+    def read(self, arguments: dict[str, Any]) -> R:
+        """The request that arguments from outside make. BadRequest says which of them is wrong."""
+        try:
+            request: R = msgspec.convert(arguments, self.request)
+        except msgspec.ValidationError as error:
+            raise self._mistake(error, arguments) from None
+        return request
+
+    def _mistake(self, error: msgspec.ValidationError, arguments: dict[str, Any]) -> BadRequest:
+        kind: Any = self.request
+        fields = msgspec.structs.fields(kind)
+        names = [field.name for field in fields]
+        takes = f"it takes {', '.join(names) or 'none'}"
+        for name in arguments:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                hint = f"did you mean {near[0]}? {takes}" if near else takes
+                return BadRequest(f"{self.name}: there is no argument {name[:LONGEST_QUOTE]!r}", hint=hint)
+        missing = [field.name for field in fields if field.required and field.name not in arguments]
+        if missing:
+            return BadRequest(f"{self.name}: {' and '.join(missing)} missing", hint=takes)
+        message, hint = explain(error, kind)
+        return BadRequest(f"{self.name}: {message}", hint=hint)
+
+
+def about(text: str) -> Meta:
+    """What a field means."""
+    return Meta(description=text)
+
+
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The arguments of an operation. Those that name a thing may be given by position."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation returns."""
+
+
+# -- what several of them have -------------------------------------------------------------------------
+
+TopicName = Annotated[str, about("Name of the topic.")]
+GroupName = Annotated[str, about("Name of the group.")]
+Kind = Annotated[Literal["stream", "queue"], about("What the topic is.")]
+Discipline = Annotated[Literal["fifo", "lifo", "priority"], about("The order of delivery.")]
+After = Annotated[str, about("The 'next' of the page before; empty for the first page.")]
+Next = Annotated[str, about("Where the next page begins; empty on the last page.")]
+Force = Annotated[bool, about("Delete it although messages are not settled.")]
+Limit = Annotated[int, about("Rows of this page at most; a terminal gives no more than 1000.")]
+Level = Literal["off", "errors", "batches", "messages"]
+MessageId = Annotated[str, about("Id of the message.")]
+InTopic = Annotated[str | None, about("Look only in this topic. Ids that a producer chose need it.")]
+StageName = Annotated[str, about("Name of the stage.")]
+TerminalName = Annotated[str, about("Name of the terminal.")]
+ArrivedAt = Annotated[int, about("When it arrived there, in microseconds; 0 if that is not known.")]
+Names = list[str]
+Until: TypeAlias = Literal["stored", "arrived", "acked"]
+Place: TypeAlias = Literal["earliest", "latest"]
+
+
+# -- topics --------------------------------------------------------------------------------------------
+
+
+class RetentionOptions(Arguments, frozen=True, kw_only=True):
+    """What of a topic's retention is to be set. An update leaves the rest as it is."""
+
+    settled: Annotated[
+        bool | Unset, about("Remove a message when every group has settled it; the default of a queue.")
+    ] = UNSET
+    max_age: Annotated[float | Unset | None, about("Seconds; None keeps for ever. Default: 7 days.")] = UNSET
+    max_bytes: Annotated[int | Unset | None, about("Bytes of stored batches; None: no limit.")] = UNSET
+    discard: Annotated[
+        Literal["settled", "any"] | Unset,
+        about("'settled' (default): age and size remove what all groups have settled; 'any': anything."),
+    ] = UNSET
+
+
+class OfTopic(Arguments, frozen=True):
+    """A topic by its name."""
+
+    name: TopicName
+
+
+class TopicOptions(OfTopic, frozen=True, kw_only=True):
+    """A topic and its options. Those that are not given have their defaults, or stay in an update."""
+
+    kind: Annotated[
+        Literal["stream", "queue"] | Unset,
+        about("'stream' (default): any producers and groups; 'queue': one of each, exactly once."),
+    ] = UNSET
+    retention: Annotated[RetentionOptions | Unset, about("How long messages are kept.")] = UNSET
+    max_backlog: Annotated[
+        int | Unset, about("Bytes that the slowest group may be behind before publishes are refused.")
+    ] = UNSET
+    producer: Annotated[
+        str | Unset | None, about("The subject that alone may publish to a queue; None: who comes first.")
+    ] = UNSET
+    delivery: Annotated[
+        Literal["at-least-once", "at-most-once"] | Unset,
+        about("Of a queue: 'at-most-once' settles on delivery."),
+    ] = UNSET
+
+
+class TopicDelete(OfTopic, frozen=True, kw_only=True):
+    """A topic to delete."""
+
+    force: Force = False
+
+
+class TopicList(Arguments, frozen=True, kw_only=True):
+    """A page of the topics."""
+
+    after: After = ""
+    limit: Limit = 1000
+
+
+class TopicWait(Arguments, frozen=True):
+    """Offsets to wait for."""
+
+    offsets: Annotated[dict[str, int], about("For each topic the offset that a message is awaited at.")]
+    within: Annotated[float, about("Seconds to wait, at most 60.")] = 0.0
+
+
+class TopicSeekTime(Arguments, frozen=True):
+    """Moments to find in the logs of topics."""
+
+    times: Annotated[dict[str, int], about("For each topic a moment in microseconds.")]
+
+
+class TopicFacts(Result, frozen=True, kw_only=True):
+    """A topic and its log."""
+
+    name: TopicName
+    kind: Kind
+    first: Annotated[int, about("The oldest offset that the log has.")]
+    end: Annotated[int, about("The offset that the next message will get.")]
+    messages: Annotated[int, about("Messages in the log.")]
+    bytes: Annotated[int, about("Bytes of the log.")]
+    created_at: Annotated[int, about("When it was made, in microseconds.")]
+
+
+class TopicRow(TopicFacts, frozen=True, kw_only=True):
+    """A topic, in short."""
+
+    groups: Annotated[int, about("The number of its groups.")]
+
+
+class TopicRows(Result, frozen=True, kw_only=True):
+    """Some of the topics, by name."""
+
+    topics: Annotated[list[TopicRow], about("The topics of this page.")]
+    next: Next
+
+
+class Deleted(Result, frozen=True, kw_only=True):
+    """What was deleted."""
+
+    deleted: Annotated[str, about("A topic's name, or TOPIC/GROUP.")]
+
+
+# -- groups --------------------------------------------------------------------------------------------
+
+
+class OfGroup(Arguments, frozen=True):
+    """A group by its topic and its name."""
+
+    topic: TopicName
+    name: GroupName
+
+
+class GroupOptions(OfGroup, frozen=True, kw_only=True):
+    """A group and its options. Those that are not given have their defaults, or stay in an update."""
+
+    discipline: Annotated[
+        Literal["fifo", "lifo", "priority"] | Unset, about("The order; 'fifo' by default.")
+    ] = UNSET
+    ack_within: Annotated[
+        float | Unset, about("Seconds until an unsettled message comes again; 30 by default.")
+    ] = UNSET
+    max_attempts: Annotated[int | Unset, about("Attempts before a message is buried; 10 by default.")] = UNSET
+    backoff: Annotated[
+        float | Unset, about("Seconds before the second attempt, then doubled; 1 by default.")
+    ] = UNSET
+    backoff_most: Annotated[float | Unset, about("The longest backoff in seconds; 60 by default.")] = UNSET
+    dead_letter: Annotated[
+        str | Unset | None, about("Topic for buried messages; None: TOPIC.dead; '': they are dropped.")
+    ] = UNSET
+    match: Annotated[
+        Match | Unset | None, about("Patterns for 'key' and 'headers' of what the group gets.")
+    ] = UNSET
+
+
+class GroupCreate(GroupOptions, frozen=True, kw_only=True):
+    """A group to make, and where it begins. Without ``start`` and ``offset`` it begins at the earliest."""
+
+    start: Annotated[Place | int | None, about("'earliest', 'latest' or a moment in microseconds.")] = None
+    offset: Annotated[int | None, about("The first offset that it gets, instead of a start.")] = None
+
+
+class GroupDelete(OfGroup, frozen=True, kw_only=True):
+    """A group to delete."""
+
+    force: Force = False
+
+
+class GroupList(Arguments, frozen=True, kw_only=True):
+    """A page of the groups."""
+
+    topic: Annotated[str | None, about("Groups of this topic alone; None: of all topics.")] = None
+    after: After = ""
+
+
+class GroupSeek(OfGroup, frozen=True, kw_only=True):
+    """A group to move, and where to. Give one of the two."""
+
+    to: Annotated[Place | int | None, about("An offset, 'earliest' or 'latest'.")] = None
+    time: Annotated[int | None, about("A moment: the first message taken at or after it.")] = None
+
+
+class GroupAdvance(OfGroup, frozen=True, kw_only=True):
+    """A group whose consumer reads by offset, and how far it has come."""
+
+    to: Annotated[int, about("Everything below this offset is settled.")]
+
+
+class GroupFacts(Result, frozen=True, kw_only=True):
+    """A group and its cursor."""
+
+    topic: TopicName
+    name: GroupName
+    discipline: Discipline
+    floor: Annotated[int, about("Everything below this offset is settled.")]
+    lag: Annotated[int, about("Messages that are not settled.")]
+    leased: Annotated[int, about("Messages that consumers hold and have not settled.")]
+    retrying: Annotated[int, about("Messages that have failed and will be tried again.")]
+    durable: Annotated[bool, about("False: it ends with its consumer.")]
+
+
+class GroupRow(GroupFacts, frozen=True, kw_only=True):
+    """A group, in short."""
+
+    consumers: Annotated[int, about("The number of its consumers.")]
+
+
+class GroupRows(Result, frozen=True, kw_only=True):
+    """Some of the groups, by topic and name."""
+
+    groups: Annotated[list[GroupRow], about("The groups of this page.")]
+    next: Next
+
+
+class ConsumerRow(Result, frozen=True, kw_only=True):
+    """A consumer of a group."""
+
+    who: Annotated[str, about("Its token's subject, its address and what it calls itself.")]
+    held: Annotated[int, about("Messages that it holds and has not settled.")]
+    prefetch: Annotated[int, about("Messages that it may hold.")]
+
+
+class GroupDetails(GroupFacts, frozen=True, kw_only=True):
+    """A group with its options and consumers."""
+
+    options: Annotated[GroupSpec, about("Its options, as group.create takes them.")]
+    consumers: Annotated[list[ConsumerRow], about("Its consumers at this terminal.")]
+
+
+class TopicDetails(TopicFacts, frozen=True, kw_only=True):
+    """A topic with its options and groups."""
+
+    options: Annotated[TopicSpec, about("Its options, as topic.create takes them.")]
+    groups: Annotated[list[GroupRow], about("Its groups at this terminal.")]
+    crossing: Annotated[Names | None, about("Its groups at all terminals; None: the registry knows none.")]
+
+
+class Redriven(Result, frozen=True, kw_only=True):
+    """The outcome of a redrive."""
+
+    redriven: Annotated[int, about("Dead letters that went back to the group.")]
+
+
+# -- tokens --------------------------------------------------------------------------------------------
+
+
+class TokenCreate(Arguments, frozen=True):
+    """A token to make."""
+
+    subject: Annotated[str, about("The service that it is for.")]
+    scopes: Annotated[list[str], about("publish:PATTERN, subscribe:PATTERN, admin.")]
+    life: Annotated[float, about("Seconds until it expires.")] = 3600.0
+
+
+class TokenList(Arguments, frozen=True, kw_only=True):
+    """A page of the tokens that were made here and have not expired."""
+
+    subject: Annotated[str | None, about("Tokens of this service alone; None: of all.")] = None
+    after: After = ""
+
+
+class TokenRevoke(Arguments, frozen=True, kw_only=True):
+    """Tokens to revoke. Give one of the two."""
+
+    id: Annotated[str | None, about("One token.")] = None
+    subject: Annotated[str | None, about("A service, with every token that it has or will get.")] = None
+
+
+class TokenMade(Result, frozen=True, kw_only=True):
+    """A fresh token. The terminal keeps everything but the token itself."""
+
+    token: Annotated[str, about("The token, for LANDBRIDGE_TOKEN or connect(token=…).")]
+    id: Annotated[str, about("Names it in token.list and token.revoke.")]
+    subject: Annotated[str, about("The service that it is for.")]
+    expires_at: Annotated[int, about("When it expires, in microseconds.")]
+
+
+class TokenRow(Result, frozen=True, kw_only=True):
+    """A token, in short."""
+
+    id: Annotated[str, about("Names it in token.revoke.")]
+    subject: Annotated[str, about("The service that it is for.")]
+    scopes: Annotated[list[str], about("What its bearer may do.")]
+    issued_at: Annotated[int, about("When it was made, in microseconds.")]
+    expires_at: Annotated[int, about("When it expires, in microseconds.")]
+    revoked: Annotated[bool, about("It is no longer accepted.")]
+
+
+class TokenRows(Result, frozen=True, kw_only=True):
+    """Some of the tokens, from the one that expires first."""
+
+    tokens: Annotated[list[TokenRow], about("The tokens of this page.")]
+    next: Next
+
+
+class Revoked(Result, frozen=True, kw_only=True):
+    """What was revoked."""
+
+    revoked: Annotated[str, about("A token's id, or sub:SUBJECT.")]
+
+
+# -- status, and the terminal itself -------------------------------------------------------------------
+
+
+class StatusLevels(Arguments, frozen=True, kw_only=True):
+    """Status levels to set. What is not given stays; without any, nothing is changed."""
+
+    default: Annotated[Level | Unset, about("For everything that is not named below.")] = UNSET
+    topics: Annotated[dict[str, Level] | Unset, about("By topic.")] = UNSET
+    producers: Annotated[dict[str, Level] | Unset, about("By the subject that publishes.")] = UNSET
+    consumers: Annotated[dict[str, Level] | Unset, about("By the subject that consumes.")] = UNSET
+
+
+class StatusNote(Arguments, frozen=True):
+    """Something that a gateway saw go wrong."""
+
+    cause: Annotated[str, about("A short word for the reason, such as an error's code.")]
+    detail: Annotated[str, about("What happened; cut after 1024 characters.")] = ""
+    topic: Annotated[str, about("The topic concerned; empty for none.")] = ""
+    messages: Annotated[int, about("Messages concerned.")] = 0
+
+
+class Nothing(Arguments, frozen=True):
+    """No arguments."""
+
+
+class TerminalInfo(Result, frozen=True, kw_only=True):
+    """A terminal."""
+
+    name: TerminalName
+    version: Annotated[str, about("Version of Landbridge.")]
+    protocol: Annotated[int, about("Version of the wire protocol.")]
+    python: Annotated[str, about("Version of Python.")]
+    platform: Annotated[str, about("Operating system.")]
+    time: Annotated[int, about("Its clock, in microseconds.")]
+    started_at: Annotated[int, about("When it was started, in microseconds.")]
+    start: Annotated[int, about("The number of this start, from 1.")]
+    topics: Annotated[int, about("The number of its topics.")]
+    connections: Annotated[int, about("The number of its connections.")]
+    store: Annotated[str, about("Its store's driver.")]
+
+
+# -- stages --------------------------------------------------------------------------------------------
+
+
+class OfStage(Arguments, frozen=True):
+    """A stage by its name."""
+
+    stage: StageName
+
+
+class StageCommit(OfStage, frozen=True, kw_only=True):
+    """Rows on a stage to publish."""
+
+    number: Annotated[int, about("Number of the commit; each number of a stage is decided once.")]
+    log: Annotated[int | None, about("Number of the stage's log that the runs are in; None without runs.")]
+    runs: Annotated[list[tuple[str, list[tuple[int, int]]]], about("By topic, the (first, end) of offsets.")]
+
+
+class StageDrop(OfStage, frozen=True, kw_only=True):
+    """A stage to empty."""
+
+    forget: Annotated[bool, about("Also forget the number of its last commit.")] = False
+
+
+class StageDecided(Result, frozen=True, kw_only=True):
+    """The outcome of a commit. Whatever it says, the commit of this number is published."""
+
+    decided: Annotated[bool, about("This call decided it; False: an earlier one had.")]
+
+
+class StageShown(Result, frozen=True, kw_only=True):
+    """A stage."""
+
+    number: Annotated[int | None, about("Number of its last commit; None if there was none.")]
+
+
+# -- messages ------------------------------------------------------------------------------------------
+
+
+class MessageWait(Arguments, frozen=True):
+    """A message that was published here, and how far to wait for it."""
+
+    topic: TopicName
+    offset: Annotated[int, about("Its offset.")]
+    until: Annotated[Until, about("'arrived': at a terminal of each group; 'acked': there.")] = "arrived"
+
+
+class OfMessage(Arguments, frozen=True):
+    """A message by its id."""
+
+    id: MessageId
+    topic: InTopic = None
+
+
+class MessageReached(Result, frozen=True, kw_only=True):
+    """The message is where it was waited for."""
+
+    topic: TopicName
+    offset: Annotated[int, about("Its offset.")]
+    until: Annotated[Until, about("What was waited for.")]
+
+
+class GroupPlace(Result, frozen=True, kw_only=True, omit_defaults=True):
+    """A message, seen from one group."""
+
+    group: GroupName
+    at: Annotated[str, about("The terminal where it is.")]
+    state: Annotated[str, about("waiting, leased, settled, on a link, on its way, arrived.")]
+    waits_for: Annotated[str, about("What has to happen next; empty if nothing is known.")]
+    route: Annotated[Names, about("The terminals that it was sent by; empty if it was not sent.")]
+    to: Annotated[str, about("The terminal that it goes to, if another one serves the group.")] = ""
+    came_by: Annotated[Names, about("The terminals that it has passed.")] = []
+    arrived_at: ArrivedAt = 0
+    said: Annotated[str, about("Why no more is known.")] = ""
+
+
+class MessagePlace(Result, frozen=True, kw_only=True):
+    """A message in one topic's log at this terminal."""
+
+    id: MessageId
+    topic: TopicName
+    terminal: TerminalName
+    offset: Annotated[int, about("Its offset there.")]
+    published_at: Annotated[int, about("When it was published, in microseconds.")]
+    came_by: Annotated[Names, about("The terminals that it has passed; empty if it was published here.")]
+    arrived_at: ArrivedAt
+    groups: Annotated[list[GroupPlace], about("Where it is for each group.")]
+
+
+class MessagePlaces(Result, frozen=True, kw_only=True):
+    """Where a message is."""
+
+    places: Annotated[list[MessagePlace], about("The logs of this terminal that have it.")]
+
+
+class GroupReason(Result, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a message went where it did, for one group."""
+
+    group: GroupName
+    offset: Annotated[int, about("Its offset here.")]
+    terminal: Annotated[str, about("The terminal that it went to; empty if none was found yet.")]
+    terminal_why: Annotated[str, about("Why that terminal.")]
+    routes: Annotated[list[Names], about("The routes that were tried, each as terminals.")]
+    route_why: Annotated[str, about("Why the last one of them.")]
+    sent_at: Annotated[int, about("When it was sent, in microseconds; 0: not yet.")] = 0
+    kept_at: Annotated[int, about("When the first hop had it on disk, in microseconds; 0: not yet.")] = 0
+    arrived_at: ArrivedAt = 0
+
+
+class MessageReasons(Result, frozen=True, kw_only=True):
+    """Why a message went where it did."""
+
+    id: MessageId
+    groups: Annotated[list[GroupReason], about("For each group that another terminal may serve.")]
+
+
+# -- routes, topology, network -------------------------------------------------------------------------
+
+
+class RouteShow(Arguments, frozen=True):
+    """Two terminals, by name or id."""
+
+    there: Annotated[str, about("Where the route ends.")]
+    source: Annotated[str | None, about("Where it begins; None: this terminal.")] = None
+
+
+class Between(Result, frozen=True, kw_only=True):
+    """Two terminals, by name."""
+
+    from_: Annotated[str, about("One end.")] = msgspec.field(name="from")
+    to: Annotated[str, about("The other end.")]
+
+
+class PathCost(Result, frozen=True, kw_only=True):
+    """A path between terminals."""
+
+    hops: Annotated[Names, about("The terminals, both ends included.")]
+    cost: Annotated[float, about("Sum of its links' costs, in milliseconds.")]
+
+
+class LinkCost(Between, frozen=True, kw_only=True):
+    """What a link costs, and why."""
+
+    cost: Annotated[float, about("Milliseconds: the greater of what the two ends say.")]
+    here_says: Annotated[float | None, about("What the first end says; None: nothing any more.")]
+    there_says: Annotated[float | None, about("What the second end says; None: nothing any more.")]
+    planned: Annotated[float | None, about("What the long-term plan says; None: nothing.")]
+    parts: Annotated[Parts | None, about("How the cost came about, for a link of this terminal.")]
+
+
+class RouteShown(Between, frozen=True, kw_only=True):
+    """The paths between two terminals."""
+
+    best: Annotated[PathCost | None, about("The cheapest now; None: there is no path.")]
+    current: Annotated[PathCost | None, about("The one in use; None: none is.")]
+    why: Annotated[str, about("Why the current one is in use, or why there is no path.")]
+    alternates: Annotated[list[PathCost], about("Other paths.")]
+    links: Annotated[list[LinkCost], about("The links of all these paths.")]
+
+
+class KnownTerminal(Result, frozen=True, kw_only=True):
+    """A terminal of the customer, as this terminal sees it."""
+
+    id: Annotated[str, about("Its id.")]
+    name: TerminalName
+    mode: Annotated[str, about("'server': it listens; 'client': it only dials.")]
+    region: Annotated[str, about("Where it is; empty if nobody has said.")]
+    address: Annotated[str, about("Where it listens; empty for a client.")]
+    transit: Annotated[bool, about("Others may send through it.")]
+    alive: Annotated[bool, about("It tells the others of its links.")]
+    reachable: Annotated[bool, about("There is a path to it.")]
+    consumers: Annotated[int, about("Consumers connected to it.")]
+    load: Annotated[float, about("How busy it is, from 0 to 1.")]
+    draining: Annotated[bool, about("It is being emptied and gets nothing new.")]
+
+
+class KnownLink(Between, frozen=True, kw_only=True):
+    """A link between two terminals."""
+
+    cost: Annotated[float | None, about("Milliseconds; None while only one end tells of it.")]
+    up: Annotated[bool, about("Both ends tell of it.")]
+
+
+class TopologyShown(Result, frozen=True, kw_only=True):
+    """The terminals of the customer and their links."""
+
+    me: Annotated[str, about("The terminal that answers.")]
+    registry_up: Annotated[bool, about("The registry answers this terminal.")]
+    directory_version: Annotated[int, about("Version of the directory that it has.")]
+    terminals: Annotated[list[KnownTerminal], about("All terminals of the directory.")]
+    links: Annotated[list[KnownLink], about("All links that a terminal has told of.")]
+    failures: Annotated[dict[str, str], about("By terminal: why there is no link to it.")]
+    single_points: Annotated[dict[str, Names], about("By terminal: which others it would cut off.")]
+
+
+class PlacementRow(Result, frozen=True, kw_only=True):
+    """Which terminal serves a group."""
+
+    topic: TopicName
+    group: GroupName
+    to: Annotated[str, about("The terminal that gets its messages; empty if none was found.")]
+    why: Annotated[str, about("Why that one.")]
+    since: Annotated[int, about("Since when, in microseconds.")]
+
+
+class LaneRow(Result, frozen=True, kw_only=True):
+    """What goes from this terminal to another one, of one topic."""
+
+    topic: TopicName
+    to: Annotated[str, about("The terminal.")]
+    on_the_way: Annotated[int, about("Shipments that have not been confirmed.")]
+    bytes: Annotated[int, about("Bytes of these shipments.")]
+    waits_for: Annotated[str, about("What has to happen before more is sent; empty: nothing.")]
+
+
+class NetworkShown(Result, frozen=True, kw_only=True):
+    """What goes on between this terminal and the others."""
+
+    terminal: Annotated[str, about("Id of this terminal.")]
+    customer: Annotated[str, about("Its customer.")]
+    mode: Annotated[str, about("'server' or 'client'.")]
+    registry_up: Annotated[bool, about("The registry answers.")]
+    refusal: Annotated[str, about("Why the registry refuses this terminal; empty: it does not.")]
+    certificate_ends_at: Annotated[int, about("When the registry's certificate ends; 0: it has none.")]
+    links: Annotated[Names, about("The terminals that it has a link to.")]
+    failures: Annotated[dict[str, str], about("By terminal: why there is no link to it.")]
+    forwarder: Annotated[dict[str, int], about("Counts of what was sent, since the start.")]
+    arrivals: Annotated[dict[str, int], about("Counts of what has arrived, since the start.")]
+    carrier: Annotated[dict[str, int], about("Counts of parcels on links, since the start.")]
+    in_transit: Annotated[int, about("Parcels of others that it keeps.")]
+    awaiting_key: Annotated[int, about("Parcels that wait for the key to open them.")]
+    placements: Annotated[list[PlacementRow], about("Groups that another terminal may serve.")]
+    lanes: Annotated[list[LaneRow], about("What is sent where.")]
+
+
+# -- documents -----------------------------------------------------------------------------------------
+
+Collection = Annotated[str, about("Name of the collection.")]
+DocumentKey = Annotated[str, about("Key of the document, 1 to 512 printable characters.")]
+DocumentHome = Annotated[
+    str, about("The topic that the document lives with, so that one transaction can write both; empty: none.")
+]
+DocumentValue = Annotated[Any, about("Any JSON value, up to 256 KiB.")]
+Version = Annotated[str, about("Changes with every write, and never comes again.")]
+
+
+class OfDocument(Arguments, frozen=True):
+    """Which document."""
+
+    collection: Collection
+    key: DocumentKey
+    topic: DocumentHome = ""
+
+
+class DocumentCreate(Arguments, frozen=True):
+    """A new document."""
+
+    collection: Collection
+    key: DocumentKey
+    value: DocumentValue
+    topic: DocumentHome = ""
+
+
+class DocumentUpdate(DocumentCreate, frozen=True, kw_only=True):
+    """Another value for a document."""
+
+    version: Annotated[str, about("The version that the document must have.")]
+
+
+class DocumentDelete(OfDocument, frozen=True, kw_only=True):
+    """A document that is to go."""
+
+    version: Annotated[str | None, about("The version that the document must have; None: any.")] = None
+
+
+class DocumentList(Arguments, frozen=True):
+    """Which documents of a collection."""
+
+    collection: Collection
+    topic: DocumentHome = ""
+    prefix: Annotated[str, about("List only keys that begin with this.")] = ""
+    after: After = ""
+    limit: Limit = 1000
+
+
+class DocumentWait(Arguments, frozen=True):
+    """Which changes to wait for."""
+
+    collection: Collection
+    topic: DocumentHome = ""
+    after: Annotated[str, about("The 'after' of the answer before; empty: begin to watch.")] = ""
+    within: Annotated[float, about("Seconds to wait for a change, at most 60.")] = 30.0
+
+
+class DocumentWritten(Result, frozen=True, kw_only=True):
+    """A document was written."""
+
+    version: Version
+
+
+class Document(Result, frozen=True, kw_only=True):
+    """A document as it is stored."""
+
+    key: DocumentKey
+    version: Version
+    written_at: Annotated[int, about("When it was written, in microseconds.")]
+    written_by: Annotated[str, about("The subject that wrote it.")]
+    value: DocumentValue
+
+
+class DocumentRows(Result, frozen=True, kw_only=True):
+    """A page of documents, by key."""
+
+    documents: Annotated[list[Document], about("The documents.")]
+    next: Next
+
+
+class DocumentChange(Result, frozen=True, kw_only=True):
+    """A document was written or deleted."""
+
+    key: DocumentKey
+    version: Annotated[str | None, about("Its version now; None: it was deleted.")]
+
+
+class DocumentChanges(Result, frozen=True, kw_only=True):
+    """Changes of a collection, in order."""
+
+    changes: Annotated[list[DocumentChange], about("The changes, oldest first.")]
+    after: Annotated[str, about("Where the next question goes on.")]
+    missed: Annotated[bool, about("Changes are missing here: list the collection again.")]
+
+
+# -- the table -----------------------------------------------------------------------------------------
+
+#: Every operation, by its name.
+OPERATIONS: dict[str, Operation[..., Any, Any]] = {}
+
+
+def _operation(
+    name: str,
+    request: Callable[P, R],
+    answer: type[A],
+    route: str,
+    help: str,
+    *,
+    scope: str = "",
+    safe: bool = False,
+) -> Operation[P, R, A]:
+    """``route``: verb and path."""
+    verb, _, path = route.partition(" ")
+    entry: Any = Operation(name, request, answer, scope, safe or verb == "GET", verb, path, help)  # type: ignore[arg-type]
+    OPERATIONS[name] = entry
+    return entry  # type: ignore[no-any-return]
+
+
+_TOPIC = "/v1/topics/{name}"
+_GROUP = "/v1/topics/{topic}/groups/{name}"
+_SEE_TOPIC = "publish|subscribe:{name}"
+_SEE_GROUP = "publish|subscribe:{topic}"
+_READ = "subscribe:{topic}"
+
+TOPIC_CREATE = _operation(
+    "topic.create", TopicOptions, TopicRow, "POST /v1/topics",
+    "Create a topic; one that exists with the same options is left as it is.", scope="admin",
+)  # fmt: skip
+TOPIC_UPDATE = _operation(
+    "topic.update", TopicOptions, TopicRow, f"PATCH {_TOPIC}",
+    "Change options of a topic, other than its kind.", scope="admin",
+)  # fmt: skip
+TOPIC_LIST = _operation(
+    "topic.list", TopicList, TopicRows, "GET /v1/topics", "List the topics that the token may see."
+)
+TOPIC_SHOW = _operation(
+    "topic.show", OfTopic, TopicDetails, f"GET {_TOPIC}",
+    "Show a topic with its options and groups.", scope=_SEE_TOPIC,
+)  # fmt: skip
+TOPIC_DELETE = _operation(
+    "topic.delete", TopicDelete, Deleted, f"DELETE {_TOPIC}",
+    "Delete a topic with its messages and groups.", scope="admin",
+)  # fmt: skip
+TOPIC_WAIT = _operation(
+    "topic.wait", TopicWait, dict[str, tuple[int, int]], "POST /v1/offsets/wait",
+    "Wait until one of these topics has a message at or beyond the offset given for it, and return the "
+    "(first, end) of each log.", scope="subscribe:{offsets}", safe=True,
+)  # fmt: skip
+TOPIC_SEEK_TIME = _operation(
+    "topic.seek_time", TopicSeekTime, dict[str, int], "POST /v1/offsets/seek",
+    "Return for each topic the first offset that was taken at or after a moment, or the end of its log.",
+    scope="subscribe:{times}", safe=True,
+)  # fmt: skip
+
+GROUP_CREATE = _operation(
+    "group.create", GroupCreate, GroupRow, "POST /v1/topics/{topic}/groups",
+    "Create a group; one that exists with the same options is left as it is.", scope=_READ,
+)  # fmt: skip
+GROUP_UPDATE = _operation(
+    "group.update", GroupOptions, GroupRow, f"PATCH {_GROUP}", "Change options of a group.", scope="admin"
+)
+GROUP_LIST = _operation(
+    "group.list", GroupList, GroupRows, "GET /v1/groups",
+    "List the groups of one topic, or of all topics that the token may see.", scope=_SEE_GROUP,
+)  # fmt: skip
+GROUP_SHOW = _operation(
+    "group.show", OfGroup, GroupDetails, f"GET {_GROUP}",
+    "Show a group with its options and consumers.", scope=_SEE_GROUP,
+)  # fmt: skip
+GROUP_SEEK = _operation(
+    "group.seek", GroupSeek, GroupRow, f"POST {_GROUP}/seek",
+    "Move a group to an offset or a moment, forwards or backwards.", scope="admin",
+)  # fmt: skip
+GROUP_ADVANCE = _operation(
+    "group.advance", GroupAdvance, GroupRow, f"POST {_GROUP}/advance",
+    "Settle everything below an offset, for a group whose consumer reads by offset; the group is made if "
+    "there is none, and never goes back.", scope=_READ,
+)  # fmt: skip
+GROUP_REDRIVE = _operation(
+    "group.redrive", OfGroup, Redriven, f"POST {_GROUP}/redrive",
+    "Give a group its dead letters again, each once.", scope="admin",
+)  # fmt: skip
+GROUP_DELETE = _operation(
+    "group.delete", GroupDelete, Deleted, f"DELETE {_GROUP}", "Delete a group.", scope="admin"
+)
+
+TOKEN_CREATE = _operation(
+    "token.create", TokenCreate, TokenMade, "POST /v1/tokens", "Make a token for a service.", scope="admin"
+)
+TOKEN_LIST = _operation(
+    "token.list", TokenList, TokenRows, "GET /v1/tokens",
+    "List the tokens that were made here and have not expired.", scope="admin",
+)  # fmt: skip
+TOKEN_REVOKE = _operation(
+    "token.revoke", TokenRevoke, Revoked, "POST /v1/tokens/revoke",
+    "Revoke a token, or every token of a service; their connections end at once.", scope="admin",
+)  # fmt: skip
+
+STATUS_SHOW = _operation(
+    "status.show", Nothing, Levels, "GET /v1/status/levels", "Show the status levels.", scope="admin"
+)
+STATUS_LEVELS = _operation(
+    "status.levels", StatusLevels, Levels, "PATCH /v1/status/levels",
+    "Set status levels from now on, and return all of them.", scope="admin",
+)  # fmt: skip
+STATUS_NOTE = _operation(
+    "status.note", StatusNote, type(None), "POST /v1/status/notes",
+    "Write an error event in the caller's name to the status log.", scope="publish:$status",
+)  # fmt: skip
+TERMINAL_INFO = _operation(
+    "terminal.info", Nothing, TerminalInfo, "GET /v1/terminal", "Describe the terminal."
+)
+TERMINAL_METRICS = _operation(
+    "terminal.metrics", Nothing, str, "GET /v1/terminal/metrics",
+    "Return the terminal's metrics in Prometheus' text format.", scope="admin",
+)  # fmt: skip
+
+STAGE_COMMIT = _operation(
+    "stage.commit", StageCommit, StageDecided, "POST /v1/stages/{stage}/commits",
+    "Publish these runs of a stage's log once, as the commit of this number.",
+)  # fmt: skip
+STAGE_SHOW = _operation(
+    "stage.show", OfStage, StageShown, "GET /v1/stages/{stage}", "Show the last commit of a stage."
+)
+STAGE_DROP = _operation(
+    "stage.drop", StageDrop, type(None), "DELETE /v1/stages/{stage}",
+    "Remove what is on a stage and not published.",
+)  # fmt: skip
+
+MESSAGE_WAIT = _operation(
+    "message.wait", MessageWait, MessageReached, "GET /v1/topics/{topic}/offsets/{offset}/wait",
+    "Wait until a message that was published here has arrived, or is acked, in every durable group.",
+    scope="publish:{topic}",
+)  # fmt: skip
+MESSAGE_WHERE = _operation(
+    "message.where", OfMessage, MessagePlaces, "GET /v1/messages/{id}/where",
+    "Show where a message is: at which terminal, in which state, and what it waits for.",
+)  # fmt: skip
+MESSAGE_WHY = _operation(
+    "message.why", OfMessage, MessageReasons, "GET /v1/messages/{id}/why",
+    "Show why a message went to which terminal, and by which route.",
+)  # fmt: skip
+ROUTE_SHOW = _operation(
+    "route.show", RouteShow, RouteShown, "GET /v1/routes/{there}",
+    "Show the paths between two terminals and what each link costs.", scope="admin",
+)  # fmt: skip
+TOPOLOGY_SHOW = _operation(
+    "topology.show", Nothing, TopologyShown, "GET /v1/topology",
+    "Show the customer's terminals and their links.", scope="admin",
+)  # fmt: skip
+NETWORK_SHOW = _operation(
+    "network.show", Nothing, NetworkShown, "GET /v1/network",
+    "Show what goes on between this terminal and the others.", scope="admin",
+)  # fmt: skip
+
+_DOCUMENT = "/v1/documents/{collection}/{key}"
+_DOCUMENTS = "documents:{collection}"
+
+DOCUMENT_CREATE = _operation(
+    "document.create", DocumentCreate, DocumentWritten, "POST /v1/documents/{collection}",
+    "Create a document; refused where there is one of that key.", scope=_DOCUMENTS,
+)  # fmt: skip
+DOCUMENT_READ = _operation(
+    "document.read", OfDocument, Document, f"GET {_DOCUMENT}", "Read a document.", scope=_DOCUMENTS
+)
+DOCUMENT_UPDATE = _operation(
+    "document.update", DocumentUpdate, DocumentWritten, f"PATCH {_DOCUMENT}",
+    "Replace a document's value; refused where it has another version than the one given.", scope=_DOCUMENTS,
+)  # fmt: skip
+DOCUMENT_DELETE = _operation(
+    "document.delete", DocumentDelete, Deleted, f"DELETE {_DOCUMENT}", "Delete a document.", scope=_DOCUMENTS
+)
+DOCUMENT_LIST = _operation(
+    "document.list", DocumentList, DocumentRows, "GET /v1/documents/{collection}",
+    "List the documents of a collection, by key.", scope=_DOCUMENTS,
+)  # fmt: skip
+DOCUMENT_WAIT = _operation(
+    "document.wait", DocumentWait, DocumentChanges, "GET /v1/documents/{collection}/changes",
+    "Wait for the next changes of a collection.", scope=_DOCUMENTS,
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""The client's typed methods, over every way to reach a terminal."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import landbridge
+import landbridge.sync
+from landbridge.broker.operations import topics
+from landbridge.broker.server import Terminal
+from landbridge.client.nouns import NOUNS, Method
+from landbridge.errors import BadRequest, Forbidden, TopicExists, UnknownTopic
+from landbridge.protocol.operations import OPERATIONS, Operation, RetentionOptions
+from tests.contracts.ways import Way
+
+
+def methods() -> dict[str, Any]:
+    return {
+        f"{noun}.{name}": found
+        for noun, kind in NOUNS.items()
+        for name, found in vars(kind).items()
+        if isinstance(found, Method)
+    }
+
+
+def test_every_operation_has_a_typed_method() -> None:
+    assert {method._operation.name for method in methods().values()} == set(OPERATIONS)
+
+
+async def test_topics(bus: Any) -> None:
+    made = await bus.topics.create("orders", retention=RetentionOptions(max_age=60.0))
+    assert (made.name, made.kind, made.messages, made.groups) == ("orders", "stream", 0, 0)
+    await bus.topics.update("orders", retention=RetentionOptions(max_bytes=1000))
+    await bus.publish("orders", b"1")
+    shown = await bus.topics.show("orders")
+    assert (shown.end, shown.options.retention.max_age, shown.options.retention.max_bytes) == (1, 60.0, 1000)
+    assert await bus.topics.wait({"orders": 0}) == {"orders": (0, 1)}
+    assert await bus.topics.seek_time({"orders": 0}) == {"orders": 0}
+    with pytest.raises(TopicExists):
+        await bus.topics.create("orders", kind="queue")
+    assert (await bus.topics.delete("orders")).deleted == "orders"
+    with pytest.raises(UnknownTopic):
+        await bus.topics.show("orders")
+
+
+async def test_lists_come_whole(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "PAGE", 2)
+    for number in range(5):
+        await bus.topics.create(f"t{number}")
+        await bus.groups.create("t0", f"g{number}")
+    assert [row.name for row in await bus.topics.list(after="$status")] == [f"t{n}" for n in range(5)]
+    assert [row.name for row in await bus.topics.list(after="t2")] == ["t3", "t4"]
+    assert len(await bus.groups.list(topic="t0")) == 5
+
+
+async def test_groups(bus: Any) -> None:
+    for number in range(4):
+        await bus.publish("orders", b"%d" % number)
+    made = await bus.groups.create("orders", "g", offset=1, match={"key": "*"})
+    assert (made.floor, made.lag, made.durable) == (1, 3, True)
+    assert (await bus.groups.update("orders", "g", max_attempts=3)).discipline == "fifo"
+    assert (await bus.groups.show("orders", "g")).options.max_attempts == 3
+    assert (await bus.groups.seek("orders", "g", to="latest")).lag == 0
+    assert (await bus.groups.advance("orders", "spark", to=2)).floor == 2
+    assert (await bus.groups.redrive("orders", "g")).redriven == 0
+    assert (await bus.groups.delete("orders", "g")).deleted == "orders/g"
+
+
+async def test_tokens_status_and_the_terminal(bus: Any) -> None:
+    made = await bus.tokens.create("shop", ["publish:orders"], life=60)
+    assert [row.id for row in await bus.tokens.list(subject="shop")] == [made.id]
+    assert (await bus.tokens.revoke(id=made.id)).revoked == made.id
+    assert (await bus.status.set(topics={"orders": "off"})).topics == {"orders": "off"}
+    assert await bus.status.show() == await bus.status.set()
+    assert (await bus.terminal.info()).name == "terminal"
+    assert "landbridge_topics" in await bus.terminal.metrics()
+
+
+async def test_a_message_at_a_terminal_that_stands_alone(bus: Any) -> None:
+    await bus.groups.create("orders", "g")
+    receipt = await bus.publish("orders", b"1")
+    assert (await bus.messages.wait("orders", receipt.offset)).until == "arrived"
+    (place,) = (await bus.messages.where(receipt.id)).places
+    assert (place.topic, place.offset, place.groups[0].waits_for) == ("orders", 0, "a consumer")
+    for question in (bus.messages.why(receipt.id), bus.network.show(), bus.network.route("elsewhere")):
+        with pytest.raises(BadRequest, match="this terminal stands alone"):
+            await question
+
+
+async def test_stages(bus: Any) -> None:
+    assert (await bus.stages.show("s")).number is None
+    assert (await bus.stages.commit("s", number=1, log=None, runs=[])).decided
+    assert not (await bus.stages.commit("s", number=1, log=None, runs=[])).decided
+    assert await bus.stages.drop("s", forget=True) is None
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
+async def test_scope_of_the_table_is_demanded(
+    terminal: Terminal, operation: Operation[..., Any, Any]
+) -> None:
+    arguments = {
+        "topic": "orders", "name": "orders", "offsets": {"orders": 0}, "times": {"orders": 0}, "to": 0,
+        "subject": "s", "scopes": ["admin"], "cause": "c", "offset": 0, "there": "x", "id": "i", "stage": "s",
+        "number": 0, "log": None, "runs": [],
+    }  # fmt: skip
+    names: Any = operation.request
+    wanted = {name: value for name, value in arguments.items() if name in names.__struct_fields__}
+    if operation.name == "token.revoke":
+        wanted.pop("subject")
+    way = Way("memory")
+    async with way.connect(terminal, scopes=["publish:other", "subscribe:other"]) as bus:
+        if operation.scope:
+            with pytest.raises(Forbidden):
+                await bus.call(operation.name, **wanted)
+        else:
+            try:
+                await bus.call(operation.name, **wanted)
+            except Forbidden:
+                pytest.fail("the table says that any token will do")
+            except landbridge.BusError:
+                pass  # there is nothing of that name
+
+
+def test_typed_methods_say_what_they_do() -> None:
+    for name, method in methods().items():
+        assert method.__doc__, name
+    found = NOUNS["topics"](None, None).create  # type: ignore[arg-type, attr-defined]
+    assert list(inspect.signature(found).parameters)[:2] == ["name", "kind"]
+    assert found.__doc__.startswith("Create a topic")
