@@ -104,7 +104,7 @@ async def test_scope_of_the_table_is_demanded(
     arguments = {
         "topic": "orders", "name": "orders", "offsets": {"orders": 0}, "times": {"orders": 0}, "to": 0,
         "subject": "s", "scopes": ["admin"], "cause": "c", "offset": 0, "there": "x", "id": "i", "stage": "s",
-        "number": 0, "log": None, "runs": [],
+        "number": 0, "log": None, "runs": [], "collection": "jobs", "key": "a", "value": 1, "version": "1-1",
     }  # fmt: skip
     names: Any = operation.request
     wanted = {name: value for name, value in arguments.items() if name in names.__struct_fields__}

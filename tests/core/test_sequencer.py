@@ -1,11 +1,10 @@
 """The sequencer against a ten-line oracle."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.events.sequencer import Sequencer, SequencerState
+from landbridge.core.events.sequencer import Sequencer, decode_state, encode_state
 from landbridge.core.time import SECOND
 from landbridge.errors import SequenceGap
 
@@ -51,9 +50,7 @@ def test_releases_what_the_oracle_releases(batches, data):
         )
         if data.draw(st.booleans()):
             restored = Sequencer()
-            restored.restore(
-                msgspec.msgpack.decode(msgspec.msgpack.encode(sequencer.save()), type=SequencerState)
-            )
+            restored.restore(decode_state(encode_state(sequencer.save())))
             sequencer = restored
 
 
@@ -142,7 +139,7 @@ def test_the_clock_of_a_gap_survives_a_restart():
     sequencer = Sequencer(gap_within=5.0)
     offer(sequencer, 2, now=7)
     restored = Sequencer(gap_within=5.0)
-    restored.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(sequencer.save()), type=SequencerState))
+    restored.restore(decode_state(encode_state(sequencer.save())))
     assert restored.next_deadline() == 7 + 5 * SECOND
     assert restored.advance(7 + 5 * SECOND) == payloads([2])
 

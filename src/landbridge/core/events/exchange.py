@@ -55,6 +55,10 @@ class ExchangeState(msgspec.Struct, frozen=True, array_like=True):
     following: dict[bytes, list[bytes]] = {}
 
 
+encode_state = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(ExchangeState).decode
+
+
 class Exchange:
     def __init__(self) -> None:
         #: Client → whom it follows, present or not. Nobody's set is empty.
@@ -111,6 +115,10 @@ class Exchange:
             if not following:
                 del self.following[client]
             self._leave_audience(client, followed)
+
+    def followers(self, client: bytes) -> set[bytes]:
+        """All of them, present or not. Looks through everybody: for people, not for the hot path."""
+        return {follower for follower, followed in self.following.items() if client in followed}
 
     # -- events ------------------------------------------------------------------------------------
 

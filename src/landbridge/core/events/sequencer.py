@@ -38,6 +38,10 @@ class SequencerState(msgspec.Struct, frozen=True, array_like=True):
     gap_bound: int = -1
 
 
+encode_state = msgspec.msgpack.Encoder().encode
+decode_state = msgspec.msgpack.Decoder(SequencerState).decode
+
+
 class Sequencer:
     """``on_gap``, when more than ``hold`` payloads wait for a gap to close:
 
