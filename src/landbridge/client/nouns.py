@@ -173,6 +173,7 @@ class DocumentCalls(Noun[W]):
     update = Method(table.DOCUMENT_UPDATE)
     delete = Method(table.DOCUMENT_DELETE)
     list = Pages(table.DOCUMENT_LIST, lambda page: page.documents)
+    wait = Method(table.DOCUMENT_WAIT)
 
     def watch(self, collection: str, *, topic: str = "", prefix: str = "") -> DocumentWatch:
         """The documents of a collection as they are, then each change as it happens, for ever. Iterate with
