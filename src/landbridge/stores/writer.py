@@ -166,7 +166,11 @@ class Writer(Generic[C]):
             error = StoreFailed(f"the store broke: {error!r}")
         if error is None:
             commit.trimmed = stored.result()
+        # Form the next commit in this turn of the loop: the disk must not wait for another turn, which takes
+        # milliseconds where many connections have something to say.
+        self._forming = True
         self._answer(commit, error)
+        self._form()
 
     def _answer(self, commit: C, error: BusError | None) -> None:
         answers, self._answers = self._answers, []
