@@ -160,6 +160,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def show(name: str, kind: Any, default: Any) -> None:
         if isinstance(default, ParameterInfo):
+            # mypy knows the declared type of an option, not the object that declares it.
             kind, default = Annotated[kind, default], default.value  # type: ignore[attr-defined]
         shown.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -185,6 +186,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**values)
 
     command.__doc__ = (inspect.getdoc(function) or "").replace("\n\nExamples:", "\n\n\b\nExamples:")
+    # Typer reads the options from here; mypy does not know that a function may have this attribute.
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return command

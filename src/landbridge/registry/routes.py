@@ -94,6 +94,7 @@ def _function(operation: RegistryOperation[..., Any, Any]) -> Any:
     ]
     handle.__name__ = operation.name
     handle.__annotations__ = {**annotations, "return": returned}
+    # Litestar reads the parameters from here; mypy does not know that a function may have this attribute.
     handle.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
     return handle
 
