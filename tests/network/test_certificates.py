@@ -74,7 +74,7 @@ async def test_a_certificate_of_another_terminal_makes_no_link(tmp_path: Path) -
         await until(lambda: tokyo.id in paris.network.peers and paris.id in tokyo.network.peers)
         # Shown all the same, by a terminal that has Tokyo's key: Paris's peer refuses what isn't its name.
         tokyo.network.client_tls = paris.certificates.dialler
-        await tokyo.network.links.close()
+        await tokyo.network.links.stop_dialling()
         tokyo.network.peers[paris.id].abort()
         with pytest.raises(Exception, match=r"another terminal's"):
             async with asyncio.timeout(LIMIT):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.peer import Peer
@@ -18,7 +19,7 @@ from landbridge.errors import (
     UnknownTerminal,
 )
 from landbridge.stores.memory import MemoryStore
-from landbridge.testing.fleet import Fleet, until
+from landbridge.testing.fleet import QUICK, Fleet, until
 from tests.waiting import LIMIT, turns
 
 
@@ -368,6 +369,46 @@ async def test_a_terminal_whose_key_is_another_one_gets_no_link():
         with pytest.raises(BusError, match="proof is wrong"):
             await thief.linked
         await thief.gone
+
+
+class Mute(Peer):
+    """The dialling end of a link that never proves itself."""
+
+    challenged = False
+
+    def _received(self, frame, tail):
+        self.challenged = True
+
+
+async def test_a_terminal_that_stops_ends_the_links_whose_handshake_is_under_way():
+    met = []
+
+    class Listener(asyncio.Protocol):
+        """The listening end of a link that never answers."""
+
+        def connection_made(self, transport):
+            self.gone = asyncio.get_running_loop().create_future()
+            met.append(self)
+
+        def connection_lost(self, exc):
+            self.gone.set_result(None)
+
+    loop = asyncio.get_running_loop()
+    async with Fleet() as fleet, await loop.create_server(Listener, "127.0.0.1", 0) as silent:
+        paris = await fleet.server("paris")
+        rome = await fleet.client("rome", settings=replace(QUICK, neighbours=["paris"]))
+        # So long that only the end of the terminal can end them.
+        paris.network.max_handshake = rome.network.max_handshake = 2 * LIMIT
+        await fleet.admin.create_terminal(
+            "tokyo", mode="server", address=f"lb://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        )
+        mute = Mute(rome.network, rome.network, paris.id)
+        await loop.create_connection(lambda: mute, "127.0.0.1", paris.port)
+        await until(lambda: mute.challenged and bool(met))
+        await fleet.stop(paris)
+        async with asyncio.timeout(LIMIT):
+            await mute.gone
+            await met[0].gone
 
 
 async def test_waiting_for_an_arrival_where_there_is_no_group_says_so():

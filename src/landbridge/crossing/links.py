@@ -16,7 +16,7 @@ from landbridge.client.context import parse_url
 from landbridge.core.trust.directory import TerminalEntry
 from landbridge.crossing.ground import Ground
 from landbridge.crossing.peer import LinkEvents, Peer
-from landbridge.errors import BusError, TerminalUnreachable
+from landbridge.errors import BusError, Disconnected, TerminalUnreachable
 from landbridge.protocol import frames
 from landbridge.protocol.session import Session
 
@@ -34,6 +34,8 @@ CLIENT_LINKS = 3
 SERVER_LINKS = 16
 #: Seconds that, of two servers, the one with the greater id waits for the other to dial.
 AFTER_YOU = 2.0
+#: Seconds for the goodbyes on all links when the terminal stops.
+CLOSE_WITHIN = 2.0
 
 
 class Links:
@@ -46,8 +48,8 @@ class Links:
         self._keeping: dict[str, asyncio.Task[None]] = {}
         #: Terminal id → why it can't be reached, for people.
         self.failures: dict[str, str] = {}
-        #: Links that others have dialled; they are held here until they have proved themselves or are gone.
-        self._accepted: set[Peer] = set()
+        #: Every link whose transport isn't gone yet, those that have not proved themselves among them.
+        self._open: set[Peer] = set()
 
     def wanted(self) -> list[TerminalEntry]:
         """The terminals to dial."""
@@ -113,7 +115,12 @@ class Links:
                 _, protocol = await loop.create_connection(
                     lambda: Peer(ground, self._events, terminal), address.host, address.port, **options
                 )
-                await protocol.linked
+                self._remember(protocol)
+                try:
+                    await protocol.linked
+                except asyncio.CancelledError:  # out of time, or the terminal isn't wanted any more
+                    protocol.close(Disconnected("the dialling was given up"))
+                    raise
                 return protocol
         except TimeoutError:
             raise TerminalUnreachable(f"{entry.name} doesn't answer at {url}") from None
@@ -124,18 +131,29 @@ class Links:
     def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
         """Another terminal has dialled: the connection is a link from here on."""
         peer = Peer(self._ground, self._events, None, session)
-        self._accepted.add(peer)
-        peer.gone.add_done_callback(lambda _: self._accepted.discard(peer))
+        self._remember(peer)
         transport.set_protocol(peer)
         peer.take_over(transport)
         peer.join(frame)
 
-    async def close(self) -> None:
+    def _remember(self, peer: Peer) -> None:
+        self._open.add(peer)
+        peer.gone.add_done_callback(lambda _: self._open.discard(peer))
+
+    async def stop_dialling(self) -> None:
         tasks = list(self._keeping.values())
+        self._keeping.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._keeping.clear()
+
+    async def close(self) -> None:
+        """Say goodbye on every link, also on those where the handshake is still under way."""
+        peers = list(self._open)
+        for peer in peers:
+            peer.close(Disconnected("the terminal is shutting down"))
+        if peers:
+            await asyncio.wait([peer.gone for peer in peers], timeout=CLOSE_WITHIN)
 
 
 def hash_of(*parts: str) -> int:

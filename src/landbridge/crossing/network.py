@@ -59,8 +59,6 @@ TICK = 0.25
 SLOW_TICKS = 16
 #: Link states in one frame to a new neighbour.
 STATES_AT_ONCE = 256
-#: Seconds that the links are given to close.
-CLOSE_WITHIN = 2.0
 
 
 class Network(Ground):
@@ -117,18 +115,14 @@ class Network(Ground):
         if self._reserving is not None:
             self._reserving.cancel()
         await self.following.close()
-        await self.links.close()
+        await self.links.stop_dialling()
         self.forwarder.close()
         await self.arrivals.close()
         await self.questions.close()
         await self.carrier.close()
         if self.measurements is not None:
             self.measurements.write()
-        peers = list(self.peers.values())
-        for peer in peers:
-            peer.close(Disconnected("the terminal is shutting down"))
-        if peers:
-            await asyncio.wait([peer.gone for peer in peers], timeout=CLOSE_WITHIN)
+        await self.links.close()
         self.broker.crossing = None
 
     def _tick(self) -> None:
