@@ -31,6 +31,7 @@ from landbridge.broker.server import Terminal
 from landbridge.client.registry import RegistryClient
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.ground import Settings
+from landbridge.crossing.joining import join
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
 from landbridge.stores.sqlite import SqliteStore
@@ -86,7 +87,8 @@ def _member(path: str, port: int, membership: Membership, ready: Connection) -> 
         key = SecureKey.parse(membership.key)
         identity = Identity(membership.customer, membership.terminal, key)
         async with RegistryClient(membership.registry, identity=identity) as registry:
-            await terminal.join(
+            await join(
+                terminal,
                 membership.customer,
                 membership.terminal,
                 key,

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from landbridge.core.routing import linkstate
 from landbridge.core.routing.linkstate import (
     REFRESH,
-    SECOND,
     LinkState,
     LinkStates,
     SignedLinkState,
@@ -29,6 +28,7 @@ from landbridge.core.routing.linkstate import (
 )
 from landbridge.core.routing.meter import quantised
 from landbridge.core.routing.routes import Routes
+from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import Directory, PublicKeys, TerminalEntry
 
 #: Links of a server to other servers, of a client to servers, and groups with consumers of each terminal.
