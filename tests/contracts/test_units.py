@@ -17,7 +17,7 @@ from landbridge.errors import BadRequest, Fenced
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
-from tests.waiting import Reader, eventually
+from tests.waiting import LIMIT, Reader, eventually
 
 UNITS = 4
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -166,6 +166,56 @@ async def test_outputs_and_acks_in_other_units_survive_a_crash_between_the_commi
         await eventually(lambda: not any(memory._documents.get((unit, HANDOVER)) for unit in range(UNITS)))
     async with run_terminal(memory) as again, attach(again) as bus:
         assert again.broker.topics[out].log.end == 1, "handed over once"
+
+
+class Owing(FaultyStore):
+    """Holds a commit that writes a handover until the gate is open, and lets it fail if told to."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.open_gate = asyncio.Event()
+        self.stored = True
+
+    async def commit(self, unit: int, epoch: int, writes: Any) -> Any:
+        if any(isinstance(write, PutDocument) and write.kind == HANDOVER for write in writes):
+            await self.open_gate.wait()
+            if not self.stored:
+                raise self.error
+        return await super().commit(unit, epoch, writes)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_nobody_gets_what_a_transaction_on_its_way_settles_in_another_unit(stored: bool) -> None:
+    """The consumer disconnects while the commit of its transaction is being written."""
+    store = Owing(MemoryStore(units=UNITS))
+    source = in_other_units("orders")[0]
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.publish("orders", b"1")
+        await bus.publish(source, b"2")
+        async with (
+            Reader(bus.subscribe("orders", group="g")) as one,
+            Reader(bus.subscribe(source, group="g")) as two,
+        ):
+            t = bus.transaction()
+            await t.ack(await one.next())
+            await t.ack(await two.next())
+            await t.publish("orders", b"bill")
+            group = terminal.broker.group(source, "g")
+            asyncio.get_running_loop().call_later(LIMIT, store.open_gate.set)  # also where the test fails
+            task = asyncio.ensure_future(t.commit())
+            await eventually(lambda: not group.delivery.leases)
+            task.cancel()
+            [connection] = terminal.connections
+            connection._transport.abort()
+            await eventually(lambda: group.own_consumers, "the client has subscribed again")
+            assert not group.delivery.pending
+            assert not group.delivery.leases
+            store.stored = stored
+            store.open_gate.set()
+            if stored:
+                await eventually(lambda: group.delivery.cursor.floor == 1)
+            else:
+                assert (await two.next()).payload == b"2"
 
 
 async def test_a_dead_letter_goes_to_a_topic_of_another_unit(terminal: Terminal) -> None:

@@ -247,7 +247,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.touched)
     @rule(
-        verb=st.sampled_from(["ack", "ack", "requeue", "requeue", "bury", "extend"]),
+        verb=st.sampled_from(["ack", "ack", "requeue", "requeue", "bury", "extend", "set_aside"]),
         after=st.sampled_from([None, 0.0, 5.0]),
         right=st.sampled_from([True, True, True, False]),
         data=st.data(),
@@ -266,6 +266,8 @@ class DeliveryMachine(RuleBasedStateMachine):
             accepted = self.delivery.requeue(self.now, number, consumer, ranges, after)
         elif verb == "bury":
             accepted = self.delivery.bury(self.now, number, consumer, ranges, "bad")
+        elif verb == "set_aside":
+            accepted = self.delivery.set_aside(self.now, number, consumer, ranges)
         else:
             held = left if consumer == holder else []
             assert self.delivery.extend(self.now, number, consumer) == bool(held)
@@ -284,10 +286,25 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.move(offset, "settled")
             elif verb == "requeue":
                 self.try_again(offset, after)
+            elif verb == "set_aside":
+                self.move(offset, "aside")
             else:
                 tried = self.tries[offset].attempts if offset in self.tries else 0
                 self.tries[offset] = Try(max(tried + 1, self.policy.max_attempts), 0)
                 self.move(offset, "condemned")
+
+    @precondition(lambda self: "aside" in self.state.values())
+    @rule(stored=st.booleans(), data=st.data())
+    def end_commit_of_another_unit(self, stored, data):
+        asked = data.draw(st.sets(st.integers(0, len(self.messages)), min_size=1))
+        aside = sorted(set(self.those("aside")) & asked)
+        ranges = normalise(singles(asked))
+        if stored:
+            assert offsets_of(self.delivery.settle_aside(ranges)) == aside
+        else:
+            self.delivery.put_back(ranges)
+        for offset in aside:
+            self.move(offset, "settled" if stored else "pending")
 
     def leave(self, draw):
         consumer, counted = draw(CONSUMER), draw(st.booleans())
@@ -352,14 +369,16 @@ class DeliveryMachine(RuleBasedStateMachine):
                     self.move(offset, "pending")
         self.acked = []
 
-    def rebuild(self, policy, settled):
-        """All that is left are the settled ones and the tries."""
+    def rebuild(self, policy, settled, aside):
+        """All that is left are the settled ones, those set aside, and the tries."""
         self.policy = policy
         self.leases = {}
         for offset in self.state:
             tried = self.tries.get(offset, Try(0, 0))
             if offset in settled:
                 self.move(offset, "settled")
+            elif offset in aside:
+                self.move(offset, "aside")
             elif tried.attempts >= policy.max_attempts:
                 self.move(offset, "condemned")
             else:
@@ -367,7 +386,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def change(self, draw):
         self.filter = filter_of(Match(key="ours")) if draw(st.booleans()) else None
-        self.rebuild(draw(POLICY), set(self.those("settled")))
+        self.rebuild(draw(POLICY), set(self.those("settled")), self.those("aside"))
         self.delivery.change(self.policy, self.filter)
 
     def restart(self, draw):
@@ -377,7 +396,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.commit(outcome="done")
         settled, self.tries, self.skipped_to = self.stored[0], self.stored[1].copy(), self.stored[2]
         self.acked, self.touched, self.expired, self.lowest = [], {}, 0, 0
-        self.rebuild(policy, settled | set(range(self.skipped_to)))
+        self.rebuild(policy, settled | set(range(self.skipped_to)), [])
         first_lease = next(self.lease_numbers)
         self.lease_numbers = itertools.count(first_lease)
         self.delivery = Delivery(
@@ -398,8 +417,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert sorted(leased) == self.those("leased")
         assert sorted(delivery.condemned) == self.those("condemned")
         assert delivery.pending == len(self.those("pending"))
-        delayed = len(unsettled) - len(leased) - len(delivery.condemned) - delivery.pending
-        assert delayed == len(self.those("delayed"))
+        elsewhere = len(unsettled) - len(leased) - len(delivery.condemned) - delivery.pending
+        assert elsewhere == len(self.those("delayed")) + len(self.those("aside"))
         assert delivery.cursor.tries == self.tries
         assert delivery.expired == self.expired
 
@@ -427,6 +446,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Consumers that settle what they get, and a clock that goes on, bring everything to its end."""
         if not hasattr(self, "stored"):
             return
+        self.delivery.settle_aside(normalise(singles(self.those("aside"))))
+        for offset in self.those("aside"):
+            self.move(offset, "settled")
         for _ in range(20 + 4 * len(self.messages)):
             self.loaded = set(self.batches)
             self.take(1, len(self.messages) + 1)

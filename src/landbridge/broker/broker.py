@@ -578,10 +578,12 @@ class Broker:
                 commit.on_failed.append(partial(group.unsettle, held))
                 group.save(commit)
             else:
-                # Not before the commit is on disk: the other unit might write it down earlier than this one.
-                group.delivery.extend(commit.now, lease, consumer.number)
-                ack = partial(self._ack, commit.now, consumer, lease, runs)
-                self._handovers[commit.unit].add_ack(commit, group, normalise(runs), ack)
+                # Not settled before the commit is on disk: the other unit might write it down earlier.
+                published = group.delivery.published(lease)
+                held = group.delivery.set_aside(commit.now, lease, consumer.number, runs)
+                settle = partial(self._settle_aside, commit.now, consumer, held, published)
+                self._handovers[commit.unit].add_ack(commit, group, held, settle)
+                commit.on_failed.append(partial(group.put_back, held))
             commit.on_stored.append(group.pump)
 
     def _ack(self, now: int, consumer: Consumer, lease: int, runs: list[Range]) -> list[Range]:
@@ -590,6 +592,10 @@ class Broker:
         held = group.delivery.ack(now, lease, consumer.number, runs)
         self.settled(now, group, consumer, "ack", "", count(held), held, published)
         return held
+
+    def _settle_aside(self, now: int, consumer: Consumer, held: list[Range], published: int) -> None:
+        settled = consumer.group.delivery.settle_aside(held)
+        self.settled(now, consumer.group, consumer, "ack", "", count(settled), settled, published)
 
     # -- subscribing -------------------------------------------------------------------------------
 

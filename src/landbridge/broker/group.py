@@ -539,6 +539,11 @@ class Group:
         self.delivery.unsettle(runs)
         self._again_later()
 
+    def put_back(self, runs: list[Range]) -> None:
+        """Like ``unsettle``, for what was only set aside."""
+        self.delivery.put_back(runs)
+        self._again_later()
+
     def _again_later(self) -> None:
         asyncio.get_running_loop().call_later(AGAIN_AFTER, self._ring)
 

@@ -113,15 +113,15 @@ class Handovers:
         return owed.done
 
     def add_ack(
-        self, commit: BrokerCommit, group: Group, runs: list[Range], ack: Callable[[], object]
+        self, commit: BrokerCommit, group: Group, runs: list[Range], settle: Callable[[], None]
     ) -> None:
-        """Write into a commit of this unit that a group of another one has settled messages. ``ack`` settles
-        them in memory; it is called when the commit is on disk."""
+        """Write into a commit of this unit that a group of another one has settled messages. ``settle`` does
+        so in memory; it is called when the commit is on disk."""
         number = self._next
         self._next += 1
         document = AckDocument(group.topic.log.number, group.name, runs)
         commit.writes.append(PutDocument(KIND, _key(number), _encode(document)))
-        commit.on_stored.append(ack)
+        commit.on_stored.append(settle)
         commit.on_stored.append(lambda: self._settle(number, group))
 
     def _settle(self, number: int, group: Group) -> None:

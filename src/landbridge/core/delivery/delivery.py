@@ -6,6 +6,7 @@ A message of the log is, for a group, in exactly one of these states:
     leased      with a consumer, in a Lease
     delayed     not due yet: a requeue with a delay, or a deliver_at in the future
     condemned   to be buried: the shell copies it to the dead-letter topic and settles it in one commit
+    set aside   being settled by a commit that is on its way in another unit of the store
     pending     all the rest: in the discipline, which says what goes next
 
 Leases are runs of offsets, not single messages, so that the plain path costs nothing per message. Each has a
@@ -134,6 +135,8 @@ class Delivery:
         self.end = end
         self.leases: dict[int, Lease]
         self.condemned: dict[int, Condemned]
+        #: What is set aside, sorted.
+        self._aside: list[Range] = []
         #: Offsets found expired since the shell last asked (for the status log).
         self.expired = 0
         #: The offset whose batch ``take`` stopped at because it wasn't in memory.
@@ -156,10 +159,12 @@ class Delivery:
         """Start from what the cursor says, without any lease."""
         self.leases, self._holders, self.condemned = {}, {}, {}
         self._pending = discipline(self.policy.discipline)
-        for first, end in self.cursor.unsettled(self.end):
+        for first, end in subtract(list(self.cursor.unsettled(self.end)), self._aside):
             self._pending.add(first, end)
         self._delayed = []
         for offset, tried in self.cursor.tries.items():
+            if intersect(self._aside, [(offset, offset + 1)]):
+                continue
             if tried.attempts >= self.policy.max_attempts:
                 # A crash came before its burial, or max_attempts was lowered while it waited.
                 self._pending.remove(offset, offset + 1)
@@ -201,11 +206,14 @@ class Delivery:
             heapq.heapify(self._delayed)
             for lease in list(self.leases.values()):
                 self._shrink(lease, gone)
+            self._aside = subtract(self._aside, gone)
             self.cursor.settle(gone)
 
     def seek(self, floor: int) -> None:
-        """Start again at ``floor``: earlier is settled, later is not. Leases are lost."""
+        """Start again at ``floor``: earlier is settled, later is not. Leases are lost, and nothing is set
+        aside any more."""
         self._lowest = floor
+        self._aside = []
         self.cursor.seek(floor)
         self._begin()
 
@@ -395,6 +403,26 @@ class Delivery:
             self.cursor.settle(held)
         return held
 
+    def set_aside(self, now: int, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
+        """Take messages from a lease, to be settled when a commit of another unit is on disk: until then
+        nobody gets them. Returns what the consumer held of them."""
+        held = self._take_back(now, lease, consumer, ranges)
+        self._aside = normalise([*self._aside, *held])
+        return held
+
+    def settle_aside(self, ranges: Sequence[Range]) -> list[Range]:
+        """The commit is on disk. Returns what was settled: not what a seek has made pending meanwhile."""
+        settled = intersect(self._aside, ranges)
+        self._aside = subtract(self._aside, settled)
+        self.cursor.settle(settled)
+        return settled
+
+    def put_back(self, ranges: Sequence[Range]) -> None:
+        """The commit failed: what was set aside for it is pending again."""
+        for first, end in intersect(self._aside, ranges):
+            self._pending.add(first, end)
+        self._aside = subtract(self._aside, ranges)
+
     def published(self, lease: int) -> int:
         """When what was handed out with a lease was published; 0 where there is no such lease."""
         found = self.leases.get(lease)
@@ -485,7 +513,8 @@ class Delivery:
         here = [(offset, offset + 1)]
         if offset in self.cursor.tries or not intersect(list(self.cursor.unsettled(offset + 1)), here):
             return False
-        return not any(intersect(lease.remaining, here) for lease in self.leases.values())
+        held = [self._aside, *(lease.remaining for lease in self.leases.values())]
+        return not any(intersect(runs, here) for runs in held)
 
     def withdraw(self, offset: int) -> bool:
         """Settle a message that no consumer has seen; False if one has, or it is settled."""
