@@ -12,7 +12,8 @@ import pytest
 import landbridge
 from landbridge.broker.connection import Connection
 from landbridge.broker.server import Terminal
-from landbridge.errors import BusError, Disconnected, QueueTaken, TerminalUnreachable, TimedOut
+from landbridge.core.log.store import Append
+from landbridge.errors import BusError, Disconnected, QueueTaken, StoreFailed, TerminalUnreachable, TimedOut
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
@@ -496,6 +497,78 @@ async def test_the_ledger_survives_a_restart(tmp_path: Path, crashes: list[Any])
         assert terminal.broker.totals.repeated == 2
         assert numbers(await everything(terminal, "orders")) == [0, 1, 2]
         await bus.close()
+
+
+class FickleDisk(FaultyStore):
+    """Stores a commit and says that it has failed, as a disk may; then refuses everything until it is opened
+    again."""
+
+    fickle = failed = False
+
+    async def open(self) -> None:
+        self.failed = False
+        await super().open()
+
+    async def commit(self, unit: int, epoch: int, writes: Any) -> Any:
+        if self.failed:
+            raise StoreFailed("opened too long ago (as told)")
+        bounds = await super().commit(unit, epoch, writes)
+        if self.fickle and any(isinstance(write, Append) for write in writes):
+            self.fickle, self.failed = False, True
+            raise StoreFailed("a failed fsync (as told)")
+        return bounds
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+async def test_a_batch_that_was_refused_and_stored_after_all_takes_no_other_ones_place(
+    behind: int, crashes: list[Any]
+) -> None:
+    """The number of a refused batch is not used again: the next one would be taken for its repeat.
+    ``behind``: how many batches were sent after it, before its refusal."""
+    store, port = FickleDisk(MemoryStore()), free_port()
+    async with run_terminal(store, port=port) as terminal:
+        token = terminal.issue_token("test", ["admin"], 3600)
+        bus = await landbridge.connect(terminal.url, token=token)
+        await bus.publish("orders", b"0")
+        await terminal.broker.drain()
+        store.fickle = True
+        sent = [asyncio.ensure_future(bus.publish("orders", b"%d" % n)) for n in range(1, behind + 2)]
+        with pytest.raises(StoreFailed):
+            await sent[0]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        assert all(isinstance(outcome, StoreFailed) for outcome in outcomes)
+    async with run_terminal(store, port=port) as terminal, asyncio.timeout(LIMIT):
+        before = length(terminal, "orders")
+        assert before > 1, "the refused one was stored"
+        receipts = [await bus.publish("orders", b"next"), await bus.publish("orders", b"last")]
+        assert [receipt.offset for receipt in receipts] == [before, before + 1]
+        assert (await everything(terminal, "orders"))[before:] == [b"next", b"last"]
+        await bus.close()
+
+
+async def test_a_repeat_of_a_stored_batch_is_answered_also_if_the_queue_was_taken_over(
+    terminal: Terminal, way: Way
+) -> None:
+    async with way.connect(terminal) as bus, way.connect(terminal, subject="other") as other:
+        await other.topics.create("jobs", kind="queue")
+        await bus.publish("jobs", b"0")
+        [connection] = [each for each in terminal.connections if each.subject == "test"]
+        silence(connection)
+        publish = asyncio.ensure_future(bus.publish("jobs", b"1"))
+        await eventually(lambda: length(terminal, "jobs") == 2)
+        connection.closed = True  # the terminal has noticed the loss, the client has not
+        assert (await other.publish("jobs", b"2")).offset == 2
+        connection.closed = False
+        cut(terminal)
+        async with asyncio.timeout(LIMIT):
+            assert (await publish).offset == 1
+        with pytest.raises(QueueTaken):
+            await bus.publish("jobs", b"refused")
+        cut(terminal, "other")
+        await eventually(lambda: len(terminal.connections) == 2)
+        terminal.broker.topics["jobs"].claim = None
+        assert (await bus.publish("jobs", b"3")).offset == 3
+    assert numbers(await everything(terminal, "jobs")) == list(range(4))
 
 
 async def one_message(bus: Any, topic: str, payload: bytes) -> None:

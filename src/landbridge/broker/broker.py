@@ -418,25 +418,23 @@ class Broker:
             )
         return batch
 
-    def check_publish(self, connection: Client, name: str, producer: bytes) -> Topic:
+    def check_publish(self, connection: Client, name: str) -> Topic:
         if name.startswith("$"):
             raise Forbidden(f"{name} is written by the terminal alone", hint="")
         connection.scopes.demand("publish", name)
         topic = self.topic_for(name)
-        if topic.spec.kind == "queue":
-            topic.claim_for(connection, producer)
         connection.published_to.add(topic)
         return topic
 
     def publish(self, connection: Client, frame: frames.Publish, tail: memoryview) -> asyncio.Future[int]:
         """Store a batch. The future has the offset of its first message once it is on disk. Misuse, BadFrame
         and LimitReached are raised at once."""
-        topic = self.check_publish(connection, frame.topic, frame.producer)
+        topic = self.check_publish(connection, frame.topic)
         batch = self.read_batch(tail)
-        return topic.writer.put(partial(self._publish, connection.subject, topic, batch, frame))
+        return topic.writer.put(partial(self._publish, connection, topic, batch, frame))
 
     def _publish(
-        self, subject: str, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
         sequence, producer = frame.sequence, frame.producer
         entry = commit.entry(topic.log, producer)
@@ -444,12 +442,14 @@ class Broker:
             # Stored before: the answer to it was lost. Answer again.
             self.totals.repeated += 1
             return entry.first_of(sequence)
+        topic.claim_for(connection, producer)
         topic.check_backlog()
-        following = entry.stored(sequence, -1)  # raises SequenceGap before anything is written
+        after = sequence - 1 if frame.after is None else frame.after
+        following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
         topic.save(commit)
         first = commit.append(topic.log, batch)
         commit.remember(topic.log, producer, following.at(first))
-        commit.on_stored.append(partial(self.published, subject, topic, batch, first))
+        commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
         return first
 
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
@@ -524,6 +524,7 @@ class Broker:
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
+                topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self._ack_all(commit, connection, frame.acks)
@@ -554,7 +555,7 @@ class Broker:
         for name, size in frame.publishes:
             if at + size > len(tail):
                 raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
-            topic = self.check_publish(connection, name, frame.producer)
+            topic = self.check_publish(connection, name)
             publishes.append((topic, self.read_batch(tail[at : at + size])))
             at += size
         if at != len(tail):

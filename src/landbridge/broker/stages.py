@@ -121,7 +121,9 @@ class Stages:
         return [topic.log.number, commit.append(topic.log, batch)]
 
     def _check_publish(self, connection: Client, stage: str, name: str) -> Topic:
-        return self._broker.check_publish(connection, name, f"stage:{stage}".encode()[:64])
+        topic = self._broker.check_publish(connection, name)
+        topic.claim_for(connection, f"stage:{stage}".encode()[:64])
+        return topic
 
     # -- committing --------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """The batches that a bus has published to a topic and that are not answered yet, in order.
 
 Batches are numbered per topic. After a reconnect everything unanswered is sent again, and the terminal's
-ledger makes it once. A batch that is refused for good is taken out and those behind it move up; one that is
-refused for now (a full backlog, a full disk) is tried again until the bus's patience is over.
+ledger makes it once. A batch that is refused for good is taken out, and its number is never used again: it
+may have been stored after all, and another batch of that number would be taken for its repeat. A batch that
+is refused for now (a full backlog, a full disk) is tried again until the bus's patience is over.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Outbox:
         #: The id under which the topic's ledger knows this outbox, and the next number there.
         self._producer = bus.producer
         self._next = 1
+        #: The number of the last batch that is stored for certain; 0: none.
+        self._stored = 0
         #: Oldest first.
         self._batches: deque[SentBatch] = deque()
         self._retry: asyncio.TimerHandle | None = None
@@ -77,9 +80,10 @@ class Outbox:
         self._batches.append(batch)
         self._bus.unanswered += len(data)
         if self._retry is None:
-            self._send(batch)
+            self._send(batch, self._batches[-2].sequence if len(self._batches) > 1 else self._stored)
 
-    def _send(self, batch: SentBatch) -> None:
+    def _send(self, batch: SentBatch, after: int) -> None:
+        """``after``: the number of the batch before it that was not given up."""
         wire = self._bus.wire
         if wire is None or not wire.open:
             return
@@ -90,7 +94,7 @@ class Outbox:
                 self._answered(batch, result)
 
         request = wire.request(answer)
-        wire.send(frames.Publish(request, self.topic, self._producer, batch.sequence), batch.data)
+        wire.send(frames.Publish(request, self.topic, self._producer, batch.sequence, after), batch.data)
 
     def send_all(self) -> None:
         """Send everything again, in order: on a new connection, or after a refusal."""
@@ -98,14 +102,17 @@ class Outbox:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+        after = self._stored
         for batch in self._batches:
-            self._send(batch)
+            self._send(batch, after)
+            after = batch.sequence
 
     def _answered(self, batch: SentBatch, result: Frame | BusError) -> None:
         if isinstance(result, frames.Stored):
             self._delay = 0.0
             # Answers come in order: the terminal stores in order and refuses what follows a refusal.
             assert self._batches[0] is batch
+            self._stored = batch.sequence
             self._forget(batch)
             batch.then(result.first)
         elif isinstance(result, Disconnected | ShuttingDown):
@@ -122,6 +129,7 @@ class Outbox:
         """The topic's ledger doesn't know the batches that were answered. So none of the unanswered ones is
         stored there either, and all can be sent as the first batches of another producer."""
         self._producer = os.urandom(16)
+        self._stored = 0
         for number, batch in enumerate(self._batches, 1):
             batch.sequence = number
         self._next = len(self._batches) + 1
@@ -143,10 +151,6 @@ class Outbox:
                 self._retry = loop.call_later(self._delay * random.uniform(0.5, 1.0), self.send_all)
                 return
         self._forget(batch)
-        for behind in self._batches:
-            if behind.sequence > batch.sequence:
-                behind.sequence -= 1
-        self._next -= 1
         self.send_all()
         batch.then(error)
 

@@ -45,6 +45,9 @@ class Publish(Frame, tag=2, frozen=True):
     topic: Text
     producer: Annotated[bytes, Meta(min_length=1, max_length=64)]
     sequence: Annotated[int, Meta(ge=1, le=(1 << 62))]
+    #: The number of the producer's batch before this one; None: the number below. Numbers in between belong
+    #: to batches that were refused, and are not used again.
+    after: Natural | None = None
 
 
 class Subscribe(Frame, tag=3, frozen=True):

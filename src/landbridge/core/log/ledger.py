@@ -4,6 +4,11 @@ A producer numbers its batches 1, 2, 3, … per topic and repeats, in order, wha
 ledger remembers the last number of each producer and where its last batches went. It has no time window: a
 batch that is repeated after a month is still known. The entry is written in the commit that stores the batch,
 so the two can't disagree after a crash.
+
+A number is never given to another batch, also not the number of a batch that was refused: a refused batch may
+have been stored after all (the disk failed and came back, or the refusal was of a repeat). So numbers may
+have holes. Each batch says which number of its producer comes before it, and is stored only if that one is
+known here: what was sent behind a batch that is refused is refused too, until the producer has heard of it.
 """
 
 from __future__ import annotations
@@ -19,24 +24,29 @@ WINDOW = 64
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
     last: int = 0  #: number of the producer's last stored batch; 0 = none yet
-    firsts: tuple[int, ...] = ()  #: first offsets of its last batches, the latest last, at most WINDOW
+    #: First offsets of the batches with the last WINDOW numbers, the latest last; -1 for a number that was
+    #: given up.
+    firsts: tuple[int, ...] = ()
 
     def known(self, sequence: int) -> bool:
         return 0 < sequence <= self.last
 
     def first_of(self, sequence: int) -> int:
-        """Where a known batch was stored; -1 where that is longer ago than the window."""
+        """Where a known batch was stored; -1 where that is longer ago than the window, or the producer has
+        given the batch up."""
         back = self.last - sequence
         return self.firsts[-1 - back] if back < len(self.firsts) else -1
 
-    def stored(self, sequence: int, first: int) -> Entry:
-        """The entry after this batch. SequenceGap when one is missing before it."""
-        if sequence != self.last + 1:
+    def stored(self, sequence: int, after: int, first: int) -> Entry:
+        """The entry after this batch. ``after``: the number of the batch before it; 0: none. SequenceGap when
+        that one is not here."""
+        if not after <= self.last < sequence:
             raise SequenceGap(
-                f"batch {sequence} of a producer whose last one is {self.last}",
+                f"batch {sequence} after {after} of a producer whose last one is {self.last}",
                 hint="the one before was refused: send again from there",
             )
-        return Entry(sequence, (*self.firsts[-(WINDOW - 1) :], first))
+        given_up = (-1,) * min(WINDOW, sequence - self.last - 1)
+        return Entry(sequence, (*self.firsts, *given_up, first)[-WINDOW:])
 
     def at(self, first: int) -> Entry:
         """The same, with the last batch's offset known."""
