@@ -9,7 +9,7 @@ import pytest
 
 import landbridge
 from landbridge.broker.server import Terminal
-from landbridge.errors import BadRequest, BusError, Forbidden, Unauthenticated
+from landbridge.errors import BadRequest, BusError, Forbidden, QueueTaken, Unauthenticated
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
@@ -123,6 +123,63 @@ async def test_groups_need_the_right_to_subscribe(terminal: Terminal, way: Way) 
         await bus.call("group.create", topic="mail", name="g")
         with pytest.raises(Forbidden):
             await bus.call("group.list", topic="secret") if await make(terminal, "secret") else None
+
+
+async def test_a_group_s_dead_letters_go_where_its_maker_may_publish(terminal: Terminal, way: Way) -> None:
+    async with attach(terminal, subject="root") as root:
+        await root.topics.create("jobs", kind="queue", producer="boss")
+        await root.topics.create("private.dead", kind="queue", producer="boss")
+        await root.groups.create("orders", "theirs", dead_letter="secret")
+        for name in ("$transit", "$status", "$stage.x"):
+            with pytest.raises(Forbidden):
+                await root.groups.create("orders", "mine", dead_letter=name)
+            with pytest.raises(Forbidden):
+                await root.groups.update("orders", "theirs", dead_letter=name)
+        with pytest.raises(QueueTaken):
+            await root.groups.create("orders", "mine", dead_letter="jobs")
+    async with way.connect(terminal, scopes=["subscribe:#", "publish:mine.#"]) as bus:
+        for name in ("secret", "jobs", "$transit"):
+            with pytest.raises(Forbidden):
+                await bus.groups.create("orders", "mine", dead_letter=name)
+        with pytest.raises(QueueTaken):
+            await bus.groups.create("private", "mine")
+        with pytest.raises(QueueTaken):
+            await bus.subscribe("private", group="mine").open()
+        await bus.groups.create("orders", "theirs", dead_letter="secret")  # as it is: nothing is made
+        await bus.groups.create("orders", "mine", dead_letter="mine.letters")
+        await bus.groups.create("orders", "default")
+    assert set(terminal.broker.topics["orders"].groups) == {"theirs", "mine", "default"}
+
+
+async def test_the_terminal_s_own_topics_have_no_dead_letters_by_default(terminal: Terminal) -> None:
+    async with attach(terminal) as bus, Reader(bus.subscribe("$status", group="g")) as reader:
+        message = await reader.next()
+        await message.bury("unwanted")
+        await eventually(lambda: terminal.broker.group("$status", "g").delivery.cursor.floor > message.offset)
+        assert "$status.dead" not in terminal.broker.topics
+
+
+async def test_a_forged_dead_letter_is_not_redriven(terminal: Terminal, way: Way) -> None:
+    async with attach(terminal, subject="root") as root:
+        await root.publish("orders", b"real")
+        async with Reader(root.subscribe("orders", group="g")) as reader:
+            await (await reader.next()).bury("bad")
+            await eventually(lambda: "orders.dead" in terminal.broker.topics)
+            await eventually(lambda: terminal.broker.topics["orders.dead"].log.end == 1)
+            async with way.connect(terminal, scopes=["publish:orders.dead"]) as bus:
+                headers = {"lb-topic": "orders", "lb-group": "g", "lb-offset": 0, "lb-attempts": 1}
+                await bus.publish("orders.dead", b"forged", headers=headers)
+            assert (await root.groups.redrive("orders", "g")).redriven == 1
+            assert await reader.payloads(1) == [b"real"]
+        assert terminal.broker.topics["orders"].log.end == 2
+
+
+async def test_a_revocation_says_how_many_tokens_it_ends(bus: Any) -> None:
+    made = [await bus.tokens.create("shop", ["publish:#"], life=60.0) for _ in range(2)]
+    assert (await bus.tokens.revoke(id="nothing")).tokens == 0
+    assert (await bus.tokens.revoke(id=made[0].id)).tokens == 1
+    assert (await bus.tokens.revoke(subject="shop")).tokens == 2
+    assert (await bus.tokens.revoke(subject="nobody")).tokens == 0
 
 
 async def make(terminal: Terminal, topic: str) -> bool:
@@ -360,6 +417,24 @@ async def test_renew_keeps_the_connection(timed: Terminal, clock: FakeClock, way
         connection._transport.abort()
         await bus.publish("orders", b"2")
         assert await reader.payloads(1) == [b"2"]
+
+
+async def test_a_renewal_with_fewer_scopes_ends_the_subscriptions_that_they_do_not_allow(
+    terminal: Terminal, way: Way
+) -> None:
+    async with way.connect(terminal) as bus:
+        await bus.publish("orders", b"1")
+        await bus.publish("mail", b"1")
+        async with (
+            Reader(bus.subscribe("orders", group="g")) as orders,
+            Reader(bus.subscribe("mail", group="g")) as mail,
+        ):
+            await orders.next()
+            await bus.renew(terminal.issue_token("test", ["subscribe:mail"], 60.0))
+            with pytest.raises(Forbidden):
+                await orders.next()
+            assert await mail.payloads(1) == [b"1"]
+        assert not terminal.broker.group("orders", "g").consumers
 
 
 async def test_a_bad_renewal_changes_nothing(timed: Terminal, clock: FakeClock, way: Way) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -34,6 +34,16 @@ class TokenIdentity:
     token_id: str
     scopes: Scopes
     expires_at: int  #: microseconds
+
+
+class TokenBearer(Protocol):
+    """Who asks: a connection, mostly."""
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def scopes(self) -> Scopes: ...
 
 
 class Authority:

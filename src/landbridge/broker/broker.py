@@ -18,6 +18,7 @@ import msgspec
 from landbridge.broker import group as groups
 from landbridge.broker import handover
 from landbridge.broker import topic as topics
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
@@ -45,6 +46,7 @@ from landbridge.core.log.store import (
     Store,
     Write,
 )
+from landbridge.core.names import is_reserved
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
 from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
@@ -329,7 +331,7 @@ class Broker:
             return found
         if name == status.TOPIC:
             return self._status_topic()
-        if name.startswith("$") or not (self.auto_create or create):
+        if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
         return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}))
 
@@ -362,6 +364,8 @@ class Broker:
             )
         if topic.spec.kind == "queue" and topic.groups:
             raise QueueTaken(f"the queue {topic.name} has a group already: {next(iter(topic.groups))}")
+        if spec.dead_letter is None and (dead := self.topics.get(spec.dead_topic)) is not None:
+            dead.check_producer("")
         cursor = Cursor(floor)
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
         topic.groups[spec.name] = group
@@ -418,10 +422,18 @@ class Broker:
             )
         return batch
 
-    def check_publish(self, connection: Client, name: str) -> Topic:
-        if name.startswith("$"):
+    def check_target(self, caller: TokenBearer, name: str) -> None:
+        """May the caller have messages written to a topic? Everything asks here by which somebody's messages
+        get into a topic: publishes, transactions, stages, and whatever writes later on somebody's behalf, as
+        a group does with its dead letters."""
+        if is_reserved(name):
             raise Forbidden(f"{name} is written by the terminal alone", hint="")
-        connection.scopes.demand("publish", name)
+        caller.scopes.demand("publish", name)
+        if (found := self.topics.get(name)) is not None:
+            found.check_producer(caller.subject)
+
+    def check_publish(self, connection: Client, name: str) -> Topic:
+        self.check_target(connection, name)
         topic = self.topic_for(name)
         connection.published_to.add(topic)
         return topic
@@ -832,7 +844,7 @@ def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[
 def unit_of(topic: str, units: int) -> int:
     """The unit that a topic lives in. The terminal's own topics are in unit 0, stages apart; a dead-letter
     topic with the default name lives with its topic."""
-    if topic.startswith("$") and not topic.startswith("$stage."):
+    if is_reserved(topic) and not topic.startswith("$stage."):
         return 0
     return zlib.crc32(topic.removesuffix(".dead").encode()) % units
 

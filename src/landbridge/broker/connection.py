@@ -18,6 +18,7 @@ from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
     BadRequest,
     BusError,
+    Forbidden,
     LeaseLost,
     LimitReached,
     ShuttingDown,
@@ -322,6 +323,11 @@ class Connection(Incoming):
         if identity.subject != self.subject:
             raise Unauthenticated("a connection can't change its subject")
         self._identify(identity)
+        for consumer in list(self.consumers.values()):
+            try:
+                self.scopes.demand("subscribe", consumer.group.topic.name)
+            except Forbidden as error:
+                self.lose(consumer, error)
         self.done(frame.request)
 
     def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:

@@ -678,7 +678,7 @@ class Group:
                 "lb-cause": why.cause,
                 "lb-attempts": why.attempts,
             }
-            letter = build(
+            data = build(
                 [batch.payload(index)],
                 id=self.broker.new_id(),
                 time=commit.now,
@@ -687,4 +687,6 @@ class Group:
                 ids=[batch.id_of(index).encode()],
                 priorities=[(batch.priorities() or bytes(index + 1))[index]],
             )
-            self.broker.append(commit, self.spec.dead_topic, Batch.decode(letter))
+            letter = Batch.decode(data)
+            letter.is_letter = True
+            self.broker.append(commit, self.spec.dead_topic, letter)

@@ -142,12 +142,14 @@ class Topic:
 
     # -- producers ---------------------------------------------------------------------------------
 
+    def check_producer(self, subject: str) -> None:
+        if self.spec.producer is not None and subject != self.spec.producer:
+            raise QueueTaken(f"the queue {self.name} takes messages from {self.spec.producer} alone")
+
     def claim_for(self, connection: Claimant, producer: bytes) -> None:
         """A queue has one producer. It may come back over a new connection, or with a new number."""
         if self.spec.kind != "queue":
             return
-        if self.spec.producer is not None and connection.subject != self.spec.producer:
-            raise QueueTaken(f"the queue {self.name} takes messages from {self.spec.producer} alone")
         if self.claim is not None:
             holder, known_as = self.claim
             if holder is not connection and known_as != producer and not holder.closed:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from landbridge.cli import output
+from landbridge.core.names import is_reserved
 from landbridge.core.wording import nearest
 from landbridge.errors import BusError
 
@@ -32,7 +33,7 @@ class Watch:
     async def tell(self) -> None:
         """After the topic was used: tell the user if it was created since. Where the terminal doesn't answer,
         nothing is told."""
-        if self._topic.startswith("$"):
+        if is_reserved(self._topic):
             return  # the terminal's own
         try:
             async with asyncio.timeout(WITHIN):

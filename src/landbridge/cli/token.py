@@ -96,3 +96,5 @@ def revoke(
     result = ask(context, lambda bus: bus.tokens.revoke(id=id, subject=subject))
     what = f"the token {id}" if id is not None else f"every token of {subject}"
     output.tell(result, f"{what} is revoked")
+    if not result.tokens:
+        output.note("no such token is known here ('landbridge token list'); if one turns up, it is refused")

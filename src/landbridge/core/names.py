@@ -22,6 +22,11 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
+def is_reserved(name: str) -> bool:
+    """Is it the name of a topic that the terminal alone writes?"""
+    return name.startswith("$")
+
+
 def check_pattern(pattern: str) -> str:
     if len(pattern) > MAX_LENGTH or not all(map(_PATTERN_WORD.fullmatch, pattern.split("."))):
         raise BadName(
@@ -33,7 +38,7 @@ def check_pattern(pattern: str) -> str:
 
 def matches(pattern: str, name: str) -> bool:
     """Does a pattern cover a name? ``*`` is one word, ``#`` is any number of words, also none."""
-    if name.startswith("$") and not pattern.startswith("$"):
+    if is_reserved(name) and not is_reserved(pattern):
         return False
     # Patterns have few words; the rows of this table are "can the first i words of the pattern be used up".
     words = pattern.split(".")

@@ -9,7 +9,7 @@ import msgspec
 from landbridge.core.delivery.delivery import Policy
 from landbridge.core.delivery.filters import Match
 from landbridge.core.log.retention import Retention
-from landbridge.core.names import check_name
+from landbridge.core.names import check_name, is_reserved
 from landbridge.core.options import read_options
 from landbridge.errors import BadRequest
 
@@ -39,13 +39,15 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_attempts: int = 10
     backoff: float = 1.0
     backoff_most: float = 60.0
-    #: Where buried messages go; "" = nowhere, they are only settled; None = "<topic>.dead".
+    #: Where buried messages go; "" = nowhere, they are only settled; None = "<topic>.dead", and nowhere for
+    #: the terminal's own topics ($…).
     dead_letter: str | None = None
     match: Match | None = None
 
     @property
     def dead_topic(self) -> str:
-        return f"{self.topic}.dead" if self.dead_letter is None else self.dead_letter
+        name = f"{self.topic}.dead" if self.dead_letter is None else self.dead_letter
+        return "" if is_reserved(name) else name
 
     def policy(self, *, at_most_once: bool = False) -> Policy:
         policy = msgspec.convert(self, Policy, from_attributes=True)

@@ -11,6 +11,7 @@ import structlog
 
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.log.store import PutDocument
+from landbridge.core.names import is_reserved
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.crossing.ground import DOCUMENTS, Ground
 from landbridge.errors import BusError, Unauthenticated, Unavailable
@@ -79,7 +80,7 @@ class Follower:
         ground, backoff = self._ground, REGISTRY_AGAIN
         while True:
             self._interest.clear()
-            names = frozenset(name for name in ground.broker.topics if not name.startswith("$"))
+            names = frozenset(name for name in ground.broker.topics if not is_reserved(name))
             # The registry answers at once unless it was asked about the same topics before.
             wait = POLL_WAIT if names == self._answered and ground.directory.version else 0.0
             version = ground.directory.version if wait else 0

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.group import Group
-from landbridge.broker.operations.dispatcher import Dispatcher, TokenBearer
+from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.core.log.ranges import intersect
 from landbridge.core.shipping.parcel import Ask

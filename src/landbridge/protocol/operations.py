@@ -390,6 +390,7 @@ class Revoked(Result, frozen=True, kw_only=True):
     """What was revoked."""
 
     revoked: Annotated[str, about("A token's id, or sub:SUBJECT.")]
+    tokens: Annotated[int, about("How many tokens it ends that were made here and have not expired.")]
 
 
 # -- status, and the terminal itself -------------------------------------------------------------------

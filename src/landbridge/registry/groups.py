@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from landbridge.client import registry_documents as api
-from landbridge.core.names import check_name
+from landbridge.core.names import check_name, is_reserved
 from landbridge.errors import BadName, BadRequest, GroupExists, LimitReached, StillHolds, UnknownTerminal
 from landbridge.registry import codec
 from landbridge.registry.account import Account
@@ -97,7 +97,7 @@ class TerminalGroups:
 
 def check_own_name(name: str, what: str) -> str:
     """Return a name that a customer may give; BadName for those with a ``$``, which belong to the bus."""
-    if name.startswith("$"):
+    if is_reserved(name):
         raise BadName(f"{name[:60]!r} can't be the name of a {what}: names with '$' belong to the bus itself")
     return check_name(name, what)
 

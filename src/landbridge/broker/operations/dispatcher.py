@@ -7,8 +7,9 @@ gets the caller and the request, and returns the answer; it raises a BusError to
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BadRequest
 from landbridge.protocol.operations import OPERATIONS, Operation
@@ -18,16 +19,6 @@ A = TypeVar("A")
 
 #: Rows of one page. A caller asks again with ``after``.
 PAGE = 1000
-
-
-class TokenBearer(Protocol):
-    """Who asks: a connection, to most handlers."""
-
-    @property
-    def subject(self) -> str: ...
-
-    @property
-    def scopes(self) -> Scopes: ...
 
 
 def may_see(caller: TokenBearer, topic: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.documents import (
     DocumentPlace,
@@ -11,7 +12,7 @@ from landbridge.broker.documents import (
     decode_value,
     encode_value,
 )
-from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
 from landbridge.core.names import check_name
 from landbridge.errors import UnknownDocument
 from landbridge.protocol import operations as table

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group, Home
-from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer, may_see
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.options import differences
@@ -54,6 +55,8 @@ class GroupOperations:
                 floor = _floor(found, request.offset)
             else:
                 floor = await broker.position(found, request.start)
+            if spec.dead_letter:
+                broker.check_target(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
             group = found.groups.get(name) or broker.create_group(found, spec, floor)
         elif group.spec != spec:
@@ -68,7 +71,10 @@ class GroupOperations:
 
     async def update(self, caller: TokenBearer, request: table.GroupOptions) -> table.GroupRow:
         group = self._broker.group(request.topic, request.name)
-        group.change(group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)}))
+        spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
+        if spec.dead_letter:
+            self._broker.check_target(caller, spec.dead_letter)
+        group.change(spec)
         await self._save(group)
         return describe_group(group)
 
@@ -181,7 +187,7 @@ class GroupOperations:
             except BaseException:
                 reader.delivery.release(broker.clock(), consumer, counted=False)
                 raise
-            redriven += sum(len(handout.batch) for handout in handouts)
+            redriven += sum(len(handout.batch) for handout in handouts if handout.batch.is_letter)
         reader.changed()
         return table.Redriven(redriven=redriven)
 
@@ -204,6 +210,8 @@ class GroupOperations:
         broker = self._broker
         batches = []
         for _, _, batch in letters:
+            if not batch.is_letter:
+                continue  # somebody else's message that only looks like a dead letter of this group
             headers = [
                 encode_headers({k: v for k, v in batch.headers(i).items() if not k.startswith("lb-")})
                 for i in range(len(batch))

@@ -7,12 +7,14 @@ import asyncio
 import uuid
 from typing import Protocol
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.group import Group
-from landbridge.broker.operations.dispatcher import Dispatcher, TokenBearer, may_see
+from landbridge.broker.operations.dispatcher import Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ranges import intersect
+from landbridge.core.names import is_reserved
 from landbridge.core.time import SECOND
 from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
 from landbridge.protocol import operations as table
@@ -114,7 +116,7 @@ class MessageOperations:
         batch_id, moment = _parse(id)
         if batch_id is None and topic is None:
             raise BadRequest("that id was given by its producer", hint="name the topic with --topic")
-        names = [topic] if topic is not None else [n for n in self._broker.topics if not n.startswith("$")]
+        names = [topic] if topic is not None else [n for n in self._broker.topics if not is_reserved(n)]
         found = []
         for name in names:
             if may_see(caller, name):

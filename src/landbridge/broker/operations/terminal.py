@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.metrics import render
-from landbridge.broker.operations.dispatcher import Dispatcher, TokenBearer
+from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.core.names import check_name
 from landbridge.core.status import Levels, parse_levels
 from landbridge.errors import BadRequest

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from landbridge.broker.authority import Authority
+from landbridge.broker.authority import Authority, TokenBearer
 from landbridge.broker.broker import Broker
-from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
 from landbridge.broker.tokens import REVOKED, Issued, IssuedToken
 from landbridge.core.log.store import PutDocument
 from landbridge.core.time import SECOND
@@ -76,6 +76,7 @@ class TokenOperations:
         if (request.id is None) == (request.subject is None):
             raise BadRequest("name a token by id or by subject")
         entry = request.id if request.id is not None else f"sub:{request.subject}"
+        tokens = sum(entry in (token.id, f"sub:{token.subject}") for token in await self._issued.after(0, ""))
         await self._broker.write([PutDocument(REVOKED, entry, b"")])
         self._terminal.revoke(entry)
-        return table.Revoked(revoked=entry)
+        return table.Revoked(revoked=entry, tokens=tokens)

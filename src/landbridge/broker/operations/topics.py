@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
-from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, TokenBearer, may_see
+from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
 from landbridge.core.log.store import PutDocument
+from landbridge.core.names import is_reserved
 from landbridge.core.options import differences
 from landbridge.core.topic import topic_spec
 from landbridge.core.wording import counted
@@ -41,7 +43,7 @@ class TopicOperations:
     async def create(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
         options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
         spec = topic_spec(options)
-        if spec.name.startswith("$"):
+        if is_reserved(spec.name):
             raise BadRequest("names with a leading $ belong to the terminal")
         topic = self._broker.topics.get(spec.name)
         if topic is None:
@@ -87,7 +89,7 @@ class TopicOperations:
 
     async def delete(self, caller: TokenBearer, request: table.TopicDelete) -> table.Deleted:
         topic = self._broker.topic(request.name)
-        if topic.name.startswith("$"):
+        if is_reserved(topic.name):
             raise BadRequest(f"{topic.name} belongs to the terminal")
         lag = max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
         if lag and not request.force:

@@ -172,7 +172,9 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 class Batch:
     """A view of an encoded batch, or of a run of its messages. Making one, and slicing it, copies nothing."""
 
-    __slots__ = ("_columns", "_data", "_hi", "_lo", "audience", "base", "id", "origin", "size", "time")
+    __slots__ = (
+        "_columns", "_data", "_hi", "_lo", "audience", "base", "id", "is_letter", "origin", "size", "time",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -194,6 +196,8 @@ class Batch:
         self.size = len(data)
         #: The groups that it is for; None = all. Not encoded here: it stands in the log's record around it.
         self.audience: frozenset[str] | None = None
+        #: Are these dead letters that the terminal itself has put here? In the record too.
+        self.is_letter = False
         #: Where it was published, if not here; of the whole batch, so a slice has none. In the record too.
         self.origin: Origin | None = None
 
@@ -355,7 +359,7 @@ class Batch:
             raise IndexError(f"slice {lo}:{hi} of a batch of {len(self)}")
         head = (self.id, self.base, self.time)
         part = Batch(self._data, self._columns, self._lo + lo, self._lo + hi, head)
-        part.audience = self.audience
+        part.audience, part.is_letter = self.audience, self.is_letter
         return part
 
     def gather(self, indices: Sequence[int]) -> Batch:
@@ -383,7 +387,7 @@ class Batch:
                 expires_at=pick_fixed(Column.EXPIRES_AT),
             )
         )
-        gathered.audience = self.audience
+        gathered.audience, gathered.is_letter = self.audience, self.is_letter
         return gathered
 
     def encode(self) -> Buffer:

@@ -1,6 +1,6 @@
 """A record: what stands in a log for one batch. Almost always the batch itself; where the terminal has
-something to add that the producer didn't say (for which groups it is, where it came from), an envelope around
-it.
+something to add that the producer didn't say (for which groups it is, where it came from, that it is a dead
+letter), an envelope around it. No client can write an envelope.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _HEAD = struct.Struct("<BBHI")  # mark, 0, 0, length of the envelope; 8 bytes, s
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     audience: list[str] | None = None
     origin: Origin | None = None
+    letter: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -27,9 +28,10 @@ _decode = msgspec.json.Decoder(Envelope).decode
 
 
 def wrap(batch: Batch) -> Buffer:
-    if batch.audience is None and batch.origin is None:
+    if batch.audience is None and batch.origin is None and not batch.is_letter:
         return batch.encode()
-    envelope = _encode(Envelope(None if batch.audience is None else sorted(batch.audience), batch.origin))
+    audience = None if batch.audience is None else sorted(batch.audience)
+    envelope = _encode(Envelope(audience, batch.origin, batch.is_letter))
     envelope += b" " * (-len(envelope) & 7)
     return b"".join((_HEAD.pack(_MARK, 0, 0, len(envelope)), envelope, batch.encode()))
 
@@ -48,5 +50,5 @@ def unwrap(data: Buffer) -> Batch:
         raise BadFrame(f"a record whose envelope doesn't decode: {error}") from None
     batch = Batch.decode(body[length:])
     batch.audience = None if envelope.audience is None else frozenset(envelope.audience)
-    batch.origin = envelope.origin
+    batch.origin, batch.is_letter = envelope.origin, envelope.letter
     return batch
