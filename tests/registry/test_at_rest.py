@@ -218,3 +218,33 @@ async def test_ticket_of_a_registry_with_other_keys_is_refused(quick: Site, acme
     with pytest.raises(Exception, match="not a ticket") as refusal:
         await acme.paris.registry.renew(ticket)
     assert not isinstance(refusal.value, TicketExpired)
+
+
+async def test_the_host_is_known_by_its_id_whatever_customers_call_themselves(store: Store) -> None:
+    """A customer that takes the name of the host's gets nothing by it."""
+    async with Site.running(store) as site:
+        hostile = await site.tenant("aaa")
+        host, token = await site.registry.host_account("local", "")
+        assert token is not None
+        await site.client(token=token).update_message_bus_customer("renamed")
+        await hostile.admin.update_message_bus_customer("local")
+        operator = site.operator_token
+    async with Site.running(store, operator_token=operator) as site:
+        again, token = await site.registry.host_account("local", "")
+        assert (again.id, token) == (host.id, None)
+        # Removed, it is made anew, under a name that is free.
+        await site.operator.remove_message_bus_customer(host.id)
+        made, token = await site.registry.host_account("local", "")
+        assert made.id not in (host.id, hostile.id)
+        assert made.customer.name == "local-2"
+        assert token is not None
+
+
+async def test_the_host_of_an_earlier_build_is_known_by_the_id_that_its_terminal_has_kept(
+    store: Store,
+) -> None:
+    async with Site.running(store) as site:
+        hostile, acme = await site.tenant("local"), await site.tenant("acme")
+        host, token = await site.registry.host_account("local", acme.id)
+        assert (host.id, token) == (acme.id, None)
+        assert (await site.registry.host_account("local", hostile.id))[0].id == acme.id

@@ -40,7 +40,7 @@ log = structlog.get_logger("landbridge.registry")
 DATABASE = "registry.db"
 #: The terminal's identity.
 FILE = "terminal.yml"
-#: The name of the first customer.
+#: The name that the first customer is created with. It decides nothing afterwards.
 LOCAL = "local"
 #: Who did it, in the audit, where ``up`` did it by itself.
 WHO = "up"
@@ -128,7 +128,9 @@ class Embedded(Membership):
     async def join(self, terminal: Terminal, address: str, http: str | None) -> None:
         assert http is not None, "a registry is embedded where there is HTTP"
         self.registry_url = http
-        account = await self._account()
+        account, self._admin_token = await self.registry.host_account(
+            LOCAL, self._kept().get("customer_id", "")
+        )
         self.customer = account.id
         found = await self._identity(account, address)
         if found is None:
@@ -140,17 +142,6 @@ class Embedded(Membership):
             terminal, account.id, self.terminal, key, near, self.registry.public_key, settings
         )
         network.certificate_digest = self._digest
-
-    async def _account(self) -> Account:
-        """The customer of this terminal. The first start creates it."""
-        accounts = self.registry.index.accounts
-        for account in accounts.values():
-            if account.customer.name == LOCAL:
-                return account
-        request = api.CreateCustomer(LOCAL)
-        made = await self.registry.perform(Caller("operator"), op.CREATE_CUSTOMER, request)
-        self._admin_token = made.token
-        return accounts[made.customer_id]
 
     async def _identity(self, account: Account, address: str) -> tuple[str, SecureKey] | None:
         """(id, key) of this terminal. The first start creates the terminal in the registry, and so does a

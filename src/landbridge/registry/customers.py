@@ -30,17 +30,30 @@ class Customers:
 
     def create(self, change: Change, request: api.CreateCustomer) -> api.CreatedCustomer:
         """Create a customer with its keys, its audit log and its first credential."""
-        accounts, keyring = self._state.index.accounts, self._state.keyring
         check_name(request.name, "customer")
-        if any(account.customer.name == request.name for account in accounts.values()):
+        if request.name in self._names():
             raise NameTaken(f"there is a customer {request.name!r}")
+        return self._create(change, request.name)
+
+    def create_host(self, change: Change, name: str) -> api.CreatedCustomer:
+        """Create the customer of the host, under the name or, where another customer has it, under the name
+        with a number. Its id is stored with it: a name decides nothing, as customers rename themselves."""
+        taken = self._names()
+        numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+        return self._create(change, next(each for each in (name, *numbered) if each not in taken), host=True)
+
+    def _names(self) -> set[str]:
+        return {account.customer.name for account in self._state.index.accounts.values()}
+
+    def _create(self, change: Change, name: str, *, host: bool = False) -> api.CreatedCustomer:
+        accounts, keyring = self._state.index.accounts, self._state.keyring
         if len(accounts) >= self._state.limits.max_customers:
             raise LimitReached(f"{len(accounts)} customers are as many as there may be")
         id = credential.new_id("cus")
         token, made = new_credential(change.now)
         customer = CustomerRecord(
             id=id,
-            name=request.name,
+            name=name,
             created_at=change.now,
             credentials=[made],
             version=1,
@@ -48,7 +61,8 @@ class Customers:
             sealing_key=keyring.vault.new_customer_key(id, change.now),
             authority=keyring.new_authority(id, change.now),
         )
-        self._state.put_keyring(change, codec.replace(keyring.kept, next_log=customer.audit_log + 1))
+        kept = codec.replace(keyring.kept, next_log=customer.audit_log + 1)
+        self._state.put_keyring(change, codec.replace(kept, host=id) if host else kept)
         put = PutDocument(customer.kind, id, codec.encode(customer))
         change.write([put], lambda: self._state.index.put_customer(Account(customer), customer))
         change.detail = id

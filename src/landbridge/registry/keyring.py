@@ -36,6 +36,8 @@ class KeyringRecord(msgspec.Struct, frozen=True, kw_only=True):
     operator_digest: bytes
     #: Number that the next customer's audit log gets; none is given twice.
     next_log: int
+    #: Id of the customer of the host: of the terminal in whose process the registry is. Empty: none was made.
+    host: str = ""
 
 
 def new(vault: Vault, operator_digest: bytes, now: int) -> KeyringRecord:

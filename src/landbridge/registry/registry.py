@@ -76,7 +76,8 @@ class Registry:
         return answer
 
     def _bind(self) -> None:
-        customers, terminals = Customers(self.state), Terminals(self.state)
+        self._customers, terminals = Customers(self.state), Terminals(self.state)
+        customers = self._customers
         groups, topics = TerminalGroups(self.state), CrossingTopics(self.state)
         tickets, plans = TicketOffice(self.state, topics), Plans(self.state, customers)
         topologies = Topologies(self.state)
@@ -179,6 +180,28 @@ class Registry:
             more = audit.read(batches, page.next, limit - len(page.items))
             page = api.AuditPage(items=page.items + more.items, next=more.next)
         return page
+
+    async def host_account(self, name: str, known: str) -> tuple[Account, str | None]:
+        """The account of the host: of the terminal in whose process this registry is. The first call creates
+        the customer, and returns its credential too. ``known``: the id that the terminal has kept, which
+        counts for a registry of an earlier build, where the id is kept nowhere else."""
+        kept = self.state.keyring.kept
+        account = self.index.accounts.get(kept.host or known)
+        caller = Caller("up")
+        if account is None:
+            made = await self.state.change(
+                caller,
+                op.CREATE_CUSTOMER.name,
+                name,
+                lambda change: self._customers.create_host(change, name),
+            )
+            return self.index.accounts[made.customer_id], made.token
+        if not kept.host:
+            await self.state.change(
+                caller, "adoptCustomer", account.id,
+                lambda change: self.state.put_keyring(change, codec.replace(kept, host=account.id)),
+            )  # fmt: skip
+        return account, None
 
     # -- open, close -------------------------------------------------------------------------------
 
