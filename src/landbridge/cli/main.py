@@ -198,8 +198,3 @@ def _crash() -> None:
         message = f"{kind.__name__ if kind else 'error'}: {error}"
         output.report(BusError(message, hint="this is a fault in landbridge; the traceback follows"))
     traceback.print_exc()
-
-
-def run() -> None:
-    """The entry point."""
-    sys.exit(main(sys.argv[1:]))
