@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from landbridge.broker.server import Terminal
+from landbridge.core.log.store import Trim
 from landbridge.errors import LeaseLost, OffsetGone
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
@@ -266,3 +267,24 @@ async def test_deleting_the_slow_group_frees_its_messages(timed: Terminal, clock
         await bus.call("group.delete", topic="orders", name="slow", force=True)
         await look(timed, clock)
         assert bounds(timed, "orders") == (5, 5)
+
+
+@pytest.mark.parametrize("discipline", ["fifo", "lifo", "priority"])
+async def test_a_cursor_that_did_not_hear_of_the_last_trim_goes_on_behind_it(
+    discipline: Any, crashes: list[Any]
+) -> None:
+    """A crash came after the trim of unsettled messages was stored, and before the group's cursor was."""
+    store = MemoryStore()
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.groups.create("orders", "g", discipline=discipline)
+        await publish(bus, "orders", 10)
+        number = terminal.broker.topics["orders"].log.number
+    await store.open()
+    await store.commit(0, await store.claim(0), [Trim(number, 6)])
+    await store.close()
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        assert (await bus.groups.show("orders", "g")).lag == 4
+        async with Reader(bus.subscribe("orders", group="g")) as reader:
+            assert sorted(payload[:1] for payload in await reader.payloads(4)) == [b"6", b"7", b"8", b"9"]
+            await reader.subscription.flush()
+        assert terminal.broker.group("orders", "g").delivery.cursor.floor == 10

@@ -239,7 +239,10 @@ class Broker:
             spec = groups.decode(raw)
             cursor = Cursor.restore(slots.get(key, ())) if key in slots else Cursor(topic.log.first)
             cursor.settle(normalise(acks.get((topic.log.number, spec.name), ())))
-            topic.groups[spec.name] = Group(self, topic, spec, cursor, durable=True, stored=True)
+            group = Group(self, topic, spec, cursor, durable=True, stored=True)
+            # A crash may have come between a trim and the cursor that knew of it.
+            group.delivery.trimmed(topic.log.first)
+            topic.groups[spec.name] = group
 
     async def close(self) -> None:
         if self._ticker is not None:
