@@ -5,10 +5,12 @@ offsets, forms the commits and makes what is stored visible.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -189,8 +191,9 @@ class Broker:
             self.status.levels = msgspec.json.decode(settings["status"], type=status.Levels)
         self.documents.start = self.start
         owed = [await self._claim(unit) for unit in range(self.store.units)]
-        for unit in range(self.store.units):
-            await self._open_unit(unit, _acks_in(owed))
+        with _without_collection():
+            for unit in range(self.store.units):
+                await self._open_unit(unit, _acks_in(owed))
         for handovers, documents in zip(self._handovers, owed, strict=True):
             handovers.load(documents)
         await self.write([PutDocument(SETTINGS, "start", str(self.start).encode())])
@@ -832,6 +835,19 @@ def _edge(topic: Topic, start: str) -> int:
     if start not in ("earliest", "latest"):
         raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
     return topic.log.first if start == "earliest" else topic.log.end
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """What is loaded stays: the garbage collector would look through it again and again as it grows, which
+    takes longer than the loading."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[Range]]:
