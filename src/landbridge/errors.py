@@ -174,6 +174,12 @@ class LeaseLost(Misuse, code="lease_lost", exit_status=25, http_status=409):
     default_hint = "the handler took longer than ack_within, or the connection was lost"
 
 
+class TooOld(Misuse, code="too_old", exit_status=44, http_status=409):
+    """The terminal no longer knows whether this producer has stored the batch before."""
+
+    default_hint = "look whether it was stored, and publish it again if it wasn't"
+
+
 class SequenceGap(Misuse, code="sequence_gap", exit_status=26, http_status=409):
     """A producer's batch came before its predecessor was stored. Clients handle this themselves."""
 

@@ -12,8 +12,16 @@ import pytest
 import landbridge
 from landbridge.broker.connection import Connection
 from landbridge.broker.server import Terminal
-from landbridge.core.log.store import Append
-from landbridge.errors import BusError, Disconnected, QueueTaken, StoreFailed, TerminalUnreachable, TimedOut
+from landbridge.core.log.store import Append, Trim
+from landbridge.errors import (
+    BusError,
+    Disconnected,
+    QueueTaken,
+    StoreFailed,
+    TerminalUnreachable,
+    TimedOut,
+    TooOld,
+)
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
@@ -425,15 +433,89 @@ async def test_closing_while_disconnected_returns(terminal: Terminal) -> None:
                 await waiting
 
 
-async def test_a_goodbye_leaves_no_trace_in_the_ledger(terminal: Terminal, way: Way) -> None:
+async def test_the_ledger_forgets_a_producer_with_its_last_message(terminal: Terminal, way: Way) -> None:
+    assert isinstance(terminal.store, MemoryStore)
     async with way.connect(terminal) as bus:
         await bus.publish("orders", b"1")
         async with bus.transaction() as t:
             await t.publish("orders", b"2")
     await eventually(lambda: not terminal.connections)
     await terminal.broker.drain()
-    assert isinstance(terminal.store, MemoryStore)
+    number = terminal.broker.topics["orders"].log.number
+    assert {log for log, entries in terminal.store._ledger.items() if entries} == {number}
+    await trim(terminal, "orders", 1)
     assert not any(terminal.store._ledger.values())
+
+
+async def trim(terminal: Terminal, topic: str, before: int) -> None:
+    """As retention would."""
+    found = terminal.broker.topics[topic]
+
+    def work(commit: Any) -> None:
+        commit.writes.append(Trim(found.log.number, before))
+        commit.on_stored.append(lambda: terminal.broker.trimmer._trimmed(found, before, commit.trimmed))
+
+    await found.writer.put(work)
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_late_bytes_of_an_old_connection_are_not_stored_again(
+    terminal: Terminal, trimmed: bool
+) -> None:
+    """The client has connected again, repeated the batch and left, before its first connection is read."""
+    async with attach(terminal) as bus:
+        [old] = terminal.connections
+        late: list[bytes | bytearray] = []
+        old.data_received = late.append  # type: ignore[assignment,method-assign]  # of this one connection
+        publish = asyncio.ensure_future(bus.publish("orders", b"0"))
+        await eventually(lambda: late)
+        assert bus.wire is not None
+        bus.wire.connection_lost(None)
+        assert (await publish).offset == 0
+    if trimmed:
+        await trim(terminal, "orders", 1)
+    del old.data_received
+    for data in late:
+        old.data_received(data)
+    await terminal.broker.drain()
+    assert length(terminal, "orders") == 1
+
+
+async def test_a_producer_that_was_forgotten_goes_on_as_another(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal) as bus, way.connect(terminal, subject="other") as other:
+        for number in range(3):
+            await bus.publish("orders", b"%d" % number)
+        await trim(terminal, "orders", 3)
+        # Born before the one that was forgotten, or after it: both have never been here.
+        receipts = await asyncio.gather(*(each.publish("orders", b"x") for each in (bus, bus, other, other)))
+        assert sorted(receipt.offset for receipt in receipts) == [3, 4, 5, 6]
+        await trim(terminal, "orders", 7)
+        assert (await bus.publish("orders", b"y")).offset == 7
+        # Where the terminal's clock was set back, every birth is too early.
+        terminal.broker.topics["orders"].log.forgotten = 1 << 60
+        await trim_all_but_births(terminal, "orders")
+        assert (await bus.publish("orders", b"z")).offset == 8
+
+
+async def trim_all_but_births(terminal: Terminal, topic: str) -> None:
+    log = terminal.broker.topics[topic].log
+    forgotten = log.forgotten
+    await trim(terminal, topic, log.end)
+    log.forgotten = forgotten
+
+
+async def test_a_repeat_of_a_forgotten_producer_is_refused(terminal: Terminal, way: Way) -> None:
+    """It may have been stored: the terminal can't know any more, and must not store it a second time."""
+    async with way.connect(terminal) as bus:
+        [connection] = terminal.connections
+        silence(connection)
+        publish = asyncio.ensure_future(bus.publish("orders", b"0"))
+        await eventually(lambda: length(terminal, "orders") == 1)
+        await trim(terminal, "orders", 1)
+        connection._transport.abort()
+        with pytest.raises(TooOld):
+            await publish
+        assert (await bus.publish("orders", b"1")).offset == 1
 
 
 async def test_nobody_there() -> None:

@@ -479,6 +479,28 @@ def test_a_document_is_replaced_and_deleted(store: PlainStore) -> None:
     assert list(store.documents("topic")) == []
 
 
+def test_a_ledger_entry_lives_as_long_as_the_log_has_what_it_speaks_of(store: PlainStore) -> None:
+    store.commit([batch(first) for first in range(0, 50, 10)])
+    entries = [
+        PutLedger(1, b"a", b"1", last=9, born=70),
+        PutLedger(1, b"b", b"2", last=10, born=80),
+        PutLedger(1, b"c", b"3", last=30, born=60),
+        PutLedger(1, b"stays", b"4"),
+    ]
+    store.commit(entries)
+
+    def known() -> list[bytes]:
+        return [put.producer for put in entries if store.ledger(1, put.producer) is not None]
+
+    store.commit([Trim(1, 10)])
+    assert (known(), store.logs()[1].forgotten) == ([b"b", b"c", b"stays"], 70)
+    # A producer that is put after the trim of the same commit stays.
+    store.commit([Trim(1, 20), PutLedger(1, b"b", b"5", last=40, born=80)])
+    assert (known(), store.logs()[1].forgotten) == ([b"b", b"c", b"stays"], 80)
+    store.commit([Trim(1, 50)])
+    assert (known(), store.logs()[1].forgotten) == ([b"stays"], 80)
+
+
 def test_a_ledger_entry_is_replaced_and_forgotten(store: PlainStore) -> None:
     store.commit([PutLedger(1, b"p", b"1"), PutLedger(1, b"", b"2")])
     store.commit([PutLedger(1, b"p", b"3")])
@@ -581,7 +603,8 @@ class Model:
         self.batches: dict[int, list[StoredBatch]] = {}
         self.ends: dict[int, int] = {}
         self.times: dict[int, int] = {}
-        self.ledger: dict[tuple[int, bytes], bytes] = {}
+        self.ledger: dict[tuple[int, bytes], PutLedger] = {}
+        self.forgotten: dict[int, int] = {}
         self.documents: dict[tuple[str, str], bytes] = {}
 
     def apply(self, write: Write) -> None:
@@ -593,10 +616,15 @@ class Model:
                 (data,) = (each.data for each in self.batches[from_log] if each.first == from_first)
                 self.apply(Append(log, first, end, time, data))
             case Trim(log, before):
-                if log in self.batches:
-                    self.batches[log] = [each for each in self.batches[log] if each.end > before]
+                if any(each.end <= before for each in self.batches.get(log, ())):
+                    self.batches[log] = held = [each for each in self.batches[log] if each.end > before]
+                    first = held[0].first if held else self.ends[log]
+                    for key, put in list(self.ledger.items()):
+                        if key[0] == log and put.last is not None and put.last < first:
+                            del self.ledger[key]
+                            self.forgotten[log] = max(self.forgotten.get(log, 0), put.born)
             case DropLog(log):
-                for known in (self.batches, self.ends, self.times):
+                for known in (self.batches, self.ends, self.times, self.forgotten):
                     known.pop(log, None)
                 self.ledger = {key: entry for key, entry in self.ledger.items() if key[0] != log}
             case PutDocument(kind, key, value):
@@ -606,7 +634,7 @@ class Model:
             case PutLedger(log, producer, entry):
                 self.ledger.pop((log, producer), None)
                 if entry is not None:
-                    self.ledger[log, producer] = entry
+                    self.ledger[log, producer] = write
 
     def logs(self) -> dict[int, LogBounds]:
         return {
@@ -615,6 +643,7 @@ class Model:
                 self.ends[log],
                 sum(len(each.data) for each in held),
                 self.times[log],
+                self.forgotten.get(log, 0),
             )
             for log, held in self.batches.items()
         }
@@ -693,7 +722,9 @@ class StoreMachine(RuleBasedStateMachine):
             case "x":
                 return DeleteDocument(data.draw(NAMES), data.draw(NAMES))
             case "L":
-                return PutLedger(log, data.draw(st.binary(max_size=1)), data.draw(st.binary(max_size=3)))
+                last = data.draw(st.none() | st.integers(0, end))
+                entry = data.draw(st.binary(max_size=3))
+                return PutLedger(log, data.draw(st.binary(max_size=1)), entry, last, data.draw(LOGS))
             case _:
                 return PutLedger(log, data.draw(st.binary(max_size=1)), None)
 
@@ -716,8 +747,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def read_ledger(self) -> None:
-        for (log, producer), entry in self.model.ledger.items():
-            assert self.store.ledger(log, producer) == entry
+        for (log, producer), put in self.model.ledger.items():
+            assert self.store.ledger(log, producer) == put.entry
 
     @rule()
     def reopen(self) -> None:
@@ -738,7 +769,8 @@ class StoreMachine(RuleBasedStateMachine):
             for log in (1, 2, 3):
                 assert self.store.read(log, 0, ALL) == self.model.read(log, 0, ALL)
                 for producer in [b"", *(bytes([byte]) for byte in range(256))]:
-                    assert self.store.ledger(log, producer) == self.model.ledger.get((log, producer))
+                    put = self.model.ledger.get((log, producer))
+                    assert self.store.ledger(log, producer) == (None if put is None else put.entry)
             assert self.store.check() == []
         finally:
             self.store.close()

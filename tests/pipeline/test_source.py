@@ -52,7 +52,7 @@ def trim(terminal: Terminal, topic: str, before: int) -> None:
 
     async def work() -> None:
         await terminal.broker.write([Trim(found.log.number, before)], unit=found.writer.unit)
-        found.log.trim(before, 1)
+        found.log.trim((await terminal.store.logs(found.writer.unit))[found.log.number])
 
     asyncio.run_coroutine_threadsafe(work(), found.writer._loop).result(30)
 

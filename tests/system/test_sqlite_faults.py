@@ -518,7 +518,7 @@ def version_1(tmp_path: Path) -> Path:
 def test_a_store_of_version_1_is_brought_to_this_one(version_1: Path) -> None:
     for _ in range(2):
         with opened(SqliteFile(version_1)) as store:
-            assert pragma(store, "user_version") == "2"
+            assert pragma(store, "user_version") == "3"
             assert assert_intact(store) == 28
             assert list(store.documents("topic")) == [("a", b"1")]
             assert store.ledger(1, b"p") == b"2"

@@ -63,6 +63,7 @@ from landbridge.errors import (
     LimitReached,
     QueueTaken,
     TooLarge,
+    TooOld,
     UnknownGroup,
     UnknownTopic,
 )
@@ -125,7 +126,6 @@ class Client(Protocol):
 
     closed: bool
     consumers: dict[int, Consumer]
-    published_to: set[Topic]
 
     @property
     def scopes(self) -> Scopes: ...
@@ -178,6 +178,7 @@ class Broker:
         self._ticker: asyncio.TimerHandle | None = None
         #: When the lags were last looked at for the status log.
         self._lags_at = self.clock()
+        self._stamp = 0
         #: What is known of producers' transactions, per unit; the rest is read when they come.
         self._transactions: OrderedDict[tuple[int, bytes], Transactions] = OrderedDict()
 
@@ -223,6 +224,7 @@ class Broker:
         cursors may not know yet."""
         store = self.store
         bounds = await store.logs(unit)
+        self._stamp = max([self._stamp, *(each.forgotten for each in bounds.values())])
         by_number: dict[int, Topic] = {}
         for _, raw in await store.documents(unit, topics.KIND):
             found = topics.decode(raw)
@@ -246,6 +248,12 @@ class Broker:
             # A crash may have come between a trim and the cursor that knew of it.
             group.delivery.trimmed(topic.log.first)
             topic.groups[spec.name] = group
+
+    def stamp(self) -> int:
+        """The clock, for producers to be born at: later than the birth of each one that was forgotten, also
+        if somebody has set the clock back."""
+        self._stamp = max(self.clock(), self._stamp + 1)
+        return self._stamp
 
     async def close(self) -> None:
         if self._ticker is not None:
@@ -440,9 +448,7 @@ class Broker:
 
     def check_publish(self, connection: Client, name: str) -> Topic:
         self.check_target(connection, name)
-        topic = self.topic_for(name)
-        connection.published_to.add(topic)
-        return topic
+        return self.topic_for(name)
 
     def publish(self, connection: Client, frame: frames.Publish, tail: memoryview) -> asyncio.Future[int]:
         """Store a batch. The future has the offset of its first message once it is on disk. Misuse, BadFrame
@@ -460,13 +466,15 @@ class Broker:
             # Stored before: the answer to it was lost. Answer again.
             self.totals.repeated += 1
             return entry.first_of(sequence)
+        if not entry.last and 0 < frame.born <= topic.log.forgotten:
+            raise TooOld(f"what this producer has stored in {topic.name} is no longer known")
         topic.claim_for(connection, producer)
         topic.check_backlog()
         after = sequence - 1 if frame.after is None else frame.after
         following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
         topic.save(commit)
         first = commit.append(topic.log, batch)
-        commit.remember(topic.log, producer, following.at(first))
+        commit.remember(topic.log, producer, following.at(first), frame.born)
         commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
         return first
 
@@ -485,17 +493,11 @@ class Broker:
             offsets=((first, first + messages),),
         )
 
-    def forget_producer(self, producer: bytes, published_to: Iterable[Topic]) -> None:
-        """A client left in good order, with every answer in hand: it will never repeat a batch."""
-        writes: dict[int, list[Write]] = {}
-        for topic in published_to:
-            if topic.log.forget_producer(producer) and not topic.deleted:
-                writes.setdefault(topic.writer.unit, []).append(PutLedger(topic.log.number, producer, None))
+    def forget_transactions(self, producer: bytes) -> None:
+        """A client left in good order, with every answer in hand: it will never repeat a transaction."""
         for unit in range(self.store.units):
             if self._transactions.pop((unit, producer), None) is not None:
-                writes.setdefault(unit, []).append(PutLedger(unit, producer, None))
-        for unit, forgotten in writes.items():
-            self.writers[unit].tell(adding(forgotten))
+                self.writers[unit].tell(adding([PutLedger(unit, producer, None)]))
 
     def _transactions_of(self, commit: BrokerCommit, producer: bytes) -> Transactions:
         found = commit.transactions.get(producer) or self._transactions.get((commit.unit, producer))

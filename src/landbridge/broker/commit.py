@@ -22,6 +22,8 @@ class BrokerCommit(Commit):
         #: What this commit adds: batches by log, in order; producers' new ledger entries.
         self.appended: dict[Log, list[tuple[int, Batch]]] = {}
         self.entries: dict[tuple[Log, bytes], Entry] = {}
+        #: Of the producers that may be forgotten: when each was born, by the terminal's clock.
+        self.born: dict[tuple[Log, bytes], int] = {}
         self.transactions: dict[bytes, Transactions] = {}
         #: Documents that this commit writes → their new version, None where it deletes them.
         self.documents: dict[Hashable, str | None] = {}
@@ -57,13 +59,18 @@ class BrokerCommit(Commit):
         """What the ledger says, with this commit counted in. NotLoaded where it has to be read first."""
         return self.entries.get((log, producer)) or log.entry(producer)
 
-    def remember(self, log: Log, producer: bytes, entry: Entry) -> None:
+    def remember(self, log: Log, producer: bytes, entry: Entry, born: int = 0) -> None:
+        """``born``: the entry is forgotten when the log no longer holds what it speaks of; 0: never."""
         self.entries[log, producer] = entry
+        if born:
+            self.born[log, producer] = born
 
     def seal(self) -> list[Write]:
         """All writes, with each producer's ledger entry once, as it is at the end."""
         for (log, producer), entry in self.entries.items():
-            self.writes.append(PutLedger(log.number, producer, ledger.encode(entry)))
+            born = self.born.get((log, producer), 0)
+            last = entry.firsts[-1] if born else None
+            self.writes.append(PutLedger(log.number, producer, ledger.encode(entry), last, born))
         for producer, transactions in self.transactions.items():
             # A unit's log number 0 (its own number, see ``number_of``) has no batches, only this ledger.
             self.writes.append(PutLedger(self.unit, producer, ledger.encode(transactions)))

@@ -78,7 +78,6 @@ class Connection(Incoming):
         #: subscription number → consumer.
         self.consumers: dict[int, Consumer] = {}
         #: Topics that this connection's producer may have entries in the ledgers of.
-        self.published_to: set[Topic] = set()
         #: Bulk reads under way.
         self._fetches = Fetches(self)
         #: Bytes of batches that were received and not answered yet.
@@ -280,6 +279,7 @@ class Connection(Incoming):
                 limits.max_frame,
                 limits.max_payload,
                 limits.publish_window,
+                self.broker.stamp(),
             )
         )
 
@@ -470,4 +470,4 @@ class Connection(Incoming):
             self.broker.unsubscribe(consumer, counted=False)
         self.consumers.clear()
         if frame.producer:
-            self.broker.forget_producer(frame.producer, self.published_to)
+            self.broker.forget_transactions(frame.producer)

@@ -64,6 +64,8 @@ class Log:
         self.bytes = bounds.bytes
         #: Time of the newest append.
         self.time = bounds.time
+        #: Producers that were born up to here may have been forgotten by the ledger.
+        self.forgotten = bounds.forgotten
         self._store, self._cache = store, cache
         #: first offset → batch, and the first offsets, sorted. Filled and emptied by the cache.
         self.batches: dict[int, Batch] = {}
@@ -95,10 +97,13 @@ class Log:
         self._growth.append(asyncio.get_running_loop().create_future())
         return self._growth[-1]
 
-    def trim(self, first: int, bytes: int) -> None:
-        """Everything below is gone; what is left has so many bytes."""
-        self.first, self.bytes = first, bytes
-        self._cache.drop(self, first)
+    def trim(self, bounds: LogBounds) -> None:
+        """The log was trimmed, and the ledger with it."""
+        self.first, self.bytes, self.forgotten = bounds.first, bounds.bytes, bounds.forgotten
+        self._cache.drop(self, self.first)
+        gone = [producer for producer, entry in self._entries.items() if entry.is_below(self.first)]
+        for producer in gone:
+            del self._entries[producer]  # or it is read again, where it is one that stays
 
     def forget(self) -> None:
         self._cache.drop(self)
@@ -189,6 +194,5 @@ class Log:
         if len(self._entries) > PRODUCERS:
             self._entries.popitem(last=False)
 
-    def forget_producer(self, producer: bytes) -> bool:
-        """Returns whether the producer was known."""
-        return self._entries.pop(producer, None) is not None
+    def forget_producer(self, producer: bytes) -> None:
+        self._entries.pop(producer, None)

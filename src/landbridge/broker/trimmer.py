@@ -138,7 +138,7 @@ class Trimmer:
         """The trim is on disk."""
         if topic.deleted:
             return
-        topic.log.trim(first, bounds[topic.log.number].bytes)
+        topic.log.trim(bounds[topic.log.number])
         for group in list(topic.groups.values()):
             if group.delivery.cursor.floor < first:
                 group.catch_up().trimmed(first)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from landbridge.client.wire import Dial, Wire, open_wire
-from landbridge.core.time import uuid7
+from landbridge.core.time import SECOND, uuid7
 from landbridge.errors import BusError, Disconnected, ShuttingDown, TooLarge, Unauthenticated, Unavailable
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
@@ -84,8 +84,14 @@ class TerminalLine:
         self.patience = patience
         #: The id under which the terminal's ledger knows this bus.
         self.producer = producer or os.urandom(16)
+        #: When that producer was born, by the terminal's clock; 0 before the first connection.
+        self.born = 0
         #: The connection; None while there is none.
         self.wire: Wire | None = None
+        #: How many connections there have been.
+        self.connections = 0
+        #: The terminal's clock less the loop's, in microseconds.
+        self._clock_there = 0
         #: The terminal's limits in bytes, as its welcome says. ``window``: of batches without an answer.
         self.window = 1 << 20
         self.max_payload = self.max_batch = 1 << 20
@@ -129,6 +135,10 @@ class TerminalLine:
         hello = frames.Hello(frames.VERSION, token, self._name[:1024])
         wire, welcome = await open_wire(self._dial, hello, self._received, self._lost)
         self.wire = wire
+        self.connections += 1
+        if welcome.time:
+            self._clock_there = welcome.time - int(asyncio.get_running_loop().time() * SECOND)
+            self.born = self.born or welcome.time
         self.window = welcome.window
         self.max_payload = welcome.max_payload
         self.max_batch = max(welcome.max_frame - MAX_HEAD // 2, welcome.max_frame // 2)
@@ -265,6 +275,10 @@ class TerminalLine:
         return time.perf_counter() - begin
 
     # -- for outboxes and transactions -------------------------------------------------------------
+
+    def time_there(self) -> int:
+        """The terminal's clock, about; 0 where it has not told."""
+        return self._clock_there and self._clock_there + int(asyncio.get_running_loop().time() * SECOND)
 
     def new_id(self) -> bytes:
         """A UUIDv7, for a batch."""

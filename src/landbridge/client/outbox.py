@@ -4,6 +4,9 @@ Batches are numbered per topic. After a reconnect everything unanswered is sent 
 ledger makes it once. A batch that is refused for good is taken out, and its number is never used again: it
 may have been stored after all, and another batch of that number would be taken for its repeat. A batch that
 is refused for now (a full backlog, a full disk) is tried again until the bus's patience is over.
+
+The ledger forgets a producer that was silent for so long that the topic has none of its messages any more.
+What such a producer sends for the first time is sent again as another producer's; what it repeats is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from landbridge.client.line import TerminalLine
-from landbridge.errors import BusError, Disconnected, SequenceGap, ShuttingDown, TooLarge
+from landbridge.errors import BusError, Disconnected, SequenceGap, ShuttingDown, TooLarge, TooOld
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
@@ -35,6 +38,10 @@ class SentBatch:
     sequence: int
     data: bytes
     then: Then
+    #: The number of the connection on which it was first sent; 0: it was not.
+    sent_on: int = 0
+    #: Was it sent on several connections? Then it may be stored although there was no answer.
+    repeated: bool = False
     #: When to stop trying, in the loop's time, set at the first refusal; 0 = it was not refused yet.
     give_up_at: float = 0.0
 
@@ -47,6 +54,11 @@ class Outbox:
         self.topic = topic
         #: The id under which the topic's ledger knows this outbox, and the next number there.
         self._producer = bus.producer
+        #: When that producer was born, by the terminal's clock. None: with the bus. 0: the ledger is to
+        #: remember it for ever.
+        self._born: int | None = None
+        #: Was nothing stored since the ledger had forgotten the producer before?
+        self._anew = False
         self._next = 1
         #: The number of the last batch that is stored for certain; 0: none.
         self._stored = 0
@@ -93,8 +105,13 @@ class Outbox:
             if sending == self._sending:
                 self._answered(batch, result)
 
+        batch.sent_on = batch.sent_on or self._bus.connections
+        batch.repeated |= batch.sent_on != self._bus.connections
+        born = self._bus.born if self._born is None else self._born
         request = wire.request(answer)
-        wire.send(frames.Publish(request, self.topic, self._producer, batch.sequence, after), batch.data)
+        wire.send(
+            frames.Publish(request, self.topic, self._producer, batch.sequence, after, born), batch.data
+        )
 
     def send_all(self) -> None:
         """Send everything again, in order: on a new connection, or after a refusal."""
@@ -110,6 +127,7 @@ class Outbox:
     def _answered(self, batch: SentBatch, result: Frame | BusError) -> None:
         if isinstance(result, frames.Stored):
             self._delay = 0.0
+            self._anew = False
             # Answers come in order: the terminal stores in order and refuses what follows a refusal.
             assert self._batches[0] is batch
             self._stored = batch.sequence
@@ -122,8 +140,23 @@ class Outbox:
             # sent again. Unless there is none before: then the topic was deleted and made anew.
             if batch is self._batches[0]:
                 self._begin_anew()
+        elif isinstance(result, TooOld):
+            self._forgotten(result)
         elif isinstance(result, BusError):
             self._refused(batch, result)
+
+    def _forgotten(self, error: TooOld) -> None:
+        """The topic's ledger no longer knows this producer. What was sent on an earlier connection may be
+        stored."""
+        refused = [batch for batch in self._batches if batch.repeated]
+        for batch in refused:
+            self._forget(batch)
+        # Twice in a row: the terminal's clock was set back, and every birth would be too early.
+        self._born = 0 if self._anew else self._bus.time_there()
+        self._anew = True
+        self._begin_anew()
+        for batch in refused:
+            batch.then(error)
 
     def _begin_anew(self) -> None:
         """The topic's ledger doesn't know the batches that were answered. So none of the unanswered ones is

@@ -48,6 +48,9 @@ class Publish(Frame, tag=2, frozen=True):
     #: The number of the producer's batch before this one; None: the number below. Numbers in between belong
     #: to batches that were refused, and are not used again.
     after: Natural | None = None
+    #: When the producer was born, by the terminal's clock (Welcome.time); 0: it says nothing of it, and the
+    #: ledger remembers it for ever.
+    born: Natural = 0
 
 
 class Subscribe(Frame, tag=3, frozen=True):
@@ -188,6 +191,8 @@ class Welcome(Frame, tag=32, frozen=True):
     max_payload: int
     #: Bytes of batches that may be unanswered on this connection.
     window: int
+    #: The terminal's clock, microseconds since 1970.
+    time: Natural = 0
 
 
 class Stored(Frame, tag=33, frozen=True):

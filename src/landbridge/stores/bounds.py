@@ -45,4 +45,4 @@ def extended(bounds: LogBounds | None, append: Append | Copy, size: int) -> LogB
             f"log {log}: a batch of time {append.time} comes after one of {bounds.time}",
             hint="give a log the later of now and its bounds' time",
         )
-    return LogBounds(bounds.first, end, bounds.bytes + size, append.time)
+    return LogBounds(bounds.first, end, bounds.bytes + size, append.time, bounds.forgotten)

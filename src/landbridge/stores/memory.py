@@ -46,7 +46,7 @@ class MemoryStore:
         self._is_open = False
         self._epochs = [0] * units  #: the epoch of each unit; 0 = never claimed
         self._logs: dict[int, _Log] = {}
-        self._ledger: dict[int, dict[bytes, bytes]] = {}  #: log → producer → entry
+        self._ledger: dict[int, dict[bytes, PutLedger]] = {}  #: log → producer → what was put last
         #: (unit, kind) → key → value
         self._documents: dict[tuple[int, str], dict[str, bytes]] = {}
 
@@ -105,7 +105,8 @@ class MemoryStore:
 
     async def ledger(self, log: int, producer: bytes) -> bytes | None:
         self._require_open()
-        return self._ledger.get(log, {}).get(producer)
+        found = self._ledger.get(log, {}).get(producer)
+        return None if found is None else found.entry
 
     async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
         self._require_open(unit)
@@ -185,7 +186,7 @@ class MemoryStore:
                 if entry is None:
                     self._ledger.get(log, {}).pop(producer, None)
                 else:
-                    self._ledger.setdefault(log, {})[producer] = bytes(entry)
+                    self._ledger.setdefault(log, {})[producer] = write
 
     def _append(self, write: Append) -> None:
         bounds = extended(self._bounds_of(write.log), write, size_of(write))
@@ -199,8 +200,13 @@ class MemoryStore:
         if log is None:
             return
         count = bisect_right(log.batches, write.before, key=_end)
+        if not count:
+            return
         freed = sum(len(batch.data) for batch in log.batches[:count])
         del log.batches[:count]
         was = log.bounds
         first = log.batches[0].first if log.batches else was.end
-        log.bounds = LogBounds(first, was.end, was.bytes - freed, was.time)
+        entries, forgotten = self._ledger.get(write.log, {}), was.forgotten
+        for producer in [key for key, put in entries.items() if put.last is not None and put.last < first]:
+            forgotten = max(forgotten, entries.pop(producer).born)
+        log.bounds = LogBounds(first, was.end, was.bytes - freed, was.time, forgotten)

@@ -336,7 +336,8 @@ class SqliteFile:
             raise StoreCorrupt(f"{self.path} has schema version {version}, which never was", hint=RESTORE)
         db.execute("BEGIN IMMEDIATE")
         with closing(self._connect(cache=MIB)) as old:
-            UPGRADE[version](db, old)
+            for step in range(version, SCHEMA_VERSION):
+                UPGRADE[step](db, old)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         db.execute("COMMIT")
         self._recover(db)
@@ -363,10 +364,10 @@ class SqliteFile:
         self._failed = None
         self._copying = self._shrinking = False
         self._bounds, self._trimmed = {}, {}
-        for log, first, end, size, time, trimmed in db.execute(
-            "SELECT log, first, end, bytes, time, trimmed FROM bounds"
+        for log, first, end, size, time, trimmed, forgotten in db.execute(
+            "SELECT log, first, end, bytes, time, trimmed, forgotten FROM bounds"
         ):
-            self._bounds[log] = LogBounds(first, end, size, time)
+            self._bounds[log] = LogBounds(first, end, size, time, forgotten)
             self._trimmed[log] = trimmed
         self._litter = dict(db.execute("SELECT log, before FROM litter"))
         self._ids = BatchIds(db.execute("SELECT unused FROM ids").fetchone()[0])

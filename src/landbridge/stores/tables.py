@@ -27,7 +27,7 @@ from landbridge.core.log.store import (
 from landbridge.errors import StoreCorrupt
 from landbridge.stores.bounds import LIMIT, check_source, extended, size_of
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x4C616E64  # "Land", so that file(1) and we can tell it from other databases
 
 #: Bytes. One short run each with 400 kB commits, MB/s: 4 KiB 174, 8 KiB 191, 16 KiB 201, 32 KiB 208, 64 KiB
@@ -47,19 +47,27 @@ LOGS: Final = """
     -- One row: no batch has ever had this id or a higher one.
     CREATE TABLE ids (unused INTEGER NOT NULL);
 """
-#: The schema of version 2.
+#: What a producer has stored in a log. The row lives as long as the log holds the offset `last`; null: until
+#: it is deleted.
+LEDGER: Final = """
+    CREATE TABLE ledger (
+        log INTEGER, producer BLOB, entry BLOB NOT NULL, last INTEGER, born INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (log, producer)) WITHOUT ROWID;
+    CREATE INDEX ledger_last ON ledger (log, last) WHERE last IS NOT NULL;
+"""
+#: The schema of version 3.
 SCHEMA: Final = f"""
     {LOGS}
     INSERT INTO ids VALUES (1);
-    -- One row for each log, for ever. `trimmed` is the `total` of the last batch that was trimmed.
+    -- One row for each log, for ever. `trimmed` is the `total` of the last batch that was trimmed,
+    -- `forgotten` the highest `born` of the ledger's rows that were trimmed.
     CREATE TABLE bounds (
         log INTEGER PRIMARY KEY, first INTEGER NOT NULL, end INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        time INTEGER NOT NULL, trimmed INTEGER NOT NULL);
+        time INTEGER NOT NULL, trimmed INTEGER NOT NULL, forgotten INTEGER NOT NULL DEFAULT 0);
     -- Trimmed or dropped batches whose rows are still there: those of `log` with first < `before`.
     CREATE TABLE litter (log INTEGER PRIMARY KEY, before INTEGER NOT NULL);
     CREATE TABLE documents (kind TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-    CREATE TABLE ledger (log INTEGER, producer BLOB, entry BLOB NOT NULL, PRIMARY KEY (log, producer))
-        WITHOUT ROWID;
+    {LEDGER}
 """
 
 #: Ids that are taken in advance, so that not every commit has to write how far they are.
@@ -87,10 +95,13 @@ DELETE_BATCHES: Final = (
 )
 DELETE_ROWS: Final = "DELETE FROM log WHERE log = ? AND first < ?"
 PUT_BOUNDS: Final = (
-    "INSERT OR REPLACE INTO bounds (log, first, end, bytes, time, trimmed) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO bounds (log, first, end, bytes, time, trimmed, forgotten) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 PUT_LITTER: Final = "INSERT OR REPLACE INTO litter (log, before) VALUES (?, ?)"
-PUT_LEDGER: Final = "INSERT OR REPLACE INTO ledger (log, producer, entry) VALUES (?, ?, ?)"
+PUT_LEDGER: Final = "INSERT OR REPLACE INTO ledger (log, producer, entry, last, born) VALUES (?, ?, ?, ?, ?)"
+FORGOTTEN: Final = "SELECT max(born) FROM ledger WHERE log = ? AND last < ?"
+FORGET: Final = "DELETE FROM ledger WHERE log = ? AND last < ?"
 PUT_DOCUMENT: Final = "INSERT OR REPLACE INTO documents (kind, key, value) VALUES (?, ?, ?)"
 #: The last batch that begins before an offset.
 BATCH_BELOW: Final = (
@@ -119,9 +130,20 @@ def _from_version_1(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
     db.execute("DROP TABLE rows")
 
 
-#: By the version that a store has: what brings it to this one, within a transaction. The other connection
+def _from_version_2(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
+    """There the ledger's rows stayed for ever. So do those that are there; a producer that comes back gives
+    its own an end."""
+    db.execute("ALTER TABLE bounds ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE ledger RENAME TO entries")
+    for statement in LEDGER.split(";"):
+        db.execute(statement)
+    db.execute("INSERT INTO ledger (log, producer, entry) SELECT log, producer, entry FROM entries")
+    db.execute("DROP TABLE entries")
+
+
+#: By the version that a store has: what brings it to the next one, within a transaction. The other connection
 #: sees the store as it was.
-UPGRADE: Final = {1: _from_version_1}
+UPGRADE: Final = {1: _from_version_1, 2: _from_version_2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +192,9 @@ class Changes:
         self._litter: dict[int, int | None] = {}
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []  #: of `log`, not yet inserted
         self._batches: list[tuple[int, Buffer]] = []  #: likewise
-        self._ledger: dict[tuple[int, bytes], bytes | None] = {}  #: None: delete
+        self._ledger: dict[tuple[int, bytes], PutLedger] = {}  #: the last one of each
         self._documents: dict[tuple[str, str], bytes | None] = {}  #: None: delete
+        self._small = 0  #: rows of `ledger` written
         self._data_bytes = 0  #: data appended
         self._shared = 0  #: rows of `shared` written
         self._removed = 0  #: rows deleted from the log table
@@ -184,8 +207,8 @@ class Changes:
                 self._append(write)
             case Copy():
                 self._copy(write)
-            case PutLedger(log, producer, entry):
-                self._ledger[log, producer] = entry
+            case PutLedger(log, producer):
+                self._ledger[log, producer] = write
             case PutDocument(kind, key, value):
                 self._documents[kind, key] = value
             case DeleteDocument(kind, key):
@@ -204,11 +227,7 @@ class Changes:
             self._unused = self._ids.next + IDS
             self._db.execute("UPDATE ids SET unused = ?", (self._unused,))
         many = self._db.executemany
-        if self._ledger:
-            entries = [(*key, entry) for key, entry in self._ledger.items() if entry is not None]
-            forgotten = [key for key, entry in self._ledger.items() if entry is None]
-            many(PUT_LEDGER, entries)
-            many("DELETE FROM ledger WHERE log = ? AND producer = ?", forgotten)
+        self._put_ledger()
         if self._documents:
             values = [(*name, value) for name, value in self._documents.items() if value is not None]
             without = [name for name, value in self._documents.items() if value is None]
@@ -219,7 +238,7 @@ class Changes:
                 self._db.execute("DELETE FROM bounds WHERE log = ?", (log,))
             else:
                 row = (log, bounds.first, bounds.end, bounds.bytes, bounds.time, self._trimmed_of(log))
-                self._db.execute(PUT_BOUNDS, row)
+                self._db.execute(PUT_BOUNDS, (*row, bounds.forgotten))
         for log, before in self._litter.items():
             if before is None:
                 self._db.execute("DELETE FROM litter WHERE log = ?", (log,))
@@ -247,7 +266,7 @@ class Changes:
         """How much of the WAL it takes, roughly: the data in whole pages; a page each of the log, the batches
         and the bounds; up to a page for each small row; a hundred rows of shared batches to a page; the pages
         around a batch that is removed."""
-        small = min(len(self._ledger) + len(self._documents), 64) + -(-self._shared // 100)
+        small = min(self._small + len(self._documents), 64) + -(-self._shared // 100)
         return self._data_bytes * 9 // 8 + (3 + small) * PAGE + self._freed * PAGE // 3
 
     def _bounds_of(self, log: int) -> LogBounds | None:
@@ -305,13 +324,27 @@ class Changes:
             return
         _, cut, _, total = last
         size = self._trimmed_of(log) + bounds.bytes - total
-        self._bounds[log] = LogBounds(cut, bounds.end, size, bounds.time)
+        self._put_ledger()
+        (forgotten,) = self._db.execute(FORGOTTEN, (log, cut)).fetchone()
+        if forgotten is not None:
+            self._db.execute(FORGET, (log, cut))
+        known = max(bounds.forgotten, forgotten or 0)
+        self._bounds[log] = LogBounds(cut, bounds.end, size, bounds.time, known)
         self._trimmed[log] = total
         self._sweep(log, cut)
 
+    def _put_ledger(self) -> None:
+        if self._ledger:
+            puts, self._ledger = self._ledger.values(), {}
+            self._small += len(puts)
+            rows = [(p.log, p.producer, p.entry, p.last, p.born) for p in puts if p.entry is not None]
+            self._db.executemany(PUT_LEDGER, rows)
+            without = [(put.log, put.producer) for put in puts if put.entry is None]
+            self._db.executemany("DELETE FROM ledger WHERE log = ? AND producer = ?", without)
+
     def _drop(self, log: int) -> None:
         self._insert_rows()
-        self._ledger = {key: entry for key, entry in self._ledger.items() if key[0] != log}
+        self._ledger = {key: put for key, put in self._ledger.items() if key[0] != log}
         self._db.execute("DELETE FROM ledger WHERE log = ?", (log,))
         if self._bounds_of(log) is not None:
             self._bounds[log] = None

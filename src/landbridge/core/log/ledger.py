@@ -1,9 +1,11 @@
 """The ledger: what a producer has already stored, so that a repeated batch is stored once.
 
 A producer numbers its batches 1, 2, 3, … per topic and repeats, in order, what it got no answer for. The
-ledger remembers the last number of each producer and where its last batches went. It has no time window: a
-batch that is repeated after a month is still known. The entry is written in the commit that stores the batch,
-so the two can't disagree after a crash.
+ledger remembers the last number of each producer and where its last batches went, for as long as the log has
+the last one of them. The entry is written in the commit that stores the batch, so the two can't disagree
+after a crash. Each producer says when it was born, by the terminal's clock, and the log remembers how young
+the youngest producer was that it has forgotten: an unknown producer that is younger has stored nothing here,
+one that is as old or older may have, and is refused as too old.
 
 A number is never given to another batch, also not the number of a batch that was refused: a refused batch may
 have been stored after all (the disk failed and came back, or the refusal was of a repeat). So numbers may
@@ -30,6 +32,10 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
     def known(self, sequence: int) -> bool:
         return 0 < sequence <= self.last
+
+    def is_below(self, offset: int) -> bool:
+        """Did the producer's last batch stand below this offset?"""
+        return bool(self.firsts) and self.firsts[-1] < offset
 
     def first_of(self, sequence: int) -> int:
         """Where a known batch was stored; -1 where that is longer ago than the window, or the producer has

@@ -46,8 +46,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Forget whole batches whose end is at or below ``before``. The log's end stays known for ever, even
-    when every batch is gone."""
+    """Forget whole batches whose end is at or below ``before``, and the ledger's entries whose ``last`` is
+    gone with them. The log's end stays known for ever, even when every batch is gone."""
 
     log: int
     before: int
@@ -80,6 +80,10 @@ class PutLedger:
     log: int
     producer: bytes
     entry: bytes | None
+    #: The offset that the entry lives as long as; None: it stays until it is forgotten by a PutLedger.
+    last: int | None = None
+    #: The bounds of the log say the highest one of the entries that a trim has forgotten.
+    born: int = 0
 
 
 Write: TypeAlias = Append | Copy | Trim | DropLog | PutDocument | DeleteDocument | PutLedger
@@ -93,6 +97,7 @@ class LogBounds:
     end: int  #: offset that the next message will get
     bytes: int  #: size of the stored batches' data
     time: int  #: time of the newest append ever made, 0 where there was none
+    forgotten: int = 0  #: the highest ``born`` of the ledger entries that trims have forgotten
 
 
 #: Log → its bounds.
