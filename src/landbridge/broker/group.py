@@ -188,6 +188,8 @@ class Group:
         #: Copies condemned messages to the dead-letter topic.
         self._burying: asyncio.Task[None] | None = None
         self._pump_soon = False
+        #: Reads what is handed out next.
+        self._load: asyncio.Task[None] | None = None
         #: The lag that the status log knows.
         self.lag_told = 0
         #: Runs while free places wait for more of them; and when it has run out, whatever is free is used.
@@ -344,7 +346,10 @@ class Group:
                 handed = True
                 self._deliver(now, consumer, handouts)
             if delivery.missing is not None:
-                self.topic.log.load(delivery.missing).add_done_callback(self._loaded)
+                load = self.topic.log.load(delivery.missing)
+                if load is not self._load:
+                    self._load = load
+                    load.add_done_callback(self._loaded)
                 return False
             if delivery.more:
                 self._again_soon()
@@ -399,6 +404,8 @@ class Group:
         self.pump()
 
     def _loaded(self, load: asyncio.Task[None]) -> None:
+        if load is self._load:
+            self._load = None
         if self.deleted or load.cancelled():
             return
         error = load.exception()

@@ -78,6 +78,7 @@ class Writer(Generic[C]):
         self._waiting: deque[tuple[Callable[[C], Any], asyncio.Future[Any]]] = deque()
         self._answers: list[tuple[asyncio.Future[Any], Any]] = []  #: of the commit under way: who gets what
         self._forming = False  #: a commit is going to be formed in the loop's next turn
+        self._poked = False  #: a commit was asked for since the last one was formed
         self._committing = False  #: a commit is under way
         self._load: asyncio.Task[None] | None = None  #: reads what the next commit needs
         self._closed: BusError | None = None
@@ -107,6 +108,7 @@ class Writer(Generic[C]):
 
     def poke(self) -> None:
         """Form a commit soon, also if only ``finish`` has something to write."""
+        self._poked = True
         if not self._forming and not self.is_busy:
             self._forming = True
             self._loop.call_soon(self._form)
@@ -115,6 +117,7 @@ class Writer(Generic[C]):
         self._forming = False
         if self.is_busy:
             return
+        self._poked = False
         commit = self._begin()
         answers = self._answers = []
         while self._waiting and commit.size < self._most_bytes:
@@ -167,10 +170,15 @@ class Writer(Generic[C]):
         if error is None:
             commit.trimmed = stored.result()
         # Form the next commit in this turn of the loop: the disk must not wait for another turn, which takes
-        # milliseconds where many connections have something to say.
+        # milliseconds where many connections have something to say. But not if nobody has asked for one: what
+        # only ``finish`` would write can wait for others.
         self._forming = True
         self._answer(commit, error)
-        self._form()
+        if self._waiting or self._poked:
+            self._form()
+        else:
+            self._forming = False
+            self._next()
 
     def _answer(self, commit: C, error: BusError | None) -> None:
         answers, self._answers = self._answers, []
@@ -192,7 +200,7 @@ class Writer(Generic[C]):
         """A commit or a load has ended."""
         if self.is_busy:
             return
-        if self._waiting:
+        if self._waiting or self._poked:
             self.poke()
         elif not self._forming:
             idle, self._idle = self._idle, []
