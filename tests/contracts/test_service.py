@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import signal
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 import landbridge
@@ -478,3 +480,102 @@ async def test_the_test_mode_of_users() -> None:
     async with landbridge.testing.bus() as bus, service.running(bus):
         await bus.publish("orders", {"id": 1})
         await eventually(lambda: seen == [1])
+
+
+# -- slow handlers ------------------------------------------------------------------------------------
+
+
+async def test_a_slow_handler_keeps_its_message(timed: Terminal, clock: FakeClock) -> None:
+    service, may_end = Service("slow"), asyncio.Event()
+    handled: list[tuple[int, int]] = []
+
+    @service.on("orders", concurrency=2, ack_within=0.1)
+    async def handle(message: Message) -> None:
+        handled.append((message.offset, message.attempt))
+        await may_end.wait()
+
+    async with attach(timed) as bus:
+        async with bus.publisher("orders") as out:
+            await out.send_many([b"0", b"1", b"2", b"3"])
+        async with service.running(bus):
+            await eventually(lambda: len(handled) == 2)
+            delivery = timed.broker.group("orders", "slow").delivery
+            for _ in range(30):
+                clock.advance(0.08)
+                await eventually(
+                    lambda: all(lease.touched == clock() for lease in delivery.leases.values()),
+                    "more time was asked for",
+                )
+            may_end.set()
+            await eventually(lambda: settled(timed, "orders", "slow") == 4)
+    assert handled == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+async def test_a_handler_that_never_returns_keeps_its_message_for_so_long_and_no_longer(
+    timed: Terminal, clock: FakeClock
+) -> None:
+    service, may_end = Service("stuck"), asyncio.Event()
+    attempts: list[int] = []
+
+    @service.on("orders", concurrency=2, ack_within=0.1, longest=0.0)
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            await may_end.wait()
+
+    async with attach(timed) as bus:
+        await bus.publish("orders", b"0")
+        async with service.running(bus):
+            await eventually(lambda: attempts == [1])
+            clock.advance(0.2)
+            await eventually(lambda: attempts == [1, 2])
+            await eventually(lambda: settled(timed, "orders", "stuck") == 1)
+            may_end.set()
+
+
+# -- models of pydantic -------------------------------------------------------------------------------
+
+
+class Bill(pydantic.BaseModel):
+    id: int
+    due: datetime.date
+
+
+async def test_models_of_pydantic(terminal: Terminal, crashes: list[Any]) -> None:
+    service = Service("billing")
+    seen: list[Any] = []
+
+    @service.on("bills")
+    async def one(bill: Bill) -> None:
+        seen.append(bill)
+
+    @service.on("lists")
+    async def many(bills: list[Bill]) -> None:
+        seen.append(bills)
+
+    bill = Bill(id=1, due=datetime.date(2026, 1, 2))
+    async with attach(terminal) as bus, service.running(bus):
+        await bus.publish("bills", bill)
+        await bus.publish("lists", [bill, {"id": 2, "due": "2026-01-03"}])
+        await bus.publish("bills", {"id": "one", "due": "never"})
+        [letter] = await letters(bus, "bills", 1)
+        assert letter.json() == {"id": "one", "due": "never"}
+        await eventually(lambda: len(seen) == 2)
+    assert bill in seen
+    assert [bill, Bill(id=2, due=datetime.date(2026, 1, 3))] in seen
+
+
+async def test_a_type_that_no_payload_can_have_is_the_handlers_failure(
+    terminal: Terminal, crashes: list[Any]
+) -> None:
+    service = Service("wrong", retry=Retry(attempts=1))
+
+    @service.on("orders")
+    async def handle(order: Terminal) -> None: ...
+
+    async with attach(terminal) as bus, service.running(bus):
+        await bus.publish("orders", {"id": 1})
+        [letter] = await letters(bus, "orders", 1)
+        assert "can't be read as" in str(letter.headers["lb-cause"])
+    assert len(crashes) == 1
+    crashes.clear()

@@ -6,14 +6,31 @@ from typing import Any
 
 import msgspec
 
-from landbridge.errors import BadPayload
+from landbridge.errors import BadPayload, BadRequest
 
-_to_json = msgspec.json.Encoder().encode
+
+def _from_model(value: Any) -> Any:
+    """A model of pydantic, as what JSON can say. Landbridge itself doesn't need pydantic."""
+    if (dump := getattr(value, "model_dump", None)) is None:
+        raise TypeError(f"a {type(value).__name__} is nothing that JSON can say")
+    return dump(mode="json")
+
+
+def _to_model(kind: Any, value: Any) -> Any:
+    if (validate := getattr(kind, "model_validate", None)) is None:
+        raise BadRequest(
+            f"a payload can't be read as {kind!r}",
+            hint="use a dataclass, a msgspec Struct or a pydantic model",
+        )
+    return validate(value)
+
+
+_to_json = msgspec.json.Encoder(enc_hook=_from_model).encode
 
 
 def encode(payload: Any) -> bytes:
     """Bytes for a payload: bytes-like, str, or anything that msgspec turns into JSON (dicts, lists, Structs,
-    dataclasses, datetimes, UUIDs, …)."""
+    dataclasses, datetimes, UUIDs, …), with models of pydantic in it."""
     if type(payload) is bytes:
         return payload
     if isinstance(payload, bytes | bytearray | memoryview):
@@ -30,6 +47,6 @@ def encode(payload: Any) -> bytes:
 def decode(payload: bytes, type: Any = Any) -> Any:
     """The value of a JSON payload, checked against a type. BadPayload if it doesn't fit."""
     try:
-        return msgspec.json.decode(payload, type=type)
+        return msgspec.json.decode(payload, type=type, dec_hook=_to_model)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadPayload(f"the payload is not what was expected: {error}") from None

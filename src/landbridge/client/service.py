@@ -7,7 +7,8 @@
 
 A handler that returns has its message acked; one that raises has it requeued, by the handler's Retry policy,
 and buried when that is exhausted. A payload that doesn't fit the handler's type is buried at once: no retry
-would mend it.
+would mend it. While a handler runs, the service asks for more time whenever a part of the group's
+``ack_within`` has passed, so a slow handler keeps its message.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import msgspec
 
 from landbridge.client.bus import Bus, connect
-from landbridge.client.message import Message
+from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.subscription import Subscription, place
 from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
@@ -35,6 +36,10 @@ log = logging.getLogger("landbridge")
 Handler = Callable[..., Awaitable[Any]]
 #: Seconds that handlers get to finish when the service is stopped.
 GRACE = 30.0
+#: Seconds for which a handler that doesn't return keeps its message, unless ``longest`` says otherwise.
+LONGEST = 3600.0
+#: The share of ``ack_within`` after which more time is asked for.
+EXTEND_AFTER = 1 / 3
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,8 @@ class Route:
     prefetch: int
     retry: Retry
     start: Any
+    #: Seconds for which a handler that doesn't return keeps its message.
+    longest: float
     #: Options that the group must have; empty = any.
     options: dict[str, Any]
     #: When a burial was last logged, in the loop's time, and how many came since.
@@ -130,13 +137,16 @@ class Service:
         prefetch: int | None = None,
         retry: Retry | None = None,
         start: Any = None,
+        longest: float = LONGEST,
         **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Handle a topic's messages. ``group`` is the service's name unless it is given.
 
-        start: where the group begins if it is new. options: those of the group, as group.create takes them
-        (discipline, ack_within, max_attempts, backoff, backoff_most, dead_letter, match). A group that exists
-        must have the ones that are given; GroupExists otherwise."""
+        start: where the group begins if it is new. longest: seconds for which a handler keeps its message; if
+        it still runs then, the message is given to another consumer when ``ack_within`` is over. options:
+        those of the group, as group.create takes them (discipline, ack_within, max_attempts, backoff,
+        backoff_most, dead_letter, match). A group that exists must have the ones that are given; GroupExists
+        otherwise."""
 
         def register(handler: Handler) -> Handler:
             at_once = concurrency or self._concurrency
@@ -149,6 +159,7 @@ class Service:
                     prefetch or max(64, 2 * at_once),
                     retry or self._retry,
                     start,
+                    longest,
                     options,
                 )
             )
@@ -207,16 +218,19 @@ class Service:
     async def _consume(self, route: Route, bus: Bus) -> None:
         assert self._stopping is not None
         room = asyncio.Semaphore(route.concurrency)
-        tasks: set[asyncio.Task[None]] = set()
+        #: Handlers at work → the batch of the message, and until when the handler keeps it.
+        tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]] = {}
         subscription = bus.subscribe(
             route.topic, group=route.group, prefetch=route.prefetch, start=route.start
         )
         messages = _messages(subscription)
         stopping = asyncio.ensure_future(self._stopping.wait())
+        extending: asyncio.Task[None] | None = None
         try:
             if route.options:
                 await _make_group(bus, route)
             await subscription.open()
+            extending = asyncio.ensure_future(_extend(subscription, tasks))
             while not self._stopping.is_set():
                 await room.acquire()
                 if self._stopping.is_set():
@@ -232,8 +246,8 @@ class Service:
                 except StopAsyncIteration:
                     break  # the subscription has ended, as the bus was closed
                 task = asyncio.ensure_future(self._handle(route, message, bus))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                tasks[task] = message.batch, asyncio.get_running_loop().time() + route.longest
+                task.add_done_callback(tasks.pop)
                 task.add_done_callback(lambda _: room.release())
         finally:
             stopping.cancel()
@@ -241,6 +255,8 @@ class Service:
                 await asyncio.wait(tasks, timeout=GRACE)
             for task in list(tasks):
                 task.cancel()
+            if extending is not None:
+                extending.cancel()
             await messages.aclose()
             # This sends the acks, and gives back what was only prefetched.
             await subscription.close()
@@ -252,6 +268,9 @@ class Service:
             except BadPayload as error:
                 self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
+                return
+            except BadRequest as error:  # the handler's type is at fault, not the payload
+                await self._failed(route, message, error)
                 return
             try:
                 await route.handler(**values)
@@ -312,6 +331,21 @@ async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]
     while (batch := await subscription.next_batch()) is not None:
         for message in subscription.messages_of(batch):
             yield message
+
+
+async def _extend(
+    subscription: Subscription, tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]]
+) -> None:
+    """Ask for more time for the messages that handlers are at."""
+    if subscription.at_most_once:
+        return
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(max(0.01, subscription.ack_within * EXTEND_AFTER))
+        now = loop.time()
+        batches = {batch for batch, until in tasks.values() if now < until}
+        # A lease that is lost, or a connection, is found out by the handler's ack.
+        await asyncio.gather(*(batch.extend() for batch in batches), return_exceptions=True)
 
 
 @contextmanager

@@ -68,6 +68,8 @@ class Subscription:
         self.waits = False
         #: The group settles on delivery.
         self.at_most_once = False
+        #: Seconds without progress after which messages are another consumer's.
+        self.ack_within = 0.0
         #: A future that is done, for acks that don't wait.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.set_result(None)
@@ -92,7 +94,7 @@ class Subscription:
     def _on_subscribed(self, frame: frames.Subscribed) -> None:
         self._subscribed = True
         self.group = frame.group if not frame.group.startswith("ephemeral-") else None
-        self.at_most_once = frame.at_most_once
+        self.at_most_once, self.ack_within = frame.at_most_once, frame.ack_within
         self.waits = frame.kind == "queue" and not frame.at_most_once
 
     def disconnected(self) -> None:
