@@ -87,7 +87,7 @@ class StillHolds(Misuse, code="still_holds", exit_status=16, http_status=409):
 
 
 class ContextTaken(Misuse, code="context_taken", exit_status=17, http_status=409):
-    """The context belongs to another terminal, and `landbridge up` does not replace it."""
+    """The context belongs to another terminal, or has credentials that would be lost: it is not replaced."""
 
 
 class BadOption(Misuse, code="bad_option", exit_status=18, http_status=400):

@@ -316,7 +316,7 @@ def test_token_is_printed_alone(shared: Place) -> None:
     made = shared.call("token", "create", "--subject", "shop", "--scope", "publish:a", "--json").json
     assert made["subject"] == "shop"
     assert shared.call("token", "create", "--subject", "shop", "--scope", "publish:a").out.startswith("eyJ")
-    assert shared.call("token", "revoke", made["id"], "--json").json == {"revoked": made["id"]}
+    assert shared.call("token", "revoke", made["id"], "--json").json == {"revoked": made["id"], "tokens": 1}
     assert "revoked" in shared.call("token", "revoke", "--subject", "nobody").out
 
 
@@ -352,6 +352,16 @@ def test_token_as_a_context(shared: Place, topic: str) -> None:
     assert "acts as other until" in shared.call(
         "token", "create", "--subject", "other", *scopes, "--life", "1d", "--save-as", "other"
     ).out  # fmt: skip
+
+
+def test_a_token_does_not_replace_a_context_that_has_more(shared: Place) -> None:
+    create = ("token", "create", "--subject", "thief", "--scope", "publish:#", "--json", "--save-as")
+    before = shared.call("context", "show", "local", "--show-token", "--json").json
+    assert shared.call(*create, "local").error["code"] == "context_taken"
+    assert shared.call("context", "show", "local", "--show-token", "--json").json == before
+    assert shared.call("token", "list", "--subject", "thief", "--json").json == []
+    for _ in range(2):  # its own may be replaced
+        assert shared.call(*create, "thief").status == 0
 
 
 @pytest.mark.parametrize("arguments", [[], ["abc", "--subject", "x"]])

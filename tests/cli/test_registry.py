@@ -125,6 +125,21 @@ def test_an_operator_that_is_not_here_is_made_only_when_asked_for(place: Place) 
             assert answer.status_code == 401
 
 
+def test_whoever_has_the_data_folder_of_up_can_make_the_operator_anew(place: Place) -> None:
+    http = ("--http-port", str(free_port()))
+    with place.up(*http) as running:
+        assert [row["name"] for row in place.call("customer", "list", "--json").json] == ["local"]
+        running.stop()
+    place.call("context", "remove", "local")
+    with place.up(*http) as running:
+        assert place.call("customer", "list", "--json").error["code"] == "bad_context"
+        assert place.call("terminal", "list").status == 0, "the customer's credential is made anew by itself"
+        running.stop()
+    with place.up(*http, "--reset-operator"):
+        assert [row["name"] for row in place.call("customer", "list", "--json").json] == ["local"]
+    assert place.run("up", "--no-registry", "--reset-operator").status == 2
+
+
 def test_a_context_of_another_is_not_taken(place: Place) -> None:
     place.call("context", "add", "registry", "--url", "lb://127.0.0.1:1", "--token", "t")
     assert place.run("registry", "--json", "--port", "0").error["code"] == "context_taken"

@@ -10,6 +10,7 @@ from landbridge.cli import output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, argument, option, span
 from landbridge.cli.output import columns
+from landbridge.errors import ContextTaken
 
 if TYPE_CHECKING:
     from landbridge.protocol.operations import TokenMade
@@ -45,11 +46,18 @@ def create(
     from landbridge.client import context as contexts
     from landbridge.client.context import Context, resolve
 
+    here = resolve(context=context)
+    if save_as in contexts.names():
+        found = contexts.load(save_as)
+        if found != Context(here.url, found.token, here.ca):
+            raise ContextTaken(
+                f"the context {save_as} has more than a token for {here.url}, and would lose it",
+                hint=f"save it under another name, or remove that one: 'landbridge context remove {save_as}'",
+            )
     made = ask(context, lambda bus: bus.tokens.create(subject, scope, life))
     if save_as is None:
         output.emit(made, _show)
         return
-    here = resolve(context=context)
     contexts.save(save_as, Context(here.url, made.token, here.ca))
     shown = output.fields(made, context=save_as)
     del shown["token"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import typer
+
 from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port
@@ -38,6 +40,9 @@ def up(
         "Make topics when they are first used.", "--auto-create/--no-auto-create", value=True
     ),
     store: Literal["sqlite", "memory"] = option("memory forgets everything when it ends.", value="sqlite"),
+    reset_operator: bool = flag(
+        "Make a new credential for the registry's operator; the old one ends.", "--reset-operator"
+    ),
     log_level: LogLevel = "info",
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
     event_port: int = port("With --events: where the source connects.", value=9090),
@@ -69,17 +74,20 @@ def up(
         if events
         else None,
     )
-    run(_serve(plan, with_registry=registry and plan.http_port is not None))
+    with_registry = registry and plan.http_port is not None
+    if reset_operator and not with_registry:
+        raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
+    run(_serve(plan, with_registry=with_registry, reset_operator=reset_operator))
 
 
-async def _serve(plan: NodePlan, *, with_registry: bool) -> None:
+async def _serve(plan: NodePlan, *, with_registry: bool, reset_operator: bool) -> None:
     from landbridge.node import assembly
 
     membership = None
     if with_registry:
         from landbridge.node.embedded import Embedded
 
-        membership = Embedded(plan.data, plan.name)
+        membership = Embedded(plan.data, plan.name, reset_operator=reset_operator)
     await assembly.serve(plan, announce, membership)
 
 

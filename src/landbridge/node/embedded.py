@@ -97,11 +97,13 @@ class NearRegistry:
 
 class Embedded(Membership):
     """``data``: None for a registry in memory. ``name``: the terminal's name, also in the registry, where a
-    number is added if another terminal has that name."""
+    number is added if another terminal has that name. ``reset_operator``: make a new credential for the
+    operator; whoever has the data folder may."""
 
-    def __init__(self, data: Path | None, name: str) -> None:
+    def __init__(self, data: Path | None, name: str, *, reset_operator: bool = False) -> None:
         self._data = data
         self._name = name
+        self._reset_operator = reset_operator
         self._registry: Registry | None = None
         #: The operator's and the customer's credential, if this start has made them.
         self._operator_token: str | None = None
@@ -115,6 +117,10 @@ class Embedded(Membership):
     async def open(self, terminal: Terminal) -> None:
         self._registry = await open_registry(self._data)
         self._operator_token = self._registry.operator_token
+        if self._operator_token is None and self._reset_operator:
+            operation, request = op.ROTATE_OPERATOR_CREDENTIAL, api.Request()
+            made = await self._registry.perform(Caller("operator"), operation, request)
+            self._operator_token = made.token
 
     @property
     def registry(self) -> Registry:
