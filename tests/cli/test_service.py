@@ -103,7 +103,25 @@ def test_what_is_not_a_service(code: Path, spec: str, message: str, monkeypatch:
 def test_service_without_handlers_and_code_that_is_broken(shared: Place, code: Path) -> None:
     refused = shared.run("run", "lonely", "--json", "--log-level", "error", cwd=code)
     assert refused.status == 10
-    crashed = shared.run("run", "broken:service", cwd=code)
-    assert crashed.status == 70
-    assert "nothing_of_that_name" in crashed.err
+    broken = shared.run("run", "broken:service", cwd=code)
+    assert broken.status == 10
+    assert "nothing_of_that_name" in broken.err
     assert shared.run("run", "lonely", "--log-level", "loud", "--json").status == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("service = 1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("service = (\n", "SyntaxError"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_its_authors_affair(
+    shared: Place, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(content)
+    refused = shared.run("run", "mine:service", "--json", cwd=tmp_path)
+    assert (refused.status, refused.error["code"]) == (10, "bad_request")
+    assert said in refused.error["message"]
+    assert "line" in refused.error["hint"]

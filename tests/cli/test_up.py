@@ -20,9 +20,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+import landbridge
+import landbridge.sync
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
-from landbridge.errors import ContextTaken
+from landbridge.errors import ContextTaken, TerminalUnreachable
 from landbridge.node import assembly
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Screen, finish, read_line, until
@@ -372,6 +374,11 @@ def test_all_addresses_with_tls(place: Place, certificate: tuple[Path, Path]) ->
 
         trust = ssl.create_default_context(cafile=cert)
         assert httpx.get(f"{running.ready['http']}/healthz", verify=trust).text == "ok\n"
+        # A program needs no context.
+        with landbridge.sync.connect(running.ready["url"], token=token_of(place), ca=cert) as bus:
+            assert bus.publish("orders", b"y").offset == 1
+        with pytest.raises(TerminalUnreachable, match="no TLS"):
+            landbridge.sync.connect(running.ready["url"], token=token_of(place))
         # In the clear, nobody answers.
         plain = running.ready["url"].replace("lbs://", "lb://")
         place.call("context", "add", "plain", "--url", plain, "--token", "t")

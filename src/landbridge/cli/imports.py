@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from types import ModuleType
 from typing import TypeVar
 
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest
+from landbridge.errors import BadRequest, BusError
 
 T = TypeVar("T")
 
@@ -42,8 +43,14 @@ def imported(name: str, hint: str) -> ModuleType:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Only if it is the module itself that is missing. What it imports is its author's affair.
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise
-        raise BadRequest(f"there is no module {name}", hint=hint) from None
+    except BusError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (name == missing or name.startswith(f"{missing}.")):
+            raise BadRequest(f"there is no module {name}", hint=hint) from None
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadRequest(
+            f"the module {name} can't be imported: {type(error).__name__}: {error}",
+            hint=f"it was raised in {at.filename}, line {at.lineno}",
+        ) from error

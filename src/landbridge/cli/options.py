@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from landbridge.cli import output, units
@@ -47,6 +48,8 @@ def option(
     says of the default, where the value doesn't say it."""
     if default is not None:
         more["show_default"] = default
+    if metavar is None and ("min" in more or "max" in more):
+        metavar = "N"
     info = typer.Option(*names, metavar=metavar, help=help, **more)
     info.value = value
     return info
@@ -76,7 +79,7 @@ def start_of(help: str, default: str) -> Any:
 
 def port(help: str, *, value: int, least: int = 0) -> Any:
     """An option whose value is a port; 0 stands for any, or for none."""
-    return option(help, min=least, max=65535, value=value)
+    return option(help, min=least, max=65535, value=value, metavar="PORT")
 
 
 def argument(metavar: str | None, help: str | None = None, *, value: Any = None, **more: Any) -> Any:
@@ -139,11 +142,22 @@ class OptionGroup(msgspec.Struct, kw_only=True):
         return given(**{name: getattr(self, name) for name in names or self.__struct_fields__})
 
 
+class _Command(TyperCommand):
+    """A command whose help names no type where there is no value to give."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found = super().get_params(ctx)
+        for each in found:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return found
+
+
 class Commands(typer.Typer):
     """A noun with its commands."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        register = super().command(name, **settings)
+        register = super().command(name, **{"cls": _Command, **settings})
 
         def add(function: F) -> F:
             register(_expanded(function))

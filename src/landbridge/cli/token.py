@@ -33,7 +33,7 @@ def create(
             metavar="SCOPE",
         ),
     ],
-    life: float = span("For how long it is valid (1h, 30d).", value=3600.0),
+    life: float = span("For how long it is valid (1h, 30d).", value=3600.0, default="1h"),
     save_as: str | None = option("Write it into a context of this name, unseen.", metavar="CONTEXT"),
     context: ContextName = None,
 ) -> None:

@@ -138,14 +138,17 @@ def _write(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def resolve(url: str | None = None, token: str | None = None, context: str | None = None) -> Context:
+def resolve(
+    url: str | None = None, token: str | None = None, context: str | None = None, ca: str | None = None
+) -> Context:
     """Where to connect to, by the arguments, the environment and the contexts."""
     if context is None:
         url = url or os.environ.get("LANDBRIDGE_URL")
         token = token or os.environ.get("LANDBRIDGE_TOKEN")
+        ca = ca or os.environ.get("LANDBRIDGE_CA")
     address = None if url is None else parse_url(url)  # a mistyped address is reported before anything else
     if url is not None and token is not None:
-        return Context(url, token)
+        return Context(url, token, ca)
     name = context or current()
     if name is None:
         if url is not None:
@@ -160,7 +163,7 @@ def resolve(url: str | None = None, token: str | None = None, context: str | Non
     if address is not None and address != parse_url(found.url):
         # A context's token is for its own terminal; it is not shown to any other.
         raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
-    return Context(found.url, token or found.token, found.ca)
+    return Context(found.url, token or found.token, ca or found.ca)
 
 
 def parse_url(url: str) -> Address:

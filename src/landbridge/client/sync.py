@@ -391,9 +391,10 @@ def connect(
     *,
     token: str | Callable[[], str] | None = None,
     context: str | None = None,
+    ca: str | None = None,
     name: str = "",
     patience: float = 30.0,
 ) -> Bus:
     """As ``landbridge.connect``; the bus is connected when this returns. Use it with ``with``."""
-    connecting = asynchronous.connect(url, token=token, context=context, name=name, patience=patience)
+    connecting = asynchronous.connect(url, token=token, context=context, ca=ca, name=name, patience=patience)
     return Bus(lambda: connecting)
