@@ -23,7 +23,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.documents import Documents, Edit, check_place, check_value
+from landbridge.broker.documents import MOST_EDITS, Documents, Edit, check_place, check_value
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
@@ -69,7 +69,7 @@ from landbridge.errors import (
 )
 from landbridge.protocol import frames
 from landbridge.protocol.session import Session
-from landbridge.stores.writer import NotLoaded, Writer, adding
+from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
@@ -369,6 +369,11 @@ class Broker:
             raise UnknownGroup(f"the topic {topic} has no group {name[:200]!r}", hint=hint)
         return groups[name]
 
+    def check_group_name(self, name: str) -> None:
+        """BadRequest for a name that the terminal alone gives."""
+        if is_reserved(name) or name.startswith("ephemeral-"):
+            raise BadRequest("names that start with '$' or 'ephemeral-' are given by the terminal")
+
     def create_group(self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True) -> Group:
         """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
         with."""
@@ -394,19 +399,45 @@ class Broker:
         return _edge(topic, start or "earliest")
 
     async def delete_topic(self, topic: Topic) -> None:
-        del self.topics[topic.name]
-        del self._by_log[topic.log]
-        topic.deleted = True
-        writes: list[Write] = [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
-        for group in list(topic.groups.values()):
-            self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
-            writes += group.documents_to_delete()
-        topic.log.forget()
-        await self.write(writes, unit=topic.writer.unit)
+        def work(commit: BrokerCommit) -> None:
+            if topic.deleted:
+                return
+            topic.deleted = True
+            commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
+            for group in topic.groups.values():
+                commit.writes += group.documents_to_delete()
+            commit.on_stored.append(forget)
+            commit.on_failed.append(keep)
+
+        def forget() -> None:
+            del self.topics[topic.name]
+            del self._by_log[topic.log]
+            for group in list(topic.groups.values()):
+                self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
+            topic.log.forget()
+
+        def keep() -> None:
+            topic.deleted = False
+
+        await topic.writer.put(work)
 
     async def delete_group(self, group: Group) -> None:
-        self._drop_group(group, UnknownGroup(f"the group {group.name} was deleted"))
-        await self.write(group.documents_to_delete(), unit=group.topic.writer.unit)
+        def work(commit: BrokerCommit) -> None:
+            if group.deleted:
+                return
+            group.deleted = True
+            commit.writes += group.documents_to_delete()
+            commit.on_stored.append(forget)
+            commit.on_failed.append(keep)
+
+        def forget() -> None:
+            self._drop_group(group, UnknownGroup(f"the group {group.name} was deleted"))
+
+        def keep() -> None:
+            group.deleted = False
+            group.pump()
+
+        await group.topic.writer.put(work)
 
     def _drop_group(self, group: Group, why: BusError) -> None:
         topic = self.topics[group.topic.name]
@@ -454,6 +485,7 @@ class Broker:
         """Store a batch. The future has the offset of its first message once it is on disk. Misuse, BadFrame
         and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
+        ledger.check_producer(frame.producer)
         batch = self.read_batch(tail)
         return topic.writer.put(partial(self._publish, connection, topic, batch, frame))
 
@@ -461,9 +493,13 @@ class Broker:
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
         sequence, producer = frame.sequence, frame.producer
+        stored = topic.log.entry(producer)
+        if stored.known(sequence):
+            # The answer to it was lost. Answer again, whatever becomes of this commit.
+            self.totals.repeated += 1
+            raise Answered(stored.first_of(sequence))
         entry = commit.entry(topic.log, producer)
         if entry.known(sequence):
-            # Stored before: the answer to it was lost. Answer again.
             self.totals.repeated += 1
             return entry.first_of(sequence)
         if not entry.last and 0 < frame.born <= topic.log.forgotten:
@@ -474,7 +510,8 @@ class Broker:
         following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
         topic.save(commit)
         first = commit.append(topic.log, batch)
-        commit.remember(topic.log, producer, following.at(first), frame.born)
+        # At most now: what is later would be the birth of all producers that are forgotten, for ever.
+        commit.remember(topic.log, producer, following.at(first), min(frame.born, self.clock()))
         commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
         return first
 
@@ -521,7 +558,9 @@ class Broker:
         """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
         that happened before."""
         writer = self._home_of(connection, frame, publishes)
-
+        ledger.check_producer(frame.producer)
+        if len(frame.documents) > MOST_EDITS:
+            raise TooLarge(f"a transaction with {len(frame.documents)} documents, allowed are {MOST_EDITS}")
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
             for edit in frame.documents
@@ -530,6 +569,8 @@ class Broker:
             connection.scopes.demand("documents", edit.place.collection)
             if edit.value is not None:
                 check_value(edit.value)
+                if edit.expect is None:
+                    raise BadRequest("a document is written by the version that it has", hint="version=…")
             if self.documents.unit_of(edit.place.topic) != writer.unit:
                 raise BadRequest(
                     f"the document {edit.place.collection}/{edit.place.key} lives apart from the transaction",
@@ -540,7 +581,9 @@ class Broker:
             happened = self._transactions_of(commit, frame.producer)
             if happened.known(frame.number):
                 self.totals.repeated += 1
-                return []
+                if frame.producer in commit.transactions:
+                    return []
+                raise Answered([])
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
@@ -591,6 +634,9 @@ class Broker:
             consumer = connection.consumers.get(subscription)
             if consumer is None or not consumer.group.delivery.holds(lease, consumer.number, runs):
                 raise LeaseLost("a message of the transaction is no longer this consumer's to settle")
+            if consumer.group.topic.writer.unit != commit.unit and not consumer.group.stored:
+                # After a crash the handover has to find the group.
+                raise NotLoaded(partial(self._store_group, consumer.group))
             held_by.append((consumer, lease, runs))
         for consumer, lease, runs in held_by:
             group = consumer.group
@@ -614,6 +660,9 @@ class Broker:
         self.settled(now, group, consumer, "ack", "", count(held), held, published)
         return held
 
+    async def _store_group(self, group: Group) -> None:
+        await group.topic.writer.put(group.save)
+
     def _settle_aside(self, now: int, consumer: Consumer, held: list[Range], published: int) -> None:
         settled = consumer.group.delivery.settle_aside(held)
         self.settled(now, consumer.group, consumer, "ack", "", count(settled), settled, published)
@@ -628,6 +677,8 @@ class Broker:
             raise UnknownTopic(f"there is no topic {frame.topic!r}")
         name = frame.group
         durable = name is not None
+        if name is not None:
+            self.check_group_name(name)
         if topic.spec.kind == "queue":
             # A queue has one group; who names none means that one.
             name = name or next(iter(topic.groups), "queue")

@@ -22,6 +22,7 @@ from landbridge.errors import (
     LeaseLost,
     LimitReached,
     ShuttingDown,
+    TooLarge,
     Unauthenticated,
 )
 from landbridge.protocol import frames
@@ -371,7 +372,10 @@ class Connection(Incoming):
             return
         error = done.exception()
         if error is None:
-            self.done(request, done.result())
+            try:
+                self.done(request, done.result())
+            except TooLarge as large:
+                self.refuse(request, large, subscription)
         elif isinstance(error, BusError):
             self.refuse(request, error, subscription)
         else:

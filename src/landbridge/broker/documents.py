@@ -37,8 +37,10 @@ KNOWN = 10_000
 CHANGES = 4_096
 #: Collections whose changes are kept.
 WATCHED = 1_000
-#: Not yet known whether there is such a document.
-_UNKNOWN = object()
+#: Documents that one transaction may write.
+MOST_EDITS = 1_000
+#: The version of a document that an earlier edit of the same transaction has written.
+_WRITTEN = "\N{RIGHTWARDS ARROW}"
 
 
 class DocumentPlace(NamedTuple):
@@ -124,9 +126,14 @@ class Documents:
     def check(self, commit: BrokerCommit, edits: list[Edit]) -> None:
         """DocumentExists, DocumentChanged or UnknownDocument where an edit finds another version than it
         expects. NotLoaded where a version has to be read first."""
-        found = [self._version(commit, edit.place) for edit in edits]
-        for edit, version in zip(edits, found, strict=True):
-            _compare(edit, version)
+        missing = [edit.place for edit in edits if not self._knows(commit, edit.place)]
+        if missing:
+            raise NotLoaded(partial(self._load, missing))
+        done: dict[DocumentPlace, str | None] = {}
+        for edit in edits:
+            place = edit.place
+            _compare(edit, done[place] if place in done else self._version(commit, place))
+            done[place] = None if edit.value is None else _WRITTEN
 
     def write(self, commit: BrokerCommit, edits: list[Edit], subject: str) -> list[str | None]:
         """Check these edits and do them in a commit. Returns the new versions, None for what is deleted."""
@@ -148,18 +155,17 @@ class Documents:
         return versions
 
     def _version(self, commit: BrokerCommit, place: DocumentPlace) -> str | None:
-        if place in commit.documents:
-            return commit.documents[place]
-        found = self._versions.get(place, _UNKNOWN)
-        if found is _UNKNOWN:
-            raise NotLoaded(partial(self._load, place))
-        assert found is None or isinstance(found, str)
-        return found
+        return commit.documents[place] if place in commit.documents else self._versions[place]
 
-    async def _load(self, place: DocumentPlace) -> None:
-        found = await self.read(place)
-        self._versions[place] = None if found is None else found.version
-        if len(self._versions) > KNOWN:
+    def _knows(self, commit: BrokerCommit, place: DocumentPlace) -> bool:
+        return place in commit.documents or place in self._versions
+
+    async def _load(self, places: list[DocumentPlace]) -> None:
+        for place in places:
+            found = await self.read(place)
+            self._versions[place] = None if found is None else found.version
+            self._versions.move_to_end(place)
+        while len(self._versions) > KNOWN:
             self._versions.popitem(last=False)
 
     def _on_written(self, place: DocumentPlace, version: str | None) -> None:
@@ -212,7 +218,7 @@ class Documents:
                 self._changes.popitem(last=False)
             return [], self._now, True
         start, _, number = after.partition("-")
-        if start != str(self.start) or not number.isdecimal():
+        if start != str(self.start) or not number.isdecimal() or len(number) > 20:
             return [], self._now, True
         seen = int(number)
         if len(changes) == CHANGES and changes[0].number > seen + 1:
@@ -246,9 +252,16 @@ decode_value = msgspec.msgpack.decode
 
 
 def check_value(value: bytes) -> bytes:
-    """TooLarge for an encoded value above the limit."""
+    """TooLarge for an encoded value above the limit, BadRequest for what is no JSON value in MessagePack."""
     if len(value) > LARGEST:
         raise TooLarge(f"a document of {len(value)} bytes, allowed are {LARGEST}")
+    try:
+        found = msgspec.msgpack.decode(value)
+        is_json = msgspec.json.decode(msgspec.json.encode(found)) == found
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+        is_json = False
+    if not is_json:
+        raise BadRequest("a document that is no JSON value", hint="texts, numbers, lists, objects by text")
     return value
 
 

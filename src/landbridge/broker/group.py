@@ -222,7 +222,7 @@ class Group:
 
     def save(self, commit: Commit) -> None:
         """Called for each commit while it is being formed, if the cursor changed."""
-        if self.deleted:
+        if self.deleted or self.topic.deleted:
             return
         key = f"{self.topic.log.number}/{self.name}"
         if not self.stored:

@@ -96,9 +96,11 @@ class Stages:
         return self._locks.setdefault(stage, asyncio.Lock())
 
     def _topic(self, connection: Client, stage: str) -> Topic | None:
-        """The stage's topic, for the one whose it is."""
+        """The stage's topic, for the one whose stage it is: who put rows on it, or committed it before."""
         topic = self._broker.topics.get(check_name(PREFIX + stage, "stage"))
-        if topic is not None and topic.spec.producer != connection.subject and not connection.scopes.admin:
+        known = self._decisions.get(stage)
+        owners = {None if topic is None else topic.spec.producer, None if known is None else known.subject}
+        if owners - {None, connection.subject} and not connection.scopes.admin:
             raise Forbidden(f"the stage {stage} is another subject's", hint="go on with a token of the same")
         return topic
 
@@ -286,8 +288,6 @@ class Stages:
         stage = request.stage
         self._topic(connection, stage)
         known = self._decisions.get(stage)
-        if known is not None and known.subject != connection.subject and not connection.scopes.admin:
-            raise Forbidden(f"the stage {stage} is another subject's", hint="go on with a token of the same")
         return StageShown(number=None if known is None else known.number)
 
     async def stage_drop(self, connection: Client, request: StageDrop) -> None:
@@ -295,9 +295,6 @@ class Stages:
         decided is brought to its end before."""
         stage = request.stage
         staged = self._topic(connection, stage)
-        known = self._decisions.get(stage)
-        if known is not None and known.subject != connection.subject and not connection.scopes.admin:
-            raise Forbidden(f"the stage {stage} is another subject's", hint="go on with a token of the same")
         async with self._lock(stage):
             await self._publish(stage)
             if staged is not None and not staged.deleted:

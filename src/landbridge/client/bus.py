@@ -226,8 +226,9 @@ def connect(
     """Connect to a terminal: the one of the current context, or ``connect("lb://host:7420", token=…)``.
 
     token: a token, or a function that returns a fresh one for each connection. context: a context's name.
-    ca: a file with the certificates to trust, for lbs:// with a CA of one's own. name: what the program calls itself, for the status log. patience: for how many seconds a publish that is
-    refused for now (backlog or disk full) is tried again."""
+    ca: a file with the certificates to trust, for lbs:// with a CA of one's own. name: what the program calls
+    itself, for the status log. patience: for how many seconds a publish that is refused for now (backlog or
+    disk full) is tried again."""
     fixed = token() if callable(token) else token
     where = resolve(url, fixed, context, ca)
     dial = dial_of(where)

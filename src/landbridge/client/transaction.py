@@ -76,6 +76,8 @@ class Transaction:
         self, collection: str, key: str, value: Any, *, version: str, topic: str = ""
     ) -> None:
         """Add another value for a document that has this version."""
+        if not version:
+            raise BadRequest("an update names the version that it replaces", hint="read the document first")
         self._edit(collection, key, value, topic, version)
 
     async def delete_document(

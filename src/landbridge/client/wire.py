@@ -142,7 +142,12 @@ class Wire(Incoming):
         if self._closing is not None:
             raise Disconnected(f"the connection was ended: {self._closing}")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.send(make(self.request(partial(end_future, done))), *tail)
+        number = self.request(partial(end_future, done))
+        try:
+            self.send(make(number), *tail)
+        except BaseException:  # too large to be sent: nobody will answer
+            self._answers.pop(number, None)
+            raise
         return await done
 
     def close(self, error: BusError | None = None) -> None:

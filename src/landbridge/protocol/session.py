@@ -208,7 +208,12 @@ class Session:
 
     @staticmethod
     def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:
-        """The buffers of a frame, in order; the tail is passed on uncopied."""
+        """The buffers of a frame, in order; the tail is passed on uncopied. TooLarge for a head that the
+        peer would not take."""
         head = _encode(frame)
+        if len(head) > MAX_HEAD:
+            raise TooLarge(
+                f"a request or an answer of {len(head)} bytes, allowed are {MAX_HEAD}", hint="split it"
+            )
         length = len(head) + sum(map(len, tail))
         return [_LENGTHS.pack(length, len(head)) + head, *tail]

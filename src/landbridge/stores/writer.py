@@ -49,6 +49,14 @@ class NotLoaded(Exception):
         self.load = load
 
 
+class Answered(Exception):
+    """Raised by work whose result doesn't depend on the commit, because nothing has to be written for it. The
+    work must not have changed anything."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
 def adding(writes: Iterable[Write]) -> Callable[[Commit], None]:
     """Work that only adds these writes."""
     return lambda commit: commit.writes.extend(writes)
@@ -127,6 +135,9 @@ class Writer(Generic[C]):
             except NotLoaded as missing:
                 self._load = self._loop.create_task(self._load_first(missing))
                 break
+            except Answered as known:
+                if not done.done():
+                    done.set_result(known.result)
             except BusError as error:
                 _reject(done, error)
             except Exception as crash:  # a bug must not stop everybody else's commits

@@ -14,7 +14,7 @@ from landbridge.broker.documents import (
 )
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
 from landbridge.core.names import check_name
-from landbridge.errors import UnknownDocument
+from landbridge.errors import BadRequest, UnknownDocument
 from landbridge.protocol import operations as table
 
 #: Seconds that document.wait waits at most.
@@ -59,6 +59,8 @@ class DocumentOperations:
 
     async def update(self, caller: TokenBearer, request: table.DocumentUpdate) -> table.DocumentWritten:
         place = check_place(request.collection, request.topic, request.key)
+        if not request.version:
+            raise BadRequest("an update names the version that it replaces", hint="read the document first")
         version = await self._write(caller, place, encode_value(request.value), request.version)
         return table.DocumentWritten(version=version)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from typing import Any
 
@@ -46,8 +47,7 @@ class GroupOperations:
             raise BadRequest("a group begins at a start or at an offset, not at both")
         options = msgspec.to_builtins(request)
         spec = group_spec({key: options[key] for key in options if key not in ("start", "offset")})
-        if name.startswith("ephemeral-"):
-            raise BadRequest("names that start with 'ephemeral-' are given by the terminal")
+        broker.check_group_name(name)
         found = broker.topic_for(topic)
         group = found.groups.get(name)
         if group is None:
@@ -132,6 +132,7 @@ class GroupOperations:
         found = broker.topic(topic)
         group = found.groups.get(name)
         to = max(found.log.first, min(request.to, found.log.end))
+        broker.check_group_name(name)
         if group is None:
             group = broker.create_group(found, group_spec({"topic": topic, "name": name}), to)
         else:
@@ -192,7 +193,9 @@ class GroupOperations:
         return table.Redriven(redriven=redriven)
 
     def _redrive_group(self, dead: Topic, topic: str, name: str) -> Group:
-        reader = f"redrive.{topic}.{name}"[-200:]
+        # A name of its own for each group, which no client can take.
+        named = hashlib.sha256(f"{topic}/{name}".encode()).hexdigest()[:32]
+        reader = f"$redrive.{named}"
         found = dead.groups.get(reader)
         if found is not None:
             return found

@@ -46,6 +46,9 @@ class TopicOperations:
         if is_reserved(spec.name):
             raise BadRequest("names with a leading $ belong to the terminal")
         topic = self._broker.topics.get(spec.name)
+        if topic is not None and topic.deleted:  # its deletion is being written
+            await topic.writer.drain()
+            topic = self._broker.topics.get(spec.name)
         if topic is None:
             topic = self._broker.create_topic(spec)
         elif topic.spec != spec:

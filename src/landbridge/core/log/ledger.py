@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from landbridge.errors import SequenceGap
+from landbridge.errors import BadRequest, SequenceGap
 
 #: How many batches a producer may have unanswered: their offsets are remembered, so that a repeat is answered
 #: with the offset that the first try got.
@@ -74,6 +74,16 @@ class Transactions(msgspec.Struct, array_like=True, frozen=True):
         """The entry once this one has happened; ``floor``: the lowest that the producer has no answer for."""
         floor = max(self.floor, min(floor, number))
         return Transactions(floor, (*(n for n in self.stored if n >= floor), number))
+
+
+#: What the names of the terminal's own entries begin with: handovers between units, stages, arrivals.
+RESERVED = (b"handover/", b"stage/", b"from:")
+
+
+def check_producer(producer: bytes) -> None:
+    """BadRequest for a client that calls itself as the terminal calls its own entries."""
+    if producer.startswith(RESERVED):
+        raise BadRequest(f"a producer can't be called {producer!r}", hint="use random bytes")
 
 
 EMPTY = Entry()
