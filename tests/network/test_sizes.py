@@ -73,16 +73,15 @@ async def test_a_batch_just_below_max_frame_crosses(count, size):
 
 
 async def test_small_batches_are_gathered_to_no_more_than_a_frame():
-    messages = payloads(500, 4096)
+    messages = payloads(40, 16384)
     async with Fleet() as fleet:
         limits = Limits(max_frame=96 << 10)
         paris, tokyo = [await fleet.server(name, limits=limits) for name in ("paris", "tokyo")]
         await fleet.topic("orders", billing=[tokyo])
         async with steady(fleet), fleet.attach(paris) as here, fleet.attach(tokyo) as there:
-            async with here.publisher("orders") as out:
-                for message in messages:
-                    await out.send(message)
-            assert await take(there, "orders", "billing", len(messages)) == messages
+            await here.publish("orders", b"first", until="arrived")
+            await asyncio.gather(*(here.publish("orders", message) for message in messages))
+            assert await take(there, "orders", "billing", 41) == [b"first", *messages]
 
 
 async def test_a_batch_larger_than_the_frames_of_its_destination_crosses():
@@ -170,3 +169,18 @@ async def test_a_batch_whose_messages_are_taken_one_here_one_there_crosses():
             await here.groups.create("orders", "billing", discipline="priority")
             await publish_batch(here, "orders", messages, priorities=[number % 2 for number in range(20_000)])
             assert sorted(await take(there, "orders", "billing", len(messages))) == messages
+
+
+async def test_link_states_and_directories_are_not_sent_in_frames_that_the_peer_does_not_take():
+    async with Fleet() as fleet:
+        paris = await fleet.server("paris", limits=WIDE)
+        tokyo = await fleet.server("tokyo", limits=NARROW)
+        async with steady(fleet), fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            peer, refused = paris.network.peers[tokyo.id], tokyo.network.states.refused
+            before = refused.total()
+            peer.tell_states([(bytes(100_000), bytes(64))] * 8 + [(bytes(300_000), bytes(64))])
+            peer.tell_directory(bytes(2 << 20), bytes(64))
+            await until(lambda: refused.total() == before + 8)  # each was looked at, and is no state
+            await fleet.topic("orders", billing=[tokyo])
+            await here.publish("orders", b"after")
+            assert await take(there, "orders", "billing", 1) == [b"after"]
