@@ -175,6 +175,7 @@ def test_limits_in_units(place: Place) -> None:
         (["--host", "0.0.0.0"], 10, "in the clear"),
         (["--limit", "nonsense=1"], 10, "no limit"),
         (["--limit", "max_topics=-1"], 10, "not above 0"),
+        (["--limit", "max_frame=32KiB"], 10, "below 65536"),
         (["--limit", "max_payload=8MX"], 10, "'8MX' is not a size: 4096, 10MB, 1GiB"),
         (["--limit", "hello_within=soon"], 10, "'soon' is not a span of time"),
         (["--tls-cert", "/nowhere"], 10, "belong together"),

@@ -111,6 +111,7 @@ def test_no_byte_of_a_state_can_be_changed(at, flip):
         {"load": 1.5},
         {"load": math.nan},
         {"groups": {"orders/billing": -1}},
+        {"max_frame": 1000},
         {"links": {str(n): 1.0 for n in range(linkstate.LINKS_MOST + 1)}},
         {"groups": {str(n): 1 for n in range(GROUPS_MOST + 1)}},
     ],

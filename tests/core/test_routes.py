@@ -102,6 +102,19 @@ def diamond(**more) -> Bus:
 # -- paths -------------------------------------------------------------------------------------------
 
 
+def test_a_frame_that_terminals_on_the_best_path_do_not_take_goes_another_way():
+    bus = diamond()
+    bus.say("a", max_frame=1 << 20)
+    assert bus.routes.max_frame(["a", "z"]) == bus.routes.least_frame == 1 << 20
+    assert bus.routes.max_frame(["b", "z"]) == 16 << 20
+    assert bus.route("z") == "a z"
+    assert bus.routes.wide("z", 1 << 20) == ["a", "z"]
+    assert bus.routes.wide("z", 2 << 20) == ["b", "z"]
+    assert bus.routes.wide("z", 2 << 20, {"b"}) is None
+    bus.say("z", max_frame=1 << 20)
+    assert bus.routes.wide("z", 2 << 20) is None
+
+
 def test_best_path_and_its_cost():
     bus = diamond()
     path = bus.routes.best("z")

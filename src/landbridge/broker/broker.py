@@ -106,6 +106,9 @@ class Crossing(Protocol):
     def check_subscribe(self, group: Group) -> None:
         """Raise Misuse where this terminal may not have consumers of the group."""
 
+    def check_size(self, topic: str, batch: Batch) -> None:
+        """Raise TooLarge where a message is larger than what reaches the terminals of the topic's groups."""
+
     def consumers_changed(self, group: Group) -> None: ...
 
     def settled(self, group: Group) -> None:
@@ -453,8 +456,8 @@ class Broker:
 
     # -- publishing --------------------------------------------------------------------------------
 
-    def read_batch(self, data: memoryview) -> Batch:
-        """A stranger's batch, checked."""
+    def read_batch(self, topic: str, data: memoryview) -> Batch:
+        """A stranger's batch for a topic, checked."""
         batch = Batch.decode(data)
         batch.validate()
         if (
@@ -465,6 +468,8 @@ class Broker:
                 f"a payload of {batch.largest_payload()} bytes, allowed are {self.limits.max_payload}",
                 hint="send it in parts, or raise the limit max_payload",
             )
+        if self.crossing is not None:
+            self.crossing.check_size(topic, batch)
         return batch
 
     def check_target(self, caller: TokenBearer, name: str) -> None:
@@ -486,7 +491,7 @@ class Broker:
         and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
-        batch = self.read_batch(tail)
+        batch = self.read_batch(frame.topic, tail)
         return topic.writer.put(partial(self._publish, connection, topic, batch, frame))
 
     def _publish(
@@ -619,7 +624,7 @@ class Broker:
             if at + size > len(tail):
                 raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
             topic = self.check_publish(connection, name)
-            publishes.append((topic, self.read_batch(tail[at : at + size])))
+            publishes.append((topic, self.read_batch(name, tail[at : at + size])))
             at += size
         if at != len(tail):
             raise BadFrame(f"a transaction with {len(tail) - at} bytes too many")

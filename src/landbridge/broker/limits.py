@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from landbridge.core.routing.linkstate import LEAST_FRAME
 from landbridge.errors import BadRequest
 
 
@@ -47,4 +48,6 @@ def parse_limits(settings: list[str]) -> Limits:
             raise BadRequest(f"limit {name}: {value!r} is not a number") from None
         if values[name] <= 0:
             raise BadRequest(f"limit {name}: {value} is not above 0")
+    if values.get("max_frame", LEAST_FRAME) < LEAST_FRAME:
+        raise BadRequest(f"limit max_frame: {values['max_frame']} is below {LEAST_FRAME}")
     return msgspec.convert(values, Limits)

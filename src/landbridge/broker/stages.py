@@ -110,7 +110,7 @@ class Stages:
         """Put a batch on a stage. The future has the number of the stage's log and the offset there."""
         broker = self._broker
         self._check_publish(connection, frame.stage, frame.topic)
-        batch = broker.read_batch(tail)
+        batch = broker.read_batch(frame.topic, tail)
         topic = self._topic(connection, frame.stage)
         if topic is None:
             spec = TopicSpec(name=PREFIX + frame.stage, retention=RETENTION, producer=connection.subject)

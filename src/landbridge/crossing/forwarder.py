@@ -18,8 +18,10 @@ import structlog
 
 from landbridge.broker.group import Consumer, Group, Home
 from landbridge.broker.topic import Topic
+from landbridge.core.log.batch import Batch
 from landbridge.core.log.ranges import Range, count
 from landbridge.core.routing.routes import Routes
+from landbridge.core.shipping.cutting import MOST_NAMES, frame_size, names_size
 from landbridge.core.shipping.parcel import (
     Arrived,
     Ask,
@@ -38,7 +40,7 @@ from landbridge.crossing.lane import WINDOW, Hand, Lane, Pace
 from landbridge.crossing.placing import Placement, Placing
 from landbridge.crossing.records import ForwarderTotals, Records, ShipmentRecord
 from landbridge.crossing.tickets import TicketBook
-from landbridge.errors import BadRequest, BusError
+from landbridge.errors import BadRequest, BusError, TooLarge
 
 log = structlog.get_logger("landbridge.forwarder")
 
@@ -205,6 +207,35 @@ class Forwarder:
                 lag = group.delivery.cursor.lag(group.topic.log.end)
                 held[placement.topic] = max(held.get(placement.topic, 0), lag)
         return {topic: count for topic, count in held.items() if count}
+
+    def check_size(self, topic: str, batch: Batch) -> None:
+        """Raise TooLarge where a message needs a greater frame than is taken on any path to a group."""
+        entry, whole = self.ground.topics.get(topic), frame_size(MOST_NAMES, 1, 1, batch.size)
+        if entry is None or whole <= self.routes.least_frame:
+            return
+        narrow = [group for group in entry.groups if not self._takes(group, whole)]
+        if not narrow:
+            return
+        # Of many messages only the payloads are measured, which is most of them. Lanes measure the rest.
+        size = batch.size if len(batch) == 1 else batch.largest_payload()
+        frame = frame_size(min(names_size(entry.groups), MOST_NAMES), 1, 1, size)
+        for group in narrow:
+            if not self._takes(group, frame):
+                names = ", ".join(map(self.ground.name_of, self.ground.members(group)))
+                raise TooLarge(
+                    f"a message of {size} bytes, in a frame of {frame}, is more than any path takes to the"
+                    f" group {group} at {names}",
+                    hint="send it in parts, or raise max_frame at the terminals on the way",
+                )
+
+    def _takes(self, group: str, frame: int) -> bool:
+        """Whether a frame of so many bytes gets to a terminal of the group, or may get there: nothing is
+        known of terminals that can't be reached now."""
+        members, routes = self.ground.members(group), self.routes
+        paths = [None if member == self.ground.me else routes.best(member) for member in members]
+        if not all(paths) or any(path and routes.max_frame(path.hops) >= frame for path in paths):
+            return True
+        return not members or any(routes.wide(member, frame) for member in members)
 
     # -- lanes -------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ them in order, and sends each shipment again until the other terminal says that 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -16,6 +17,7 @@ from landbridge.broker.group import Consumer, Home
 from landbridge.core.log.batch import Batch, Buffer
 from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.routing.routes import Routes
+from landbridge.core.shipping.cutting import MOST_NAMES, Queued, cut, fits, frame_size, names_size
 from landbridge.core.shipping.outbound import Outbound, Shipment
 from landbridge.core.shipping.parcel import Arrived, Kind, Manifest, Missing, Piece, Stuck, encode_manifest
 from landbridge.core.time import SECOND
@@ -23,7 +25,7 @@ from landbridge.crossing.carrier import Carrier
 from landbridge.crossing.ground import Ground
 from landbridge.crossing.records import Records
 from landbridge.crossing.tickets import TicketBook
-from landbridge.errors import BusError, LeaseLost
+from landbridge.errors import BusError, LeaseLost, TicketRefused
 from landbridge.protocol import frames
 
 #: Bytes and pieces that one shipment gathers at most: large enough that one signature is cheap, small enough
@@ -35,6 +37,11 @@ GATHER_BYTES, GATHER = 128 << 10, 0.002
 WINDOW = 32 << 20
 #: Seconds after which a shipment is tried again that every hop has refused, or whose turn hasn't come yet.
 RETRY_AFTER, PACE = 1.0, 0.25
+#: Seconds that a message waits for a path whose terminals take a frame of its size, before it is given up.
+WIDER_WITHIN = 10.0
+#: Seconds after which the destination is tried again although the registry refuses it the key, and the
+#: directory, which would say that it is a terminal of the topic's groups again, has not changed.
+REFUSED_FOR = 60.0
 #: Messages of two groups that are the same are close together in the queue: no need to look further back.
 NEAR = 64
 #: Seconds after which a message counts as late, and seconds of the rate that may be sent in one go.
@@ -108,21 +115,6 @@ class Hand:
             self.consumer.group.settle(self.consumer, [settlement], durably=False)
 
 
-class Queued:
-    """Messages that are to be shipped, and the groups that they are for."""
-
-    __slots__ = ("data", "legs", "newest_first", "runs", "time")
-
-    def __init__(self, runs: list[Range], newest_first: bool, data: Buffer, time: int) -> None:
-        self.runs = runs
-        self.newest_first = newest_first
-        self.data = data
-        #: When they were published, microseconds.
-        self.time = time
-        #: group → lease
-        self.legs: dict[str, int] = {}
-
-
 class Lane:
     def __init__(self, owner: LaneOwner, topic: Home, destination: str) -> None:
         self._owner = owner
@@ -141,6 +133,16 @@ class Lane:
         self._gathering: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
+        #: Bytes of a frame to which shipments are cut on every path: less than a path takes after shipments
+        #: had to be cut again, so that two paths can't have them cut again and again.
+        self._most = sys.maxsize
+        #: Since when no path takes the frames that single messages need, and when that was last seen,
+        #: microseconds.
+        self._narrow_since = self._narrow_at = 0
+        #: The versions of the directory with which a shipment was last sent, and with which the registry
+        #: refused the destination the key; and the timer that ends the wait for another version.
+        self._sent_with = self._refused_with = 0
+        self._refused: asyncio.TimerHandle | None = None
         #: What the lane waits for, for people; empty while it waits for nothing.
         self.waits_for = ""
 
@@ -150,7 +152,11 @@ class Lane:
         for queued in islice(reversed(self.queue), NEAR):
             if group in queued.legs:
                 break  # a group's messages are shipped in the order in which the group gave them
-            if queued.runs == frame.runs and queued.newest_first == frame.newest_first:
+            if (
+                queued.runs == frame.runs
+                and queued.newest_first == frame.newest_first
+                and names_size((*queued.legs, group)) <= MOST_NAMES
+            ):
                 queued.legs[group] = frame.lease
                 return
         queued = Queued(frame.runs, frame.newest_first, data, Batch.decode(data).time)
@@ -186,7 +192,7 @@ class Lane:
         while self.queue and self.outbound.bytes < WINDOW:
             if not self._may_send(self.queue[0].time, len(self.queue[0].data), now):
                 return
-            shipment = self._gather()
+            shipment = self._gather(now)
             self.outbound.add(shipment)
             self.dispatch(shipment, now)
 
@@ -199,28 +205,37 @@ class Lane:
         self._retry_after(PACE)
         return False
 
-    def _gather(self) -> Shipment:
+    def _gather(self, now: int) -> Shipment:
         """The next shipment: pieces for the same groups, as many as fit."""
         groups = self.queue[0].legs.keys()
+        names = names_size(groups)
+        routes = self._owner.routes
+        route = routes.hops(now, self.destination)
+        most = min(self._most, routes.max_frame(route or [self.destination]))
         each = self._owner.tickets.is_per_message(self.topic.name)
+        self._put_first(
+            cut(
+                self._take_first(),
+                lambda part: not each and fits(most, names, 1, len(part.runs), len(part.data)),
+            )
+        )
         taken: list[Queued] = []
-        size = 0
+        size = runs = 0
         while self.queue and self.queue[0].legs.keys() == groups:
             queued = self.queue[0]
-            if taken and (size + len(queued.data) > SHIPMENT_BYTES or len(taken) >= SHIPMENT_PIECES or each):
+            size, runs = size + len(queued.data), runs + len(queued.runs)
+            if taken and (
+                each
+                or size > SHIPMENT_BYTES
+                or len(taken) >= SHIPMENT_PIECES
+                or not fits(most, names, len(taken) + 1, runs, size)
+            ):
                 break
-            taken.append(self.queue.popleft())
-            size += len(queued.data)
-        self._queued_bytes -= size
-        if each:
-            first, *rest = _split(taken[0])
-            self.queue.extendleft(reversed(rest))
-            self._queued_bytes += sum(len(queued.data) for queued in rest)
-            taken, size = [first], len(first.data)
+            taken.append(self._take_first())
         shipment = self.outbound.new(
             self._ground.broker.new_id(), sum(count(queued.runs) for queued in taken)
         )
-        shipment.bytes = size
+        shipment.bytes = sum(len(queued.data) for queued in taken)
         shipment.published_at = taken[0].time
         for queued in taken:
             shipment.pieces.append(Piece(queued.runs, queued.newest_first, len(queued.data)))
@@ -228,15 +243,40 @@ class Lane:
             shipment.legs += [(group, lease, queued.runs) for group, lease in queued.legs.items()]
         return shipment
 
-    def dispatch(self, shipment: Shipment, now: int, avoid: Iterable[str] = ()) -> None:
+    def _take_first(self) -> Queued:
+        queued = self.queue.popleft()
+        self._queued_bytes -= len(queued.data)
+        return queued
+
+    def _put_first(self, parts: list[Queued]) -> None:
+        """Put messages before those in the queue."""
+        self.queue.extendleft(reversed(parts))
+        self._queued_bytes += sum(len(part.data) for part in parts)
+
+    def dispatch(self, shipment: Shipment, now: int, avoid: Collection[str] = ()) -> None:
         """Seal a shipment and give it to the next hop; or let it wait, and say for what."""
         if self.outbound.back(shipment.id) is not shipment:
             return  # it has arrived, or was begun again under another number, meanwhile
         ground, routes, destination = self._ground, self._owner.routes, self.destination
+        if self._refused is not None and self._refused_with == ground.directory.version:
+            self.waits_for = f"the registry to let {ground.name_of(destination)} have the topic's messages"
+            return
         route = routes.hops(now, destination, set(avoid)) or routes.hops(now, destination)
         if route is None:
             self.waits_for = f"a path to {ground.name_of(destination)}"
             return
+        groups, pieces = shipment.groups, shipment.pieces
+        measures = names_size(groups), len(pieces), sum(len(piece.runs) for piece in pieces), shipment.bytes
+        if not fits(most := routes.max_frame(route), *measures):
+            if shipment.messages > 1:
+                self._cut_again(most)
+                return
+            size = frame_size(*measures)
+            wide = routes.wide(destination, size, avoid) or routes.wide(destination, size)
+            if wide is None:
+                self._wait_for_wider(shipment, size, now)
+                return
+            route = wide
         if not self._owner.carrier.has_room(route[0]):
             self.waits_for = f"room on the link to {ground.name_of(route[0])}"
             return
@@ -246,6 +286,7 @@ class Lane:
         self.waits_for = ""
         if shipment.attempts:
             self._owner.records.totals.repeated += 1
+        self._sent_with = ground.directory.version
         self.outbound.sent(now, shipment, route, routes.graph.cost(ground.me, route) / 1000)
         why = routes.why(destination)
         self._owner.records.sent(self.topic.name, destination, shipment, route, why, now)
@@ -253,6 +294,37 @@ class Lane:
             shipment.id, Kind.SHIPMENT, destination, route, data, partial(self._decided, shipment)
         )
         self._arm()
+
+    def _cut_again(self, most: int) -> None:
+        """The path takes smaller frames than the shipments on their way were cut for. Cut all of them anew
+        and send them in a new epoch: their offsets tell the destination what it has already."""
+        self._most = min(self._most, most)
+        self._put_first([part for each in self.outbound.shipments.values() for part in _contents(each)])
+        self.outbound = Outbound(self._ground.new_epoch())
+        if not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._ship)
+
+    def _wait_for_wider(self, shipment: Shipment, size: int, now: int) -> None:
+        """No path takes the frame that a single message needs. If that stays so, the message becomes a dead
+        letter here: those behind it must not wait for good."""
+        if now - self._narrow_at > WIDER_WITHIN * SECOND:  # that was another time
+            self._narrow_since = now
+        self._narrow_at = now
+        is_hopeless = self._owner.routes.max_frame([self.destination]) < size
+        if not is_hopeless and now - self._narrow_since < WIDER_WITHIN * SECOND:
+            name = self._ground.name_of(self.destination)
+            self.waits_for = f"a path to {name} whose terminals take a frame of {size} bytes"
+            self._retry_after(RETRY_AFTER)
+            return
+        self._give_up(shipment, "too_large")
+        self.dispatch(shipment, now)
+
+    def _give_up(self, shipment: Shipment, cause: str) -> None:
+        """The messages of a shipment become dead letters here. The shipment still takes its place in the
+        order, empty, and none in the window."""
+        self._settle(shipment, bury=cause)
+        self.outbound.empty(shipment)
 
     def _seal(self, shipment: Shipment, now: int) -> bytes | None:
         """None if that isn't possible now; ``waits_for`` says why."""
@@ -265,6 +337,7 @@ class Lane:
             name: groups[name].delivery.cursor.floor if name in groups else 0 for name in shipment.groups
         }
         manifest = Manifest(self.topic.created_at, floors, shipment.pieces, self.outbound.oldest)
+        shipment.seal_id = sealer.seal_id
         try:
             return sealer.seal(
                 self.destination,
@@ -377,12 +450,26 @@ class Lane:
         shipment = self.outbound.shipments.get(message.sequence)
         if shipment is None:
             return
+        self._owner.tickets.forget(self.topic.name, shipment.seal_id)
         if message.code == "ticket_dead":
             # The topic forbids opening anything late: its messages become dead letters here.
-            self._settle(shipment, bury="ticket_expired")
-            # An empty shipment still takes its place in the order, and none in the window.
-            self.outbound.empty(shipment)
+            self._give_up(shipment, "ticket_expired")
+        elif message.code == TicketRefused.code:
+            # Most likely the destination is in no group of the topic any more, which this terminal has not
+            # heard of yet. To send the shipment again at once would only be refused again.
+            self._pause_refused()
         self.dispatch(shipment, self._ground.now())
+
+    def _pause_refused(self) -> None:
+        """Send nothing until the directory changes, or REFUSED_FOR has passed."""
+        self._refused_with = self._sent_with
+        if self._refused is not None:
+            self._refused.cancel()
+        self._refused = asyncio.get_running_loop().call_later(REFUSED_FOR, self._end_refusal)
+
+    def _end_refusal(self) -> None:
+        self._refused = None
+        self.look_again()
 
     def without(self, group: str) -> list[Range]:
         """A group goes elsewhere: send the rest again without it. Returns the offsets of its messages that
@@ -399,18 +486,16 @@ class Lane:
         )
 
     def close(self) -> None:
-        for timer in (self._timer, self._gathering, self._again):
+        for timer in (self._timer, self._gathering, self._again, self._refused):
             if timer is not None:
                 timer.cancel()
 
 
-def _split(queued: Queued) -> list[Queued]:
-    """Message by message, in the order in which the group takes them."""
-    batch = Batch.decode(queued.data)
-    offsets = [offset for first, end in queued.runs for offset in range(first, end)]
+def _contents(shipment: Shipment) -> list[Queued]:
+    """The messages of a shipment, as they were queued."""
     parts = []
-    for index, offset in enumerate(offsets):
-        part = Queued([(offset, offset + 1)], False, batch.slice(index, index + 1).encode(), queued.time)
-        part.legs = dict(queued.legs)
+    for piece, data in zip(shipment.pieces, shipment.data, strict=True):
+        part = Queued(piece.runs, piece.newest_first, data, shipment.published_at)
+        part.legs = {group: lease for group, lease, runs in shipment.legs if runs is piece.runs}
         parts.append(part)
-    return parts[::-1] if queued.newest_first else parts
+    return parts

@@ -20,6 +20,7 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.group import Group
 from landbridge.broker.topic import Topic
 from landbridge.client.registry_documents import NewDirectory
+from landbridge.core.log.batch import Batch
 from landbridge.core.routing import linkstate
 from landbridge.core.routing.linkstate import LinkState, LinkStates, SignedLinkState, Verifier
 from landbridge.core.routing.routes import Routes
@@ -57,8 +58,6 @@ TICK = 0.25
 #: Every so many ticks, a look at all groups and at the own link state. Changes are noticed when they happen;
 #: this is for those that time alone makes.
 SLOW_TICKS = 16
-#: Link states in one frame to a new neighbour.
-STATES_AT_ONCE = 256
 
 
 class Network(Ground):
@@ -152,6 +151,9 @@ class Network(Ground):
     def check_subscribe(self, group: Group) -> None:
         self.placing.check_subscribe(group)
 
+    def check_size(self, topic: str, batch: Batch) -> None:
+        self.forwarder.check_size(topic, batch)
+
     def consumers_changed(self, group: Group) -> None:
         if self.placing.crosses(group):
             self.placing.note_consumers(group)
@@ -186,7 +188,7 @@ class Network(Ground):
     def _send_directory(self, peer: Peer) -> None:
         state, signed = self.states.states.get(peer.terminal), self.signed_directory
         if signed.body and (state is None or state.directory_version < self.directory.version):
-            peer.send(frames.DirectoryCopy(signed.body, signed.signature))
+            peer.tell_directory(signed.body, signed.signature)
 
     def _directory_changed(self) -> None:
         self._verifier = Verifier(self.directory)
@@ -223,8 +225,7 @@ class Network(Ground):
         log.info("link up", peer=name, dialled=peer.dialled)
         self.note("link_up", who=name, detail="dialled" if peer.dialled else "accepted")
         states = [(state.body, state.signature) for state in self.states.everything()]
-        for at in range(0, len(states), STATES_AT_ONCE):
-            peer.send(frames.States(states[at : at + STATES_AT_ONCE]))
+        peer.tell_states(states)
         self._send_directory(peer)
 
     def on_link_down(self, peer: Peer, error: BusError) -> None:
@@ -275,7 +276,7 @@ class Network(Ground):
         """Send link states to all neighbours but the one that they come from."""
         for peer in self.peers.values():
             if peer is not source:
-                peer.send(frames.States(states))
+                peer.tell_states(states)
 
     def _tell_own(self) -> None:
         """Work out this terminal's link state anew, and tell it if that is due."""
@@ -292,6 +293,7 @@ class Network(Ground):
             load=min(1.0, len(self.carrier.transits) / MOST_ON_LINKS),
             draining=own is not None and own.draining,
             directory_version=self.directory.version,
+            max_frame=self.max_frame,
         )
         self._tell(signed)
         self._refresh()

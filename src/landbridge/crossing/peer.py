@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import astuple
 
 from landbridge.core.routing.meter import Meter
+from landbridge.core.shipping.cutting import PARCEL_HEAD
 from landbridge.core.shipping.parcel import Parcel
 from landbridge.core.time import SECOND
 from landbridge.core.trust.identity import NONCE_SIZE, Handshake
@@ -21,7 +22,7 @@ from landbridge.crossing.ground import Ground
 from landbridge.errors import BadFrame, BusError, Disconnected, Unauthenticated, from_wire
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.session import Role, Session
+from landbridge.protocol.session import DEFAULT_MAX_FRAME, MAX_HEAD, Role, Session
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
@@ -32,6 +33,8 @@ log = structlog.get_logger("landbridge.link")
 HIGH_WATER = 8 << 20
 #: Bytes of parcels that were received and are not on disk yet, above which the link isn't read from.
 MOST_UNKEPT = 64 << 20
+#: Link states in one frame at most, and bytes that news may take in a frame beside what is told.
+STATES_AT_ONCE, SLACK = 256, 64
 #: Seconds since the last parcel during which a link counts as busy.
 BUSY_FOR = 10.0
 
@@ -70,6 +73,8 @@ class Peer(Incoming):
         self.terminal = expected or ""
         self.up = False
         self.closed = False
+        #: Bytes of the greatest frame that the peer takes.
+        self.max_frame = DEFAULT_MAX_FRAME
         #: Whether the link takes more parcels: False while HIGH_WATER bytes wait to be written.
         self.writable = True
         self.meter = Meter(busy_every=ground.settings.probe_busy, idle_every=ground.settings.probe_idle)
@@ -103,7 +108,10 @@ class Peer(Incoming):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.take_over(cast(asyncio.Transport, transport))
         self.session.join()
-        self.send(frames.Join(frames.VERSION, self._ground.identity.customer, self._ground.me, self._nonce))
+        ground = self._ground
+        self.send(
+            frames.Join(frames.VERSION, ground.identity.customer, ground.me, self._nonce, ground.max_frame)
+        )
 
     def take_over(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -198,7 +206,8 @@ class Peer(Incoming):
                 self._challenge(frame)
             case frames.Prove(signature):
                 self._prove(signature)
-            case frames.Linked():
+            case frames.Linked(max_frame):
+                self.max_frame = max_frame
                 self._come_up()
             case frames.Closing(code, message, hint):
                 self._error = from_wire(code, message, hint)
@@ -231,7 +240,7 @@ class Peer(Incoming):
             self._events.on_refused(self, error)
             self.close(error)
             return
-        self.terminal, self._their_nonce = frame.terminal, frame.nonce
+        self.terminal, self._their_nonce, self.max_frame = frame.terminal, frame.nonce, frame.max_frame
         signature = self._handshake().sign(identity, "listener")
         self.send(frames.Challenge(frames.VERSION, identity.terminal, self._nonce, signature))
 
@@ -299,10 +308,42 @@ class Peer(Incoming):
         )
         self._timer = self._loop.call_later(max(0.01, (due - now) / SECOND), self._probe)
 
+    # -- news -------------------------------------------------------------------------------------
+
+    def tell_states(self, states: list[tuple[bytes, bytes]]) -> None:
+        """Send link states, in as many frames as the peer's limit makes of them."""
+        room = 0
+        some: list[tuple[bytes, bytes]] = []
+        for state in states:
+            size = len(state[0]) + len(state[1]) + SLACK
+            if size > room or len(some) == STATES_AT_ONCE:
+                if some:
+                    self.send(frames.States(some))
+                some, room = [], self._most_news
+            if size <= room:  # else the peer takes no frame that holds it
+                some.append(state)
+                room -= size
+        if some:
+            self.send(frames.States(some))
+
+    def tell_directory(self, body: bytes, signature: bytes) -> None:
+        """Send a directory, unless it is larger than the peer's limit: then only the registry can."""
+        if len(body) + len(signature) <= self._most_news:
+            self.send(frames.DirectoryCopy(body, signature))
+
+    @property
+    def _most_news(self) -> int:
+        return min(self.max_frame, MAX_HEAD) - SLACK
+
     # -- parcels -----------------------------------------------------------------------------------
 
     def carry(self, parcel: Parcel, data: bytes | memoryview, fate: Fate | None = None) -> None:
         """Send a parcel. ``fate`` is told whether the peer keeps it; without one, the parcel may get lost."""
+        if PARCEL_HEAD + len(data) > self.max_frame:
+            # The peer would close the link for it, and everybody's parcels would wait.
+            if fate is not None:
+                self._loop.call_soon(fate, "too_large")
+            return
         number = 0
         if fate is not None:
             number = self._next_number

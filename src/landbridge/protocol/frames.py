@@ -18,6 +18,8 @@ import msgspec
 from msgspec import Meta
 
 VERSION = 1
+#: Bytes of the greatest frame that a side takes which doesn't say how much.
+DEFAULT_MAX_FRAME = 16 << 20
 
 Natural = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Text = Annotated[str, Meta(max_length=1024)]
@@ -153,6 +155,8 @@ class Join(Frame, tag=12, frozen=True):
     customer: Text
     terminal: Text
     nonce: Annotated[bytes, Meta(min_length=16, max_length=64)]
+    #: Bytes of the greatest frame that it takes, as in Linked.
+    max_frame: Natural = DEFAULT_MAX_FRAME
 
 
 class Prove(Frame, tag=13, frozen=True):

@@ -22,7 +22,7 @@ _LENGTHS = struct.Struct("<II")
 MAX_FRAME_BEFORE_HELLO = 16 << 10
 #: The head alone; batches are in the tail.
 MAX_HEAD = 1 << 20
-DEFAULT_MAX_FRAME = 16 << 20
+DEFAULT_MAX_FRAME = frames.DEFAULT_MAX_FRAME
 #: Bytes from which on a frame is worth memory of its own while it comes in.
 LARGE = 32 << 10
 

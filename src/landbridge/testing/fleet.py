@@ -21,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.registry import RegistryClient
@@ -58,6 +59,7 @@ class FleetMember:
     port: int = 0
     #: None: its links are in the clear.
     certificates: Certificates | None = None
+    limits: Limits | None = None
 
     @property
     def network(self) -> Network:
@@ -138,14 +140,16 @@ class Fleet:
         store: Store | None = None,
         settings: Settings | None = None,
         transit: bool = True,
+        limits: Limits | None = None,
     ) -> FleetMember:
         store = store or MemoryStore()
-        terminal = Terminal(store, name=name)
+        terminal = Terminal(store, name=name, limits=limits)
         await terminal.open()
         made = await self.admin.create_terminal(name, mode=mode, transit=transit)
         assert made.secure_key is not None
         key = SecureKey.parse(made.secure_key)
         member = FleetMember(name, made.terminal_id, key, store, mode, settings or self._settings, terminal)
+        member.limits = limits
         self.members[name] = member
         await self._listen_and_join(member)
         return member
@@ -183,7 +187,7 @@ class Fleet:
 
     async def start(self, member: FleetMember) -> None:
         """Start a stopped terminal again, on the same store and port."""
-        member.terminal = Terminal(member.store, name=member.name)
+        member.terminal = Terminal(member.store, name=member.name, limits=member.limits)
         await member.terminal.open()
         await self._listen_and_join(member)
 

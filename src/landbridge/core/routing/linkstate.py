@@ -40,6 +40,11 @@ GAP_LEAST, GAP_MOST = SECOND, 5 * SECOND
 LINKS_MOST, GROUPS_MOST, BODY_MOST = 4096, 4096, 2 << 20
 #: The greatest cost that a link may have, in ms. A figure beyond it is nonsense, not a slow line.
 COST_MOST = 1e6
+#: The limit for a frame of a terminal that doesn't tell its own, in bytes.
+MAX_FRAME = 16 << 20
+#: The smallest limit for a frame that a terminal may have, in bytes: a message of 32 KiB fits, whatever the
+#: names of its groups are.
+LEAST_FRAME = 64 << 10
 #: A change of load that is worth telling at once.
 _LOAD_STEP = 0.25
 _LABEL = b"landbridge/1 link state"
@@ -60,6 +65,8 @@ class LinkState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     #: Of each link, in their order: round trip in tenths of a ms, loss in thousandths. Nobody routes by it;
     #: the long-term plan is made from it. Empty: not told.
     quality: list[tuple[int, int]] = []
+    #: Bytes of the greatest frame that it takes on a link.
+    max_frame: int = MAX_FRAME
 
     @property
     def age(self) -> tuple[int, int]:
@@ -106,6 +113,8 @@ def decode(body: bytes) -> LinkState:
         raise BadFrame("a link state with an impossible cost")
     if len(state.quality) not in (0, len(state.links)) or any(min(each) < 0 for each in state.quality):
         raise BadFrame("a link state with an impossible quality")
+    if state.max_frame < LEAST_FRAME:
+        raise BadFrame(f"a link state with a limit of {state.max_frame} bytes for a frame")
     if not 0 <= state.load <= 1 or min(state.groups.values(), default=0) < 0:
         raise BadFrame("a link state with an impossible load or count")
     return state
@@ -148,6 +157,8 @@ class LinkStates:
         self.refused: Counter[str] = Counter()
         #: Bytes of all bodies.
         self.bytes = 0
+        #: No terminal has a smaller limit for a frame.
+        self.least_frame: float = math.inf
         self._sign = sign
         self._most = most
         self._most_bytes = most_bytes
@@ -219,6 +230,7 @@ class LinkStates:
         load: float = 0.0,
         draining: bool = False,
         directory_version: int = 0,
+        max_frame: int = MAX_FRAME,
     ) -> SignedLinkState | None:
         """Set our own state. Returns it signed if it is time to tell the neighbours; otherwise ``advance``
         returns it later."""
@@ -237,6 +249,7 @@ class LinkStates:
                 load=min(max(load, 0.0), 1.0),
                 draining=draining,
                 directory_version=directory_version,
+                max_frame=max_frame,
             )
         )
         self._tell_at = self._next_telling(now)
@@ -268,6 +281,7 @@ class LinkStates:
     def _put(self, state: LinkState) -> None:
         before = self.states.get(state.origin)
         self.states[state.origin] = state
+        self.least_frame = min(self.least_frame, state.max_frame)
         if before is None or before.links != state.links or before.draining != state.draining:
             self.changed.add(state.origin)
 

@@ -12,14 +12,14 @@ kept until then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
 
 from landbridge.core.routing.graph import Graph, Path, Tree
-from landbridge.core.routing.linkstate import LinkStates
+from landbridge.core.routing.linkstate import MAX_FRAME, LinkStates
 from landbridge.core.routing.meter import Parts
 from landbridge.core.time import SECOND
 from landbridge.core.trust.directory import Directory
@@ -195,6 +195,23 @@ class Routes:
         """The terminals on the way, the destination last: of the path in use, or of the cheapest one through
         none of ``avoid``. None if there is no path, or it leads nowhere else than here."""
         path = self.best(there, avoid) if avoid else self.route(now, there)
+        return list(path.hops) if path is not None and path.hops else None
+
+    @property
+    def least_frame(self) -> float:
+        """No terminal has a smaller limit for a frame, in bytes."""
+        return self._states.least_frame
+
+    def max_frame(self, hops: Iterable[str]) -> int:
+        """Bytes of the greatest frame that all of these terminals take."""
+        states = self._states.states
+        return min((states[hop].max_frame for hop in hops if hop in states), default=MAX_FRAME)
+
+    def wide(self, there: str, size: int, avoid: Collection[str] = ()) -> list[str] | None:
+        """The terminals on the cheapest way on which all take a frame of so many bytes; None if there is
+        none."""
+        narrow = {each for each, state in self._states.states.items() if state.max_frame < size}
+        path = self.best(there, narrow.union(avoid))
         return list(path.hops) if path is not None and path.hops else None
 
     def why(self, there: str, source: str | None = None) -> str:

@@ -58,7 +58,7 @@ _VERSION = 1
 _DATA, _CONTROL = "header", "control"
 _CLEAR = struct.Struct(">BBII")  # version, number of boxes, day, size of a box
 #: A terminal has two keys at most, while one replaces the other.
-_MAX_BOXES = 2
+MAX_BOXES = 2
 _DAY = 86_400 * SECOND
 
 
@@ -343,7 +343,7 @@ def _boxes(
     """The plaintext once for each key of the destination: while it changes its secure key, nobody else knows
     which of the two it has. Then the tail, as it is."""
     size = NONCE_SIZE + len(plaintext) + TAG_SIZE
-    if not 0 < len(keys) <= _MAX_BOXES or size > MAX_HEADER:
+    if not 0 < len(keys) <= MAX_BOXES or size > MAX_HEADER:
         raise BadRequest(
             f"a header of {size} bytes for {len(keys)} keys", hint="at most 64 KiB, for one or two keys"
         )
@@ -371,7 +371,7 @@ def _open_boxes(
     # A frame may be days late, so any day that has been is good: the day changes the key, it doesn't limit
     # it.
     sized = NONCE_SIZE + TAG_SIZE <= size <= MAX_HEADER and end <= len(view)
-    if version != _VERSION or not 0 < count <= _MAX_BOXES or not sized:
+    if version != _VERSION or not 0 < count <= MAX_BOXES or not sized:
         raise BadSeal("that is not a sealed frame")
     if day > now // _DAY + 1:
         raise BadSeal(f"a frame that was sealed {day - now // _DAY} days from now", hint="check the clocks")
