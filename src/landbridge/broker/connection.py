@@ -30,7 +30,7 @@ from landbridge.protocol.session import Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
-from landbridge.transport.strangers import Stranger, Strangers, address_of
+from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
 #: Bytes waiting to be written to a peer above which it gets nothing more and isn't read from.
@@ -67,7 +67,7 @@ class Host(Protocol):
 
 
 class Connection(Incoming):
-    def __init__(self, terminal: Host) -> None:
+    def __init__(self, terminal: Host, stranger: Stranger | None = None) -> None:
         super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
@@ -89,7 +89,7 @@ class Connection(Incoming):
         self._outgoing: Outgoing
         self._timer: asyncio.TimerHandle | None = None
         #: Until the peer has shown who it is; None within this process.
-        self._stranger: Stranger | None = None
+        self._stranger = stranger
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
@@ -116,7 +116,8 @@ class Connection(Incoming):
         keep_alive(transport)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "memory"
-        terminal = self.terminal
+        terminal, stranger = self.terminal, self._stranger
+        self._leave_strangers()  # it makes no room for itself
         if terminal.closing:
             self.close(ShuttingDown("the terminal is shutting down"))
         elif not self._find_room():
@@ -125,9 +126,8 @@ class Connection(Incoming):
             )
         else:
             terminal.connections.add(self)
-            site = address_of(transport)
-            if site is not None:
-                self._stranger = terminal.strangers.enter(site, self._give_way)
+            if stranger is not None:
+                self._stranger = terminal.strangers.enter(stranger.address, self._give_way)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self.broker.limits.hello_within, self._no_hello)
 

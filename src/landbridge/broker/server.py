@@ -23,7 +23,7 @@ from landbridge.core.log.store import PutDocument, Store
 from landbridge.errors import ShuttingDown, TerminalUnreachable
 from landbridge.protocol import frames
 from landbridge.transport.listener import Listener, bind
-from landbridge.transport.strangers import Strangers
+from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
 log = structlog.get_logger("landbridge.terminal")
@@ -91,9 +91,9 @@ class Terminal:
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
 
-    def attach(self) -> Connection:
-        """A new connection; the caller gives it a transport, inside this process or to another."""
-        return Connection(self)
+    def attach(self, stranger: Stranger | None = None) -> Connection:
+        """A new connection; the caller gives it a transport. Without a stranger it is inside this process."""
+        return Connection(self, stranger)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something until it ends or the terminal closes."""

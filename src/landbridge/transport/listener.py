@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from landbridge.transport.strangers import Strangers, site_of
+from landbridge.transport.strangers import Stranger, Strangers, site_of
 
 #: Connections that wait in the kernel until they are taken, and that are taken in one turn of the loop.
-BACKLOG = 128
+BACKLOG, AT_ONCE = 1024, 128
 #: Seconds without a look at the port after the system had no file or memory for a connection.
 PAUSE = 0.2
 #: What accept says if there is no file or memory. All else is of one connection, which is gone.
@@ -41,13 +41,14 @@ async def bind(host: str, port: int) -> list[socket.socket]:
 
 
 class Listener:
-    """Takes the connections of a bound socket from now on. ``factory`` makes the protocol of each. ``within``:
-    seconds for the TLS handshake, in which a connection counts as a stranger."""
+    """Takes the connections of a bound socket from now on. Each counts as a stranger at once. ``factory``
+    gets the stranger and makes the connection's protocol, which has to count the stranger once it has its
+    transport. ``within``: seconds for the TLS handshake."""
 
     def __init__(
         self,
         bound: socket.socket,
-        factory: Callable[[], asyncio.Protocol],
+        factory: Callable[[Stranger], asyncio.Protocol],
         strangers: Strangers,
         *,
         tls: ssl.SSLContext | None,
@@ -81,7 +82,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(BACKLOG):
+        for _ in range(AT_ONCE):
             try:
                 connection, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -108,20 +109,19 @@ class Listener:
 
     async def _open(self, connection: socket.socket, peer: Any) -> None:
         """Give a connection to its protocol, with TLS after the handshake."""
-        address = site_of(peer)
         task = asyncio.current_task()
         assert task is not None
-        # Without TLS the connection is its protocol's in the next turn, which counts it.
-        waiting = self._strangers.enter(address, task.cancel) if self._tls and address else None
+        stranger = self._strangers.enter(site_of(peer), task.cancel)
         try:
             await self._loop.connect_accepted_socket(
-                self._factory,
+                lambda: self._factory(stranger),
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=self._within if self._tls else None,
             )
         except OSError:  # ssl.SSLError is one: the peer has left, speaks no TLS or was silent
+            self._strangers.leave(stranger)
             connection.close()
-        finally:
-            if waiting is not None:
-                self._strangers.leave(waiting)
+        except BaseException:
+            self._strangers.leave(stranger)
+            raise

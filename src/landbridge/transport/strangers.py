@@ -8,7 +8,6 @@ keep it out, even if they come from its own address.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
@@ -75,15 +74,8 @@ class Strangers:
         return len(self._all)
 
 
-def address_of(transport: asyncio.BaseTransport) -> str | None:
-    """Return the address to count a connection under; None within this process."""
-    return site_of(transport.get_extra_info("peername"))
-
-
-def site_of(peer: Any) -> str | None:
-    """Return the address of a peer, for IPv6 that of its site; None for a peer that has none."""
-    if not isinstance(peer, tuple):
-        return None
+def site_of(peer: tuple[Any, ...]) -> str:
+    """Return the address to count a peer under: for IPv6 that of its site."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except ValueError:
