@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from landbridge.client.bus import Bus
 from landbridge.client.context import Context
 from landbridge.client.wire import dial_of
 from landbridge.protocol import frames
-from landbridge.protocol.session import Session
+from landbridge.protocol.session import Session, State
 from landbridge.testing import run_terminal
 from landbridge.transport.strangers import Strangers, site_of
 from tests.certificates import self_signed
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT, eventually, turns
 
 FEW = Limits(max_connections=40, max_strangers=10, hello_within=600.0)
 
@@ -107,6 +107,42 @@ async def test_silent_connections_take_no_room_from_clients(crashes: list[Any]) 
         async with silent(port_of(terminal), 3) as late:
             await until_open(late, 0)
         await bus.publish("orders", b"2")
+
+
+class Joiners:
+    """Stands for the crossing: terminals that have asked to become links, and are links where ``proven``."""
+
+    def __init__(self, *, proven: bool) -> None:
+        self._proven = proven
+        self.kept: list[asyncio.Transport] = []
+
+    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
+        transport.set_protocol(asyncio.Protocol())
+        self.kept.append(transport)
+        if self._proven:
+            session.state = State.LINKED
+
+    async def close(self) -> None:
+        for transport in self.kept:
+            transport.abort()
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_terminals_that_join_and_prove_nothing(crashes: list[Any], proven: bool) -> None:
+    join = b"".join(map(bytes, Session.send(frames.Join(frames.VERSION, "cus_x", "ter_x", bytes(32)))))
+    async with run_terminal(port=0, limits=FEW) as terminal:
+        crossing: Any = Joiners(proven=proven)
+        terminal.broker.crossing = crossing
+        async with AsyncExitStack() as stack:
+            connections: list[socket.socket] = []
+            for _ in range(30):
+                (one,) = await stack.enter_async_context(silent(port_of(terminal), 1, join))
+                connections.append(one)
+                await eventually(lambda: len(crossing.kept) == len(connections), "it has asked to join")
+            assert not terminal.connections
+            await until_open(connections, 30 if proven else FEW.max_strangers)
+            await turns()
+            assert await count_open(connections) == (30 if proven else FEW.max_strangers)
 
 
 @pytest.fixture(scope="module")
