@@ -20,23 +20,30 @@ from landbridge.transport.strangers import Stranger, Strangers, site_of
 BACKLOG, AT_ONCE = 1024, 128
 #: Seconds without a look at the port after the system had no file or memory for a connection.
 PAUSE = 0.2
+#: What bind says of an address that this machine doesn't have, as ::1 for localhost where IPv6 is off.
+_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 #: What accept says if there is no file or memory. All else is of one connection, which is gone.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind a port on every address of a host. Raises OSError."""
+    """Bind a port on every address of a host that this machine has. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     bound: list[socket.socket] = []
-    try:
-        for family, _, _, _, address in dict.fromkeys(found):
+    failed: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        try:
             bound.append(socket.create_server(address, family=family, backlog=BACKLOG))
-    except OSError:
+        except OSError as error:
+            failed = error
+            if error.errno not in _ABSENT:
+                break
+    if failed is not None and (failed.errno not in _ABSENT or not bound):
         for one in bound:
             one.close()
-        raise
+        raise failed
     return bound
 
 
