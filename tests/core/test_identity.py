@@ -14,6 +14,7 @@ from landbridge.core.trust.identity import (
     Proofs,
     SecureKey,
     check_public_keys,
+    digest_of,
     verify,
 )
 from landbridge.core.trust.primitives import fields, wrap
@@ -144,121 +145,122 @@ def test_wrapped_secret_opens_for_its_terminal_and_purpose_only():
 # --- proofs -------------------------------------------------------------------------------------------
 
 OP, BODY = "POST /v1/tickets", b'{"topic":"orders"}'
+DIGEST = digest_of(BODY)
 
 
-def refused(proofs, now, terminal, keys, op, body, proof) -> str:
+def refused(proofs, now, terminal, keys, op, digest, proof) -> str:
     with pytest.raises(Unauthenticated) as caught:
-        proofs.check(now, terminal, keys, op, body, proof)
+        proofs.check(now, terminal, keys, op, digest, proof)
     return f"{caught.value} {caught.value.hint}"
 
 
 def test_good_proof_tells_which_keys_were_used():
     oslo, proofs = identity(), Proofs()
     other = SecureKey.new().public
-    assert proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW)) == oslo.public
+    assert proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW)) == oslo.public
     # While the secure key is being replaced, both are good.
     proof = oslo.proof(OP, BODY, NOW)
-    assert proofs.check(NOW, "ter_oslo", [other, oslo.public], OP, BODY, proof) == oslo.public
+    assert proofs.check(NOW, "ter_oslo", [other, oslo.public], OP, DIGEST, proof) == oslo.public
 
 
 def test_replayed_proof_is_refused():
     oslo, proofs = identity(), Proofs()
     proof = oslo.proof(OP, BODY, NOW)
-    proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, proof)
+    proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, proof)
     for later in (0, 1, 29 * SECOND, 30 * SECOND, 31 * SECOND, 3600 * SECOND):
-        refused(proofs, NOW + later, "ter_oslo", [oslo.public], OP, BODY, proof)
+        refused(proofs, NOW + later, "ter_oslo", [oslo.public], OP, DIGEST, proof)
 
 
 @pytest.mark.parametrize("offset", [-31, 31, -3600, 3600])
 def test_stale_proof_is_refused(offset):
     oslo = identity()
-    refused(Proofs(), NOW, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW + offset * SECOND))
+    refused(Proofs(), NOW, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW + offset * SECOND))
 
 
 @pytest.mark.parametrize("offset", [-30, 30])
 def test_proof_of_a_clock_that_is_a_little_off_is_good(offset):
     oslo = identity()
-    Proofs().check(NOW, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW + offset * SECOND))
+    Proofs().check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW + offset * SECOND))
 
 
 def test_every_wrong_proof_gets_the_same_answer():
     oslo, proofs = identity(), Proofs()
     good = oslo.proof(OP, BODY, NOW)
     replayed = oslo.proof(OP, BODY, NOW)
-    proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, replayed)
+    proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, replayed)
     keys = [oslo.public]
     late = oslo.proof(OP, BODY, NOW - 60 * SECOND)
     answers = [
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, replayed),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, late),
-        refused(proofs, NOW, "ter_oslo", keys, "DELETE /v1/tickets", BODY, good),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY + b" ", good),
-        refused(proofs, NOW, "ter_rome", keys, OP, BODY, good),
-        refused(proofs, NOW, "ter_oslo", [identity().public], OP, BODY, good),
-        refused(proofs, NOW, "ter_nobody", [], OP, BODY, good),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, Proof(NOW + 1, good.nonce, good.signature)),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, Proof(NOW, b"n" * 16, good.signature)),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, Proof(NOW, good.nonce, b"")),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, Proof(-1, good.nonce, good.signature)),
-        refused(proofs, NOW, "ter_oslo", keys, OP, BODY, Proof(10**30, good.nonce, good.signature)),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, replayed),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, late),
+        refused(proofs, NOW, "ter_oslo", keys, "DELETE /v1/tickets", DIGEST, good),
+        refused(proofs, NOW, "ter_oslo", keys, OP, digest_of(BODY + b" "), good),
+        refused(proofs, NOW, "ter_rome", keys, OP, DIGEST, good),
+        refused(proofs, NOW, "ter_oslo", [identity().public], OP, DIGEST, good),
+        refused(proofs, NOW, "ter_nobody", [], OP, DIGEST, good),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, Proof(NOW + 1, good.nonce, good.signature)),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, Proof(NOW, b"n" * 16, good.signature)),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, Proof(NOW, good.nonce, b"")),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, Proof(-1, good.nonce, good.signature)),
+        refused(proofs, NOW, "ter_oslo", keys, OP, DIGEST, Proof(10**30, good.nonce, good.signature)),
     ]
     assert len(set(answers)) == 1
     # None of these has used up the good one.
-    proofs.check(NOW, "ter_oslo", keys, OP, BODY, good)
+    proofs.check(NOW, "ter_oslo", keys, OP, DIGEST, good)
 
 
 def test_nobody_can_be_nobody():
     """An unknown terminal is checked against a key whose secret is known: that must not let it in."""
     nobody = Identity("cus_a", "ter_nobody", SecureKey(bytes(32)))
-    refused(Proofs(), NOW, "ter_nobody", [], OP, BODY, nobody.proof(OP, BODY, NOW))
+    refused(Proofs(), NOW, "ter_nobody", [], OP, DIGEST, nobody.proof(OP, BODY, NOW))
 
 
 def test_short_nonce_is_refused():
     oslo = identity()
     for nonce in (b"", b"n" * 15, b"n" * 17):
         signature = oslo.sign("proof", "ter_oslo", OP, NOW, nonce, hashlib.sha256(BODY).digest())
-        refused(Proofs(), NOW, "ter_oslo", [oslo.public], OP, BODY, Proof(NOW, nonce, signature))
+        refused(Proofs(), NOW, "ter_oslo", [oslo.public], OP, DIGEST, Proof(NOW, nonce, signature))
     signature = oslo.sign("proof", "ter_oslo", OP, NOW, b"n" * 16, hashlib.sha256(BODY).digest())
-    Proofs().check(NOW, "ter_oslo", [oslo.public], OP, BODY, Proof(NOW, b"n" * 16, signature))
+    Proofs().check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, Proof(NOW, b"n" * 16, signature))
 
 
 def test_nonces_are_forgotten_when_they_can_not_be_fresh():
     oslo, proofs = identity(), Proofs()
     for second in range(0, 300, 10):
         now = NOW + second * SECOND
-        proofs.check(now, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, now))
+        proofs.check(now, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, now))
     assert len(proofs) == 7
     ahead = oslo.proof(OP, BODY, NOW + 330 * SECOND)
-    proofs.check(NOW + 300 * SECOND, "ter_oslo", [oslo.public], OP, BODY, ahead)
-    refused(proofs, NOW + 360 * SECOND, "ter_oslo", [oslo.public], OP, BODY, ahead)
+    proofs.check(NOW + 300 * SECOND, "ter_oslo", [oslo.public], OP, DIGEST, ahead)
+    refused(proofs, NOW + 360 * SECOND, "ter_oslo", [oslo.public], OP, DIGEST, ahead)
 
 
 def test_proof_stays_used_when_the_clock_jumps_ahead_and_back():
     oslo, proofs = identity(), Proofs()
     proof = oslo.proof(OP, BODY, NOW)
-    proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, proof)
+    proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, proof)
     ahead = NOW + 600 * SECOND
-    proofs.check(ahead, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, ahead))
-    refused(proofs, NOW + SECOND, "ter_oslo", [oslo.public], OP, BODY, proof)
-    proofs.check(NOW + SECOND, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW + SECOND))
+    proofs.check(ahead, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, ahead))
+    refused(proofs, NOW + SECOND, "ter_oslo", [oslo.public], OP, DIGEST, proof)
+    proofs.check(NOW + SECOND, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW + SECOND))
 
 
 def test_proof_from_before_the_start_is_refused():
     """The nonces of the process before are forgotten: whatever it may have seen is not good any more."""
     oslo, proofs = identity(), Proofs(since=NOW)
-    refused(proofs, NOW + 1, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW))
-    proofs.check(NOW + 1, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW + 1))
+    refused(proofs, NOW + 1, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW))
+    proofs.check(NOW + 1, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW + 1))
 
 
 def test_one_terminal_can_not_fill_the_memory_of_nonces():
     oslo, rome, proofs = identity(), identity("ter_rome"), Proofs(max_per_terminal=3)
     for _ in range(3):
-        proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW))
+        proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW))
     with pytest.raises(LimitReached):
-        proofs.check(NOW, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, NOW))
-    proofs.check(NOW, "ter_rome", [rome.public], OP, BODY, rome.proof(OP, BODY, NOW))
+        proofs.check(NOW, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, NOW))
+    proofs.check(NOW, "ter_rome", [rome.public], OP, DIGEST, rome.proof(OP, BODY, NOW))
     later = NOW + 61 * SECOND
-    proofs.check(later, "ter_oslo", [oslo.public], OP, BODY, oslo.proof(OP, BODY, later))
+    proofs.check(later, "ter_oslo", [oslo.public], OP, DIGEST, oslo.proof(OP, BODY, later))
     assert len(proofs) == 1
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
-from landbridge.core.trust.identity import SecureKey
+from landbridge.core.trust.identity import SecureKey, digest_of
 from landbridge.errors import Misuse, Unauthenticated
+from landbridge.protocol.http import content_digest
 from tests.registry.site import Member, Site, Tenant
 
 ISSUE = "/v1/tickets/issue"
@@ -27,6 +28,7 @@ def proved(
         "landbridge-timestamp": str(proof.timestamp),
         "landbridge-nonce": base64.b64encode(proof.nonce).decode(),
         "landbridge-proof": base64.b64encode(proof.signature).decode(),
+        "content-digest": content_digest(digest_of(body)),
     }
 
 
@@ -59,6 +61,7 @@ CHANGES: dict[str, Any] = {
     "landbridge-timestamp": ["", "0", "-1", "now", "9" * 400, "1e9"],
     "landbridge-nonce": ["", "AAAA", "=", "é"],
     "landbridge-proof": ["", "AAAA", base64.b64encode(bytes(64)).decode(), "*"],
+    "content-digest": ["", "é", "sha-256=:*:", "sha-256=AAAA", content_digest(digest_of(b"another"))],
 }
 
 
@@ -99,7 +102,7 @@ async def test_revoked_between_its_proof_and_its_request(quick: Site, acme: Tena
     identity, registry = acme.rome.identity, quick.registry
     issue = await acme.rome.registry.issue("orders")
     proof = identity.proof("op", b"", quick.clock())
-    caller = registry.callers.by_proof(quick.clock(), acme.rome.id, "op", b"", proof)
+    caller = registry.callers.by_proof(quick.clock(), acme.rome.id, "op", digest_of(b""), proof)
     await acme.admin.revoke_terminal(acme.rome.id)
     for call in (
         registry.perform(caller, op.ISSUE_TICKET, api.IssueTicket("orders")),

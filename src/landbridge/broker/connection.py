@@ -27,10 +27,11 @@ from landbridge.errors import (
 )
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.session import Role, Session
+from landbridge.protocol.session import Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
+from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
 #: Bytes waiting to be written to a peer above which it gets nothing more and isn't read from.
@@ -53,6 +54,7 @@ class Host(Protocol):
     broker: Broker
     authority: Authority
     connections: set[Connection]
+    strangers: Strangers
     closing: bool
     stages: Stages
 
@@ -66,7 +68,7 @@ class Host(Protocol):
 
 
 class Connection(Incoming):
-    def __init__(self, terminal: Host) -> None:
+    def __init__(self, terminal: Host, stranger: Stranger | None = None) -> None:
         super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
@@ -87,6 +89,8 @@ class Connection(Incoming):
         self._transport: asyncio.Transport
         self._outgoing: Outgoing
         self._timer: asyncio.TimerHandle | None = None
+        #: Until the peer has shown who it is; None within this process.
+        self._stranger = stranger
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
@@ -113,17 +117,37 @@ class Connection(Incoming):
         keep_alive(transport)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "memory"
-        terminal = self.terminal
+        terminal, stranger = self.terminal, self._stranger
+        self._leave_strangers()  # it makes no room for itself
         if terminal.closing:
             self.close(ShuttingDown("the terminal is shutting down"))
-        elif len(terminal.connections) >= self.broker.limits.max_connections:
+        elif not self._find_room():
             self.close(
                 LimitReached(f"{len(terminal.connections)} connections, as many as max_connections allows")
             )
         else:
             terminal.connections.add(self)
+            if stranger is not None:
+                self._stranger = terminal.strangers.enter(stranger.address, self._give_way)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self.broker.limits.hello_within, self._no_hello)
+
+    def _find_room(self) -> bool:
+        """Whether there is room for one more connection. Strangers give way."""
+        while len(self.terminal.connections) >= self.broker.limits.max_connections:
+            if not self.terminal.strangers.make_room():
+                return False
+        return True
+
+    def _give_way(self) -> None:
+        self.broker.totals.refused += 1
+        limit = self.broker.limits.max_strangers
+        self.close(LimitReached(f"no hello yet, and others wait: max_strangers is {limit} for one address"))
+
+    def _leave_strangers(self) -> None:
+        if self._stranger is not None:
+            self.terminal.strangers.leave(self._stranger)
+            self._stranger = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(counted=True)
@@ -249,6 +273,7 @@ class Connection(Incoming):
         self.closed = True
         self.session.close()
         self.terminal.connections.discard(self)
+        self._leave_strangers()
         if self._timer is not None:
             self._timer.cancel()
         for consumer in list(self.consumers.values()):
@@ -271,6 +296,7 @@ class Connection(Incoming):
         except BusError as error:
             self._refuse_peer(error)
             return
+        self._leave_strangers()
         self.broker.status.note(now, "authenticate", who=self.subject, peer=self.peer, detail=self.name)
         limits = self.broker.limits
         self.send(
@@ -294,7 +320,16 @@ class Connection(Incoming):
         self.terminal.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._stranger is not None:
+            # The terminal at the other end has proved nothing yet, and has as long for it as for a hello.
+            self._stranger.cut = self._cut_join
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.broker.limits.hello_within, self._leave_strangers)
         crossing.accept(self._transport, self.session, frame)
+
+    def _cut_join(self) -> None:
+        if self.session.state is not State.LINKED:
+            self._transport.abort()
 
     def _identify(self, identity: TokenIdentity) -> None:
         self.identity = identity

@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     commit: int = 8 << 20
     #: Seconds that a connection has to say hello.
     hello_within: float = 10.0
+    #: Connections of one address that have not said hello. The one that has waited longest gives way.
+    max_strangers: int = 500
     #: Bytes that a new topic's slowest group may be behind, unless the topic says otherwise.
     max_backlog: int = 64 << 30
     #: Seconds: the longest life of a token that this terminal makes.

@@ -22,6 +22,8 @@ from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
 from landbridge.errors import ShuttingDown, TerminalUnreachable
 from landbridge.protocol import frames
+from landbridge.transport.listener import Listener, bind
+from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
 log = structlog.get_logger("landbridge.terminal")
@@ -44,11 +46,14 @@ class Terminal:
         self.stages = Stages(self.broker, self.spawn)
         self.operations = Operations(self, self.broker, self.stages)
         self.connections: set[Connection] = set()
+        #: Those among them that have not said hello, and those that are not among them yet: their TLS
+        #: handshake is under way, or they have asked to become a link and have proved nothing.
+        self.strangers = Strangers(self.broker.limits.max_strangers, self.broker.limits.max_connections)
         #: Operations under way.
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closing = False
         self.authority: Authority
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listeners: list[Listener] = []
         self._started_at = 0
         #: Where it listens; empty where it doesn't.
         self.url = ""
@@ -70,24 +75,25 @@ class Terminal:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Take connections. Returns the port, which is the system's choice where 0 was given."""
-        loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: Connection(self), host, port, ssl=tls)
+            sockets = await bind(host, port)
         except OSError as error:
             raise TerminalUnreachable(
                 f"can't listen on {host}:{port}: {error.strerror or error}",
                 hint="is another terminal running there? give --port another number",
             ) from None
-        self._servers.append(server)
-        bound: int = server.sockets[0].getsockname()[1]
+        within = self.broker.limits.hello_within
+        for each in sockets:
+            self._listeners.append(Listener(each, self.attach, self.strangers, tls=tls, within=within))
+        bound: int = sockets[0].getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'lbs' if tls else 'lb'}://{shown}:{bound}"
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
 
-    def attach(self) -> Connection:
-        """A connection inside this process; the caller gives it a transport."""
-        return Connection(self)
+    def attach(self, stranger: Stranger | None = None) -> Connection:
+        """A new connection; the caller gives it a transport. Without a stranger it is inside this process."""
+        return Connection(self, stranger)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something until it ends or the terminal closes."""
@@ -133,8 +139,8 @@ class Terminal:
     async def close(self) -> None:
         """Stop taking connections, end those there are, write what is left, close the store."""
         self.closing = True
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for task in list(self.tasks):
             task.cancel()
         for connection in list(self.connections):

@@ -24,9 +24,9 @@ from landbridge.client import registry_operations as op
 from landbridge.client.context import is_loopback
 from landbridge.client.registry_operations import RegistryOperation
 from landbridge.core.routing.linkstate import SignedLinkState
-from landbridge.core.trust.identity import Identity
+from landbridge.core.trust.identity import Identity, digest_of
 from landbridge.errors import BadContext, BusError, RegistryUnreachable, from_wire
-from landbridge.protocol.http import Problem
+from landbridge.protocol.http import Problem, content_digest
 
 if TYPE_CHECKING:
     import httpx
@@ -232,6 +232,8 @@ class RegistryClient:
             headers["landbridge-timestamp"] = str(proof.timestamp)
             headers["landbridge-nonce"] = base64.b64encode(proof.nonce).decode()
             headers["landbridge-proof"] = base64.b64encode(proof.signature).decode()
+            if content:
+                headers["content-digest"] = content_digest(digest_of(content))
         return headers
 
 

@@ -23,16 +23,21 @@ from litestar.params import FromPath, FromQuery
 import landbridge
 from landbridge.client.bus import Bus, Receipt
 from landbridge.client.wire import Dial
-from landbridge.errors import BadPayload, BadRequest, BusError, Unauthenticated
-from landbridge.protocol.http import MEDIA_TYPE, Problem, bearer_token, problem_of, problem_of_http
+from landbridge.errors import BadPayload, BadRequest, BusError, TooLarge, Unauthenticated
+from landbridge.protocol.http import (
+    MEDIA_TYPE,
+    Problem,
+    bearer_token,
+    caller_known,
+    problem_of,
+    problem_of_http,
+)
 
 Until: TypeAlias = Literal["stored", "arrived", "acked"]
 #: Seconds in which a publish that is refused for now (backlog full) is repeated.
 PATIENCE = 5.0
 #: Seconds that a request may wait until its message has arrived or is acked.
 LONGEST_WAIT = 60.0
-#: Bytes of a body. The terminal's own limit, max_payload, is 4 MiB unless it is raised.
-LONGEST_BODY = 64 << 20
 #: Request headers of our own: the message's key and its id.
 KEY, ID = "landbridge-key", "landbridge-id"
 
@@ -65,10 +70,12 @@ async def send_message(
         raise Unauthenticated(
             "sending wants a token", hint="Authorization: Bearer TOKEN, with the scope publish:TOPIC"
         )
-    payload = await request.body()
-    headers = _headers(request, payload)
     dial: Dial = request.app.state.dial
+    # The terminal has taken the token before the body is read.
     async with Bus(dial, token, name="http", patience=PATIENCE) as bus:
+        caller_known(request.scope)
+        payload = await _payload(request, bus.max_payload)
+        headers = _headers(request, payload)
         return await bus.publish(
             topic,
             payload,
@@ -78,6 +85,25 @@ async def send_message(
             until=until,
             timeout=within,
         )
+
+
+async def _payload(request: Request[Any, Any, Any], most: int) -> bytes:
+    """Read the body, up to the size that the terminal takes."""
+    parts: list[bytes] = []
+    size = request.content_length or 0
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+    if size > most:
+        raise TooLarge(
+            f"a body of {size} bytes or more, the terminal takes {most}",
+            hint="send it in parts, or raise the terminal's limit max_payload",
+        )
+    return b"".join(parts)
 
 
 def _headers(request: Request[Any, Any, Any], payload: bytes) -> dict[str, str]:
@@ -97,7 +123,7 @@ def app(dial: Dial) -> Litestar:
     return Litestar(
         route_handlers=[send_message],
         state=State({"dial": dial}),
-        request_max_body_size=LONGEST_BODY,
+        request_max_body_size=None,  # the terminal's max_payload counts, see _payload
         cache_control=CacheControlHeader(no_store=True),
         exception_handlers={BusError: _of_bus_error, HTTPException: _of_http_exception},
         openapi_config=OpenAPIConfig(

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
 from landbridge.errors import BusError, TimedOut, Unauthenticated
-from landbridge.protocol.http import Problem, bearer_token, problem, problem_of
+from landbridge.protocol.http import Problem, bearer_token, caller_known, problem, problem_of
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -62,6 +62,7 @@ class Metrics:
             return 200, {"content-type": "text/plain; charset=utf-8"}, b"ok\n"
         try:
             text = await self._scrape(_token(scope))
+            caller_known(scope)
         except BusError as error:
             return _refusal(problem_of(error))
         return 200, {"content-type": TEXT_FORMAT}, text.encode()

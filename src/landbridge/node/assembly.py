@@ -32,7 +32,7 @@ from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated
 from landbridge.node import logs
 from landbridge.node.events import beside
-from landbridge.node.http_port import HttpPort
+from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
 from landbridge.node.plan import NodePlan, NodeReady
@@ -67,7 +67,7 @@ async def serve(
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    _allow_files(limits.max_connections + OTHER_FILES)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
     store: Store = MemoryStore() if plan.data is None else SqliteStore(plan.data / DATABASE)
     terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
     logs.take_over(asyncio.get_running_loop())
@@ -168,7 +168,7 @@ def _in_units(setting: str) -> str:
     return setting
 
 
-def _allow_files(wanted: int) -> None:
+def allow_files(wanted: int) -> None:
     """Raise the limit of open files: each connection is one, and many systems allow only 1024 by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -176,7 +176,10 @@ def _allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if most < wanted:
         log.warning(
-            "few files", allowed=most, wanted=wanted, hint="raise 'ulimit -Hn', or lower max_connections"
+            "few files",
+            allowed=most,
+            wanted=wanted,
+            hint="raise 'ulimit -Hn', or lower a terminal's max_connections",
         )
 
 

@@ -13,9 +13,16 @@ import structlog
 import uvicorn
 
 from landbridge.errors import TerminalUnreachable
+from landbridge.node.http_connection import HEAD_WITHIN, HttpConnection
 from landbridge.node.listening import Endpoint
+from landbridge.transport.listener import Listener
+from landbridge.transport.strangers import Strangers
 
 log = structlog.get_logger("landbridge.http")
+
+
+#: Connections of callers that no application has let in yet: of one address, and in all.
+MOST_STRANGERS_EACH, MOST_STRANGERS = 100, 1000
 
 
 class _Server(uvicorn.Server):
@@ -23,26 +30,27 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield  # the process handles signals itself
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = []  # the port's listener takes the connections
+        self.started = True
+
 
 class HttpPort:
-    """Serves ``app`` from now on. ``most``: requests and connections at a time. ``hint``: what the user
-    can do if the port is taken."""
+    """Serves ``app`` from now on. ``most``: requests at a time. ``hint``: what the user can do if the port
+    is taken."""
 
     def __init__(
         self, app: Any, endpoint: Endpoint, port: int, tls: ssl.SSLContext | None, *, most: int, hint: str
     ) -> None:
         host = endpoint.host
         try:
-            # Bound here: a port that is taken raises an error of ours, and from now on connections can wait.
-            self._socket = socket.create_server(
+            # A port that is taken raises an error of ours.
+            bound = socket.create_server(
                 (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
             )
         except OSError as error:
             raise TerminalUnreachable(f"can't listen on {host}:{port}: {error.strerror}", hint=hint) from None
-        # asyncio does this only for sockets that name their protocol, which create_server's don't: an answer
-        # in two writes would wait 40 ms for the peer's delayed ack. Connections inherit it.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.url = endpoint.url("http", self._socket.getsockname()[1])
+        self.url = endpoint.url("http", bound.getsockname()[1])
         config = uvicorn.Config(
             app,
             http="h11",
@@ -52,14 +60,22 @@ class HttpPort:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=most,
             timeout_graceful_shutdown=2,
         )
         config.load()
-        # Our context, not one that uvicorn makes from files: it follows when a certificate is renewed.
-        config.ssl = tls
         self._server = _Server(config)
-        self._task = asyncio.ensure_future(self._server.serve([self._socket]))
+        self._strangers = Strangers(MOST_STRANGERS_EACH, MOST_STRANGERS)
+        # Our TLS context, not one that uvicorn makes from files: it follows when a certificate is renewed.
+        self._listener = Listener(
+            bound,
+            lambda stranger: HttpConnection(
+                config, self._server.server_state, self._strangers, stranger, most
+            ),
+            self._strangers,
+            tls=tls,
+            within=HEAD_WITHIN,
+        )
+        self._task = asyncio.ensure_future(self._server.serve())
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -67,6 +83,7 @@ class HttpPort:
             log.error("http failed", exc_info=task.exception())
 
     async def close(self) -> None:
+        """Take no more connections, and end those there are when they are answered."""
+        self._listener.close()
         self._server.should_exit = True
         await asyncio.wait([self._task])
-        self._socket.close()

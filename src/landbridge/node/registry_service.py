@@ -19,9 +19,9 @@ from landbridge.client import registry_operations as op
 from landbridge.client.context import Context
 from landbridge.errors import ContextTaken, Unauthenticated
 from landbridge.node import logs
-from landbridge.node.assembly import signals
+from landbridge.node.assembly import OTHER_FILES, allow_files, signals
 from landbridge.node.embedded import DATABASE, open_registry
-from landbridge.node.http_port import HttpPort
+from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import find_context
 from landbridge.registry.caller import Caller
@@ -65,6 +65,7 @@ async def serve(plan: RegistryPlan, ready: Callable[[RegistryReady], None]) -> N
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = endpoint.tls()
     _check_free(plan)
+    allow_files(MOST_REQUESTS + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         registry = await open_registry(plan.data, plan.master_key_file)

@@ -6,7 +6,10 @@ own: an error has them everywhere on the bus.
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 
@@ -25,6 +28,38 @@ def bearer_token(authorization: str) -> str:
     token = token.strip()
     # RFC 9110 11.1: the scheme's case doesn't matter.
     return token if scheme.lower() == "bearer" and len(token) <= _LONGEST_TOKEN else ""
+
+
+#: The one algorithm of RFC 9530 that a digest is read of.
+_SHA_256 = "sha-256=:"
+
+
+def content_digest(digest: bytes) -> str:
+    """Return the header ``Content-Digest`` (RFC 9530) of a body with this SHA-256."""
+    return f"{_SHA_256}{base64.b64encode(digest).decode()}:"
+
+
+def digest_in(header: str) -> bytes:
+    """Return the SHA-256 in a header ``Content-Digest``; b"" where there is none."""
+    for entry in header.split(","):
+        entry = entry.strip()
+        if entry.startswith(_SHA_256) and entry.endswith(":"):
+            try:
+                return base64.b64decode(entry[len(_SHA_256) : -1], validate=True)
+            except ValueError:
+                return b""
+    return b""
+
+
+#: Name of the ASGI extension by which an application tells its port that it has let a caller in.
+LET_IN = "landbridge.let_in"
+
+
+def caller_known(scope: Mapping[str, Any]) -> None:
+    """Tell the port that the caller of a request has shown a good credential: it is no stranger any more."""
+    extensions = scope.get("extensions") or {}
+    if LET_IN in extensions:
+        extensions[LET_IN]()
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,12 +35,12 @@ class Callers:
         name = next(known.id for known in account.customer.credentials if known.digest == digest)
         return Caller(f"admin:{name}", account, digest=digest)
 
-    def by_proof(self, now: int, terminal: str, op: str, body: bytes, proof: Proof) -> Caller:
+    def by_proof(self, now: int, terminal: str, op: str, digest: bytes, proof: Proof) -> Caller:
         """Return a terminal. An unknown or revoked one has no keys, and is refused after the same time as a
-        wrong signature."""
+        wrong signature. ``digest``: of the request's body, which need not have come yet."""
         account = self._state.index.terminals.get(terminal)
         keys = account.keys_of(terminal) if account is not None else []
-        used = self._proofs.check(now, terminal, keys, op, body, proof)
+        used = self._proofs.check(now, terminal, keys, op, digest, proof)
         return Caller(f"terminal:{terminal}", account, terminal, used)
 
 

@@ -1,5 +1,5 @@
 """A call: one HTTP request to the registry, and the guard that finds its caller before its body is
-decoded."""
+read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Scope
 
 from landbridge.client.registry_operations import Who
-from landbridge.core.trust.identity import Proof
+from landbridge.core.trust.identity import Proof, bad_proof, digest_of
 from landbridge.errors import BadRequest, BusError, Forbidden, LimitReached, Unauthenticated
-from landbridge.protocol.http import bearer_token
+from landbridge.protocol.http import bearer_token, caller_known, digest_in
 from landbridge.registry.caller import STRANGER, Caller
 from landbridge.registry.registry import Registry
 
@@ -92,15 +92,21 @@ async def note_refusal(error: Exception, scope: Scope) -> None:
 
 async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Guard of all routes that are not for anybody: find the caller, and refuse one that the route is not
-    for. Litestar calls it before the body is decoded. The route's option ``who`` is that of the operation."""
+    for. Litestar calls it before the body is read. The route's option ``who`` is that of the operation.
+
+    The headers alone decide: a proof signs the digest of the body that the headers announce. The body of a
+    terminal that has proved itself is read here, so that another body than the one announced is refused."""
     call = cast(RegistryCall, connection)
     who: Who = handler.opt["who"]
     terminal = call.headers.get("landbridge-terminal", "") if who == "terminal" else ""
     try:
         if who == "terminal":
-            caller = await _by_proof(call, terminal)
+            caller = _by_proof(call, terminal)
         else:
             caller = call.registry.callers.by_token(bearer_token(call.headers.get("authorization", "")))
+        caller_known(call.scope)
+        if who == "terminal" and digest_of(await call.body()) != _digest(call):
+            raise bad_proof()
     except Unauthenticated as error:
         await call.turn_away(terminal, error)
         raise
@@ -111,12 +117,17 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     call.state.caller = caller
 
 
-async def _by_proof(call: RegistryCall, terminal: str) -> Caller:
+def _by_proof(call: RegistryCall, terminal: str) -> Caller:
     registry = call.registry
     query = call.scope["query_string"].decode("latin-1")
     op = f"{call.method} {call.scope['path']}{'?' if query else ''}{query}"
-    body = await call.body()
-    return registry.callers.by_proof(registry.clock(), terminal, op, body, _proof(call))
+    return registry.callers.by_proof(registry.clock(), terminal, op, _digest(call), _proof(call))
+
+
+def _digest(call: RegistryCall) -> bytes:
+    """What the headers say of the body. A request without a body need not say it."""
+    header = call.headers.get("content-digest", "")
+    return digest_in(header) if header else digest_of(b"")
 
 
 async def _forbid(call: RegistryCall, caller: Caller, why: str) -> None:

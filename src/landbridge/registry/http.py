@@ -50,6 +50,7 @@ def _openapi() -> OpenAPIConfig:
     def header(name: str, text: str) -> SecurityScheme:
         return SecurityScheme(type="apiKey", name=name, security_scheme_in="header", description=text)
 
+    digest = "sha-256=:base64: of the body (RFC 9530); not needed without a body"
     proof = "Ed25519 over the label, the terminal, METHOD PATH?QUERY, time, nonce and SHA-256 of the body"
     return OpenAPIConfig(
         title="Landbridge registry",
@@ -66,6 +67,7 @@ def _openapi() -> OpenAPIConfig:
                 "timestamp": header("Landbridge-Timestamp", "Microseconds since 1970, right to 30 s."),
                 "nonce": header("Landbridge-Nonce", "16 random bytes, base64, used once."),
                 "proof": header("Landbridge-Proof", f"base64; {proof}."),
+                "digest": header("Content-Digest", f"{digest}."),
             }
         ),
     )

@@ -20,6 +20,8 @@ from landbridge.registry.call import RegistryCall, let_in
 
 #: Bytes of bodies that may be larger than ``max_body``: a server has thousands of links, a plan still more.
 _LARGE = {op.POST_LINK_STATE: 4 << 20, op.PUT_PLAN: 16 << 20, op.PUT_CUSTOMER_PLAN: 16 << 20}
+#: Bytes of a body whose sender has shown nothing.
+_OF_STRANGERS = 16 << 10
 #: Statuses of refusals, for the OpenAPI document.
 _REFUSALS = {
     "anybody": (400, 401, 409, 429),
@@ -41,7 +43,13 @@ def route_of(operation: RegistryOperation[..., Any, Any]) -> HTTPRouteHandler:
         path = path.replace(f"{{{member}}}", f"{{{member}:str}}")
     guards = [let_in] if operation.who != "anybody" else []
     proof: dict[str, list[str]] = {"terminal": [], "timestamp": [], "nonce": [], "proof": []}
-    options: dict[str, Any] = {"request_max_body_size": _LARGE[operation]} if operation in _LARGE else {}
+    if operation.in_body:
+        proof["digest"] = []
+    options: dict[str, Any] = {}
+    if operation in _LARGE:
+        options["request_max_body_size"] = _LARGE[operation]
+    elif operation.who == "anybody":
+        options["request_max_body_size"] = _OF_STRANGERS
     route = HTTPRouteHandler(
         path,
         http_method=cast(Any, operation.verb),

@@ -168,7 +168,7 @@ class Identity:
 
     def proof(self, op: str, body: bytes, now: int) -> Proof:
         nonce = os.urandom(NONCE_SIZE)
-        return Proof(now, nonce, self.sign(*_proof_fields(self.terminal, op, body, now, nonce)))
+        return Proof(now, nonce, self.sign(*_proof_fields(self.terminal, op, digest_of(body), now, nonce)))
 
 
 def verify(public_sign: bytes, signature: bytes, label: str, *values: Field) -> bool:
@@ -178,16 +178,31 @@ def verify(public_sign: bytes, signature: bytes, label: str, *values: Field) -> 
 # --- proofs: requests to the registry ----------------------------------------------------------------
 
 
+def digest_of(body: bytes) -> bytes:
+    """What a proof signs of a request's body. It goes with the request, so that the proof can be checked
+    before the body has come."""
+    return hashlib.sha256(body).digest()
+
+
 def _proof_fields(
-    terminal: str, op: str, body: bytes, timestamp: int, nonce: bytes
+    terminal: str, op: str, digest: bytes, timestamp: int, nonce: bytes
 ) -> tuple[str, str, str, int, bytes, bytes]:
-    return ("proof", terminal, op, timestamp, nonce, hashlib.sha256(body).digest())
+    return ("proof", terminal, op, timestamp, nonce, digest)
 
 
 #: What fits into a signed field; a timestamp outside is wrong anyway.
 _LATEST = 2**63
 #: Checked where the terminal is unknown, so that this takes as long as a wrong signature.
 _NOBODY = SecureKey(bytes(_SEED_SIZE)).public
+
+
+def bad_proof() -> Unauthenticated:
+    """Return the refusal of a proof: the same one whatever was wrong with it."""
+    return Unauthenticated(
+        "the proof of this request is not good",
+        hint="check the terminal's id and secure key, that its clock is right to 30 s, "
+        "and that it has not been revoked",
+    )
 
 
 class Proofs:
@@ -208,22 +223,18 @@ class Proofs:
         self._floor = since
 
     def check(
-        self, now: int, terminal_id: str, keys: Sequence[PublicKeys], op: str, body: bytes, proof: Proof
+        self, now: int, terminal_id: str, keys: Sequence[PublicKeys], op: str, digest: bytes, proof: Proof
     ) -> PublicKeys:
         """Returns the keys that the terminal has used, out of ``keys`` (none for an unknown or revoked one).
-        Raises Unauthenticated with one and the same text, whatever is wrong."""
+        ``digest``: of the body. Raises Unauthenticated with one and the same text, whatever is wrong."""
         self._forget(now)
         entry = (terminal_id, proof.nonce)
         timestamp = min(max(proof.timestamp, 0), _LATEST)
-        signed = _proof_fields(terminal_id, op, body, timestamp, proof.nonce)
+        signed = _proof_fields(terminal_id, op, digest, timestamp, proof.nonce)
         used = [key for key in keys or (_NOBODY,) if verify(key.sign, proof.signature, *signed)]
         fresh = proof.timestamp > self._floor and abs(now - proof.timestamp) <= FRESH
         if not (keys and used and fresh and len(proof.nonce) == NONCE_SIZE and entry not in self._seen):
-            raise Unauthenticated(
-                "the proof of this request is not good",
-                hint="check the terminal's id and secure key, that its clock is right to 30 s, "
-                "and that it has not been revoked",
-            )
+            raise bad_proof()
         if self._counts[terminal_id] >= self.max_per_terminal:
             raise LimitReached(
                 f"{self.max_per_terminal} requests of one terminal within a minute", hint="ask less often"
