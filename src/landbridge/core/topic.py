@@ -20,6 +20,8 @@ LONGEST = 1e9
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a topic is, and how long it keeps messages."""
+
     name: str
     #: "stream": any producers, any groups. "queue": one producer, one group, one consumer, each message once.
     kind: Literal["stream", "queue"] = "stream"
@@ -32,6 +34,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a group gets of a topic, and how."""
+
     topic: str
     name: str
     discipline: Literal["fifo", "lifo", "priority"] = "fifo"

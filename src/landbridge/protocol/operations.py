@@ -211,7 +211,7 @@ class TopicRows(Result, frozen=True, kw_only=True):
 class Deleted(Result, frozen=True, kw_only=True):
     """What was deleted."""
 
-    deleted: Annotated[str, about("A topic's name, or TOPIC/GROUP.")]
+    deleted: Annotated[str, about("A topic's name, TOPIC/GROUP, or COLLECTION/KEY.")]
 
 
 # -- groups --------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class TokenCreate(Arguments, frozen=True):
     """A token to make."""
 
     subject: Annotated[str, about("The service that it is for.")]
-    scopes: Annotated[list[str], about("publish:PATTERN, subscribe:PATTERN, admin.")]
+    scopes: Annotated[list[str], about("publish:PATTERN, subscribe:PATTERN, documents:PATTERN, admin.")]
     life: Annotated[float, about("Seconds until it expires.")] = 3600.0
 
 

@@ -11,6 +11,8 @@ import msgspec
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which messages a topic removes."""
+
     #: Remove a message as soon as every group has settled it (a topic without groups keeps its messages).
     settled: bool = False
     #: Seconds; None = for ever.

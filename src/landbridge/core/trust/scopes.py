@@ -49,7 +49,7 @@ class Scopes:
 
     def demand(self, verb: str, topic: str) -> None:
         if not self.may(verb, topic):
-            raise Forbidden(f"the token doesn't allow to {verb} on {topic}", hint=f"needs {verb}:{topic}")
+            raise Forbidden(f"the token has no scope {verb}:{topic}", hint=f"needs {verb}:{topic}")
 
     def demand_admin(self, what: str) -> None:
         if not self.admin:
