@@ -40,7 +40,7 @@ HIGH_WATER = 4 << 20
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
-FRAMES_AT_ONCE = 256
+FRAMES_AT_ONCE = 128
 HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Transact: 8, frames.Renew: 4}
 #: Operations that stay for as long as nothing happens.
 WAITS = frozenset({table.TOPIC_WAIT.name, table.DOCUMENT_WAIT.name, table.MESSAGE_WAIT.name})

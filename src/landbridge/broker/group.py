@@ -41,7 +41,7 @@ GATHER = 0.002
 #: turn. Of one that is away, or slow, they would become ever more.
 PASSED_OVER = 256
 #: Frames that a group hands out in one turn of the loop; the others have their turn then.
-HAND_OUT_AT_ONCE = 512
+HAND_OUT_AT_ONCE = 256
 #: Runs that are settled in one turn of the loop. Messages that are given back count one by one.
 SETTLE_AT_ONCE = 1024
 VERBS = ("ack", "requeue", "bury", "extend")

@@ -149,14 +149,17 @@ class MessageOperations:
                 return None
             first, batch = here
             await turns.looked_at(BATCH_COUNTS)
-            if batch.id == batch_id and (index := batch.index_of(id)) is not None:
-                return topic, first + index, batch
-            for lo in range(0, len(batch) if batch_id is None and batch.has(Column.ID) else 0, LOOK_AT_ONCE):
-                part = batch.slice(lo, min(lo + LOOK_AT_ONCE, len(batch)))
+            at = first + len(batch)
+            if batch_id is not None and batch.id != batch_id:
+                continue
+            # An id that the bus has made says its place, unless it was given to the message again.
+            at_once = LOOK_AT_ONCE if batch.has(Column.ID) else len(batch)
+            for lo in range(0, len(batch), at_once):
+                part = batch.slice(lo, min(lo + at_once, len(batch)))
                 if (index := part.index_of(id)) is not None:
                     return topic, first + lo + index, batch
-                await turns.looked_at(len(part))
-            at = first + len(batch)
+                if at_once == LOOK_AT_ONCE:
+                    await turns.looked_at(len(part))
         return None
 
 

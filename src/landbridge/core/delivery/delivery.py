@@ -44,8 +44,8 @@ Filter: TypeAlias = Callable[[Batch], Sequence[bool] | None]
 #: How many messages ``take`` looks at one by one (filters, delays) before it lets others have a turn; also
 #: how many come due at once.
 SCAN = 1 << 12
-#: As how many of these a run counts that is taken without a look at its messages.
-RUN_COUNTS = 8
+#: As how many of these a short run counts, or one that is taken without a look at its messages.
+RUN_COUNTS = 16
 #: Runs that leases give back at once, when their consumer is gone or late.
 GIVE_BACK_AT_ONCE = 1 << 10
 #: A lease in more runs than this times those that are settled is changed in its place.
@@ -270,13 +270,14 @@ class Delivery:
                 current, runs = found, []
             first = max(first, current[0])
             end = min(end, current[0] + len(current[1]))
-            looked += RUN_COUNTS
             if self._is_choosy(current[1]):
                 if pending.newest_first:
                     first = max(first, end - SCAN)
                 else:
                     end = min(end, first + SCAN)
-                looked += end - first
+                looked += max(RUN_COUNTS, end - first)
+            else:
+                looked += RUN_COUNTS
             pending.remove(first, end)
             wanted = self._select(now, current, first, end)
             runs += wanted[::-1] if pending.newest_first else wanted
