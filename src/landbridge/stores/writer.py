@@ -18,7 +18,7 @@ from landbridge.errors import BusError, ShuttingDown, StoreFailed
 
 T = TypeVar("T")
 #: Work that goes into one commit: forming it is one turn of the loop, and answering for it another one.
-WORK_AT_ONCE = 1_000
+WORK_AT_ONCE = 256
 
 
 class Commit:

@@ -79,15 +79,22 @@ class Priority:
         self._levels = [RangeSet() for _ in range(HIGHEST_PRIORITY + 1)]
         self.missing: int | None = None
         self.more = False
+        #: The run that ``next_run`` has just given and the level that it is in, until anything changes.
+        self._given: tuple[int, int, RangeSet] | None = None
 
     @property
     def size(self) -> int:
         return self._unsorted.size + sum(level.size for level in self._levels)
 
     def add(self, first: int, end: int) -> None:
+        self._given = None
         self._unsorted.add(first, end)
 
     def remove(self, first: int, end: int) -> None:
+        given, self._given = self._given, None
+        if given is not None and given[0] <= first and end <= given[1]:
+            given[2].remove(first, end)
+            return
         self._unsorted.remove(first, end)
         for level in self._levels:
             level.remove(first, end)
@@ -112,6 +119,7 @@ class Priority:
         for level in reversed(self._levels):
             if level:
                 first, end = level.first()
+                self._given = first, end, level
                 return first, min(end, first + limit)
         return None
 
