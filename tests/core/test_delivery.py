@@ -709,7 +709,9 @@ def test_scan_ends_also_when_credit_is_small():
     delivery = Delivery(Cursor(0), log.end, Policy(), filter=lambda batch: [False] * len(batch))
     assert delivery.take(NOW, 1, 3, log) == []
     assert delivery.more
-    assert delivery.pending < 10
+    while delivery.more:
+        assert delivery.take(NOW, 1, 3, log) == []
+    assert delivery.pending == 0
 
 
 def test_bytes_that_a_consumer_holds_are_what_it_keeps_in_memory():

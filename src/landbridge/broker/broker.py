@@ -78,6 +78,8 @@ SETTINGS = "settings"
 CHANGED_WITHIN = 0.05
 #: Microseconds between two looks at how far behind the groups are.
 LAGS_EVERY = 60 * SECOND
+#: Publishes, runs of acks and documents of one transaction: all of them are in one turn of the loop.
+MOST_IN_TRANSACTION = 1_000
 #: Producers whose transactions are kept in memory.
 PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
@@ -618,6 +620,12 @@ class Broker:
         self, connection: Client, frame: frames.Transact, tail: memoryview
     ) -> list[tuple[Topic, Batch]]:
         """The outputs of a stranger's transaction, checked."""
+        parts = len(frame.publishes) + len(frame.documents) + sum(len(runs) or 1 for _, _, runs in frame.acks)
+        if parts > MOST_IN_TRANSACTION:
+            raise LimitReached(
+                f"a transaction of {parts} publishes, acks and documents, allowed are {MOST_IN_TRANSACTION}",
+                hint="ack whole batches, publish to a topic in one batch, or make several transactions",
+            )
         publishes: list[tuple[Topic, Batch]] = []
         at = 0
         for name, size in frame.publishes:
@@ -635,7 +643,8 @@ class Broker:
     ) -> None:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
-        for subscription, lease, runs in acks:
+        groups: dict[Group, None] = {}
+        for subscription, lease, runs in _by_lease(acks):
             consumer = connection.consumers.get(subscription)
             if consumer is None or not consumer.group.delivery.holds(lease, consumer.number, runs):
                 raise LeaseLost("a message of the transaction is no longer this consumer's to settle")
@@ -648,7 +657,6 @@ class Broker:
             if group.topic.writer.unit == commit.unit:
                 held = self._ack(commit.now, consumer, lease, runs)
                 commit.on_failed.append(partial(group.unsettle, held))
-                group.save(commit)
             else:
                 # Not settled before the commit is on disk: the other unit might write it down earlier.
                 published = group.delivery.published(lease)
@@ -656,6 +664,10 @@ class Broker:
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
                 self._handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
+            groups[group] = None
+        for group in groups:
+            if group.topic.writer.unit == commit.unit:
+                group.save(commit)
             commit.on_stored.append(group.pump)
 
     def _ack(self, now: int, consumer: Consumer, lease: int, runs: list[Range]) -> list[Range]:
@@ -784,13 +796,12 @@ class Broker:
     async def until_settled(self, group: Group, offset: int) -> None:
         """Wait until a group has settled a message, and until that is on disk."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        group.watchers.append((offset, done))
+        group.watchers[done] = offset
         group.tell_watchers()
         try:
             await done
         finally:
-            if (offset, done) in group.watchers:
-                group.watchers.remove((offset, done))
+            group.watchers.pop(done, None)
         await self.write([], unit=group.topic.writer.unit)
 
     def moved(self, group: Group) -> None:
@@ -893,6 +904,14 @@ def _edge(topic: Topic, start: str) -> int:
     if start not in ("earliest", "latest"):
         raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
     return topic.log.first if start == "earliest" else topic.log.end
+
+
+def _by_lease(acks: list[tuple[int, int, list[Range]]]) -> list[tuple[int, int, list[Range]]]:
+    """The acks of a transaction, each lease once."""
+    runs: dict[tuple[int, int], list[Range]] = {}
+    for subscription, lease, each in acks:
+        runs.setdefault((subscription, lease), []).extend(each)
+    return [(*of, each) for of, each in runs.items()]
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -26,8 +27,9 @@ from landbridge.errors import (
     Unauthenticated,
 )
 from landbridge.protocol import frames
+from landbridge.protocol import operations as table
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.session import Role, Session, State
+from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
 from landbridge.transport.outgoing import Outgoing
@@ -39,6 +41,11 @@ HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
+#: Frames of a connection that are handled in one turn of the loop, and those that count as several.
+FRAMES_AT_ONCE = 128
+HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Transact: 8, frames.Renew: 4}
+#: Operations that stay for as long as nothing happens.
+WAITS = frozenset({table.TOPIC_WAIT.name, table.DOCUMENT_WAIT.name, table.MESSAGE_WAIT.name})
 
 
 class OperationsPort(Protocol):
@@ -80,7 +87,11 @@ class Connection(Incoming):
         self.writable = True
         #: subscription number → consumer.
         self.consumers: dict[int, Consumer] = {}
-        #: Topics that this connection's producer may have entries in the ledgers of.
+        #: Frames that wait for the loop's next turn, and the handler that has begun with the first of them.
+        self._events: deque[Event] = deque()
+        self._handling: Iterator[None] | None = None
+        #: Operations under way that wait for something to happen.
+        self._waits = 0
         #: Bulk reads under way.
         self._fetches = Fetches(self)
         #: Bytes of batches that were received and not answered yet.
@@ -91,7 +102,7 @@ class Connection(Incoming):
         self._timer: asyncio.TimerHandle | None = None
         #: Until the peer has shown who it is; None within this process.
         self._stranger = stranger
-        self._handlers: dict[type[Frame], Callable[..., None]] = {
+        self._handlers: dict[type[Frame], Callable[..., Iterator[None] | None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
             frames.Publish: self._publish,
@@ -166,8 +177,9 @@ class Connection(Incoming):
             consumer.group.pump()
 
     def _throttle(self) -> None:
-        """Read only while the peer reads, and while it keeps to its window."""
-        reading = self.writable and self._unanswered <= 2 * self.broker.limits.publish_window
+        """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
+        window = 2 * self.broker.limits.publish_window
+        reading = self.writable and self._unanswered <= window and not self._events
         if reading != self._reading and not self.closed:
             self._reading = reading
             if reading:
@@ -181,16 +193,37 @@ class Connection(Incoming):
         except BusError as error:
             self._refuse_peer(error)
             return
-        for frame, tail in events:
-            if self.closed:
-                return
+        if self._events:
+            self._events.extend(events)
+            return
+        self._events.extend(events)
+        self._handle()
+
+    def _handle(self) -> None:
+        """Handle what has come, but no more than belongs into one turn of the loop. While there is more,
+        nothing is read, and the next turn goes on."""
+        events, room = self._events, FRAMES_AT_ONCE
+        while events and not self.closed:
+            if room <= 0:
+                asyncio.get_running_loop().call_soon(self._handle)
+                break
+            frame, tail = events[0]
+            room -= HEAVY.get(type(frame), 1)
             try:
-                if tail:
-                    self._handlers[type(frame)](frame, tail)
+                if self._handling is None:
+                    handler = self._handlers[type(frame)]
+                    self._handling = handler(frame, tail) if tail else handler(frame)
+                for _ in self._handling or ():
+                    room = 0
+                    break
                 else:
-                    self._handlers[type(frame)](frame)
+                    self._handling = None
+                    events.popleft()
             except BusError as error:
+                self._handling = None
+                events.popleft()
                 self.refuse(getattr(frame, "request", 0), error)
+        self._throttle()
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         if not self.closed:
@@ -280,6 +313,7 @@ class Connection(Incoming):
             self.broker.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
         self._fetches.close()
+        self._events.clear()
         if self.identity is not None:
             self.broker.status.note(
                 self.broker.clock(), "disconnect", who=self.subject, peer=self.peer, cause=cause
@@ -469,12 +503,14 @@ class Connection(Incoming):
         )
         group.pump()
 
-    def _settle(self, frame: frames.Settle) -> None:
+    def _settle(self, frame: frames.Settle) -> Iterator[None]:
         if not frame.request and frame.subscription not in self.consumers:
             return  # nobody waits for an answer
         consumer = self.consumer(frame.subscription)
         try:
-            done = consumer.group.settle(consumer, frame.settlements, durably=bool(frame.request))
+            done = yield from consumer.group.settle_in_turns(
+                consumer, frame.settlements, durably=bool(frame.request)
+            )
         except BusError as error:
             self.refuse(frame.request, error, frame.subscription)
             return
@@ -497,8 +533,19 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _call(self, frame: frames.Call) -> None:
+        if frame.op in WAITS:
+            if self._waits >= self.broker.limits.max_waits:
+                raise LimitReached(
+                    f"{self._waits} operations of this connection wait, as many as max_waits allows",
+                    hint="wait for several topics with one operation, or raise the limit max_waits",
+                )
+            self._waits += 1
         task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args))
-        task.add_done_callback(lambda task: self._answer(frame.request, task, f"operation {frame.op}"))
+        task.add_done_callback(partial(self._called, frame))
+
+    def _called(self, frame: frames.Call, task: asyncio.Task[object]) -> None:
+        self._waits -= frame.op in WAITS
+        self._answer(frame.request, task, f"operation {frame.op}")
 
     def _ping(self, frame: frames.Ping) -> None:
         self.done(frame.request)

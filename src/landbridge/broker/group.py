@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from landbridge.core.delivery.filters import filter_of, sole_key
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keyruns import KeyRuns
-from landbridge.core.log.ranges import Range, count, intersect, normalise
+from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.log.store import DeleteDocument, PutDocument, Write
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND
@@ -39,6 +40,10 @@ GATHER = 0.002
 #: Ranges settled out of order up to which a group that takes one key passes over the others ahead of its
 #: turn. Of one that is away, or slow, they would become ever more.
 PASSED_OVER = 256
+#: Frames that a group hands out in one turn of the loop; the others have their turn then.
+HAND_OUT_AT_ONCE = 256
+#: Runs that are settled in one turn of the loop. Messages that are given back count one by one.
+SETTLE_AT_ONCE = 1024
 VERBS = ("ack", "requeue", "bury", "extend")
 
 encode = msgspec.msgpack.Encoder().encode
@@ -181,8 +186,8 @@ class Group:
             first_lease=broker.first_lease,
             filter=filter_of(spec.match),
         )
-        #: Who waits for a message to be settled.
-        self.watchers: list[tuple[int, asyncio.Future[None]]] = []
+        #: Who waits for a message to be settled, and its offset.
+        self.watchers: dict[asyncio.Future[None], int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         #: Copies condemned messages to the dead-letter topic.
@@ -190,6 +195,8 @@ class Group:
         self._pump_soon = False
         #: Reads what is handed out next.
         self._load: asyncio.Task[None] | None = None
+        #: Frames handed out in this turn of the loop.
+        self._handed = 0
         #: The lag that the status log knows.
         self.lag_told = 0
         #: Runs while free places wait for more of them; and when it has run out, whatever is free is used.
@@ -200,15 +207,13 @@ class Group:
     # -- storing -----------------------------------------------------------------------------------
 
     def settled(self, offset: int) -> bool:
-        cursor = self.catch_up().cursor
-        return not any(first <= offset < end for first, end in cursor.unsettled(offset + 1))
+        return self.catch_up().cursor.is_settled(offset)
 
     def tell_watchers(self) -> None:
         self.catch_up()  # which may itself tell some of them
-        for watcher in list(self.watchers):
-            offset, done = watcher
-            if self.settled(offset) or self.deleted:
-                self.watchers.remove(watcher)
+        for done, offset in list(self.watchers.items()):
+            if self.delivery.cursor.is_settled(offset) or self.deleted:
+                self.watchers.pop(done, None)
                 if not done.done():
                     done.set_result(None)
 
@@ -277,8 +282,16 @@ class Group:
         self.broker.consumers_changed(self)
         if not self.consumers:
             self.topic.ignore(self)
+        self._release(consumer, counted=counted)
+
+    def _release(self, consumer: Consumer, *, counted: bool) -> None:
+        """Take back what a consumer held that is gone, over several turns of the loop where it is much."""
+        if self.deleted:
+            return
         now = self.broker.clock()
         returned = self.delivery.release(now, consumer.number, counted=counted)
+        if self.delivery.held_by(consumer.number)[0]:
+            asyncio.get_running_loop().call_soon(partial(self._release, consumer, counted=False))
         if returned:
             self.broker.status.count(
                 now,
@@ -319,6 +332,7 @@ class Group:
             return
         delivery = self.catch_up()
         now = self.broker.clock()
+        self._handed = 0
         # Once more round for what those before had no room for.
         while self._hand_round(now) and delivery.pending:
             pass
@@ -351,7 +365,8 @@ class Group:
                     self._load = load
                     load.add_done_callback(self._loaded)
                 return False
-            if delivery.more:
+            self._handed += len(handouts)
+            if delivery.more or self._handed >= HAND_OUT_AT_ONCE:
                 self._again_soon()
                 return False
         return handed
@@ -479,34 +494,38 @@ class Group:
         """Ack, requeue, bury, extend. ``durably``: returns a future that is done when it is on disk.
         Otherwise nobody waits for that, and it is written along with whatever comes next. LeaseLost where
         some of the messages are no longer the consumer's; the others are settled all the same."""
+        settling = self.settle_in_turns(consumer, settlements, durably=durably)
+        while True:
+            try:
+                next(settling)
+            except StopIteration as end:
+                done: asyncio.Future[None] | None = end.value
+                return done
+
+    def settle_in_turns(
+        self, consumer: Consumer, settlements: list[frames.Settlement], *, durably: bool
+    ) -> Generator[None, None, asyncio.Future[None] | None]:
+        """The same for one who may ask for much: stops where others should have a turn of the loop."""
         for s in settlements:
             if s.verb not in VERBS:
                 raise BadRequest(f"no settlement {s.verb[:60]!r}", hint=", ".join(VERBS))
             if s.after is not None and not 0 <= s.after <= LONGEST:
                 raise BadRequest(f"requeue after {s.after} seconds")
-        now = self.broker.clock()
-        delivery = self.delivery
-        asked = accepted = 0
+        asked = accepted = work = 0
         acked: list[Range] = []
         for s in settlements:
-            runs: list[Range] = s.runs
-            published = delivery.published(s.lease)  # asked first: its last settle ends the lease
-            if s.verb == "ack":
-                held = delivery.ack(now, s.lease, consumer.number, runs)
-                acked += held
-            elif s.verb == "requeue":
-                held = delivery.requeue(now, s.lease, consumer.number, runs, s.after)
-            elif s.verb == "bury":
-                held = delivery.bury(now, s.lease, consumer.number, runs, s.cause or "buried")
-            elif delivery.extend(now, s.lease, consumer.number):
-                held = intersect(delivery.leases[s.lease].remaining, normalise(runs))
-            else:
-                held = []
-            took = count(held)
-            asked += count(normalise(runs))
-            accepted += took
-            if took:
-                self.broker.settled(now, self, consumer, s.verb, s.cause, took, held, published)
+            for at in range(0, len(s.runs), SETTLE_AT_ONCE):
+                runs = normalise(s.runs[at : at + SETTLE_AT_ONCE])
+                asked += count(runs)
+                for part in self._parts(s, consumer, runs):
+                    held = self._settle(consumer, s, part)
+                    accepted += count(held)
+                    if s.verb == "ack":
+                        acked += held
+                    work += 1 + (len(part) if s.verb in ("ack", "extend") else count(held))
+                    if work >= SETTLE_AT_ONCE:
+                        work = 0
+                        yield
         lost: LeaseLost | None = None
         done: asyncio.Future[None] | None = None
         if accepted < asked and not self.at_most_once:
@@ -514,7 +533,7 @@ class Group:
                 f"{asked - accepted} of {asked} messages are no longer this consumer's to settle"
             )
             self.broker.status.note(
-                now,
+                self.broker.clock(),
                 "refuse",
                 who=consumer.connection.subject,
                 topic=self.topic.name,
@@ -529,6 +548,35 @@ class Group:
         if lost is not None:
             raise lost
         return done
+
+    def _parts(self, s: frames.Settlement, consumer: Consumer, runs: list[Range]) -> Iterable[list[Range]]:
+        """What is settled at once of these runs. What is given back is work for each message."""
+        if s.verb in ("ack", "extend"):
+            return (runs,)
+        held = self.delivery.held(s.lease, consumer.number, runs)
+        return (
+            [(at, min(at + SETTLE_AT_ONCE, end))]
+            for first, end in held
+            for at in range(first, end, SETTLE_AT_ONCE)
+        )
+
+    def _settle(self, consumer: Consumer, s: frames.Settlement, runs: list[Range]) -> list[Range]:
+        """Returns what the consumer held of these runs."""
+        now, delivery = self.broker.clock(), self.delivery
+        published = delivery.published(s.lease)  # asked first: its last settle ends the lease
+        if s.verb == "ack":
+            held = delivery.ack(now, s.lease, consumer.number, runs)
+        elif s.verb == "requeue":
+            held = delivery.requeue(now, s.lease, consumer.number, runs, s.after)
+        elif s.verb == "bury":
+            held = delivery.bury(now, s.lease, consumer.number, runs, s.cause or "buried")
+        elif delivery.extend(now, s.lease, consumer.number):
+            held = delivery.held(s.lease, consumer.number, runs)
+        else:
+            held = []
+        if held:
+            self.broker.settled(now, self, consumer, s.verb, s.cause, count(held), held, published)
+        return held
 
     def _settle_on_disk(self, acked: list[Range]) -> asyncio.Future[None] | None:
         if not self.durable:
@@ -645,7 +693,7 @@ class Group:
     async def _read_condemned(self) -> list[tuple[int, Condemned, Batch, int]]:
         """Some of the condemned, each with its batch and its place in it."""
         found: list[tuple[int, Condemned, Batch, int]] = []
-        for offset, why in list(self.delivery.condemned.items())[:BURY_AT_ONCE]:
+        for offset, why in list(islice(self.delivery.condemned.items(), BURY_AT_ONCE)):
             batch = await self.topic.log.read(offset)
             if batch is not None and batch[0] <= offset:
                 found.append((offset, why, batch[1], offset - batch[0]))

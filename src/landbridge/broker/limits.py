@@ -18,6 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_connections: int = 4_000
     #: Subscriptions of one connection.
     max_subscriptions: int = 1_000
+    #: Operations of one connection that wait for something to happen (topic.wait and the like).
+    max_waits: int = 1_000
     #: Bytes of batches that a connection may have unanswered; a client that sends more isn't read from.
     publish_window: int = 8 << 20
     #: Bytes that a subscription may hold unsettled, beside its prefetch of messages.

@@ -76,8 +76,9 @@ class Log:
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         #: Nothing was ever stored in this log, so its ledger is empty too.
         self.is_new = bounds.end == 0
-        #: Who waits for the log to grow.
+        #: Who waits for the log to grow, and how many may be in the list before it is looked through.
         self._growth: list[asyncio.Future[None]] = []
+        self._most_growth = 0
 
     def extend(self, first: int, batch: Batch, size: int, time: int) -> None:
         self.end = first + len(batch)
@@ -91,11 +92,12 @@ class Log:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def growth(self) -> asyncio.Future[None]:
-        """Done with the next append. Whoever waits no longer cancels it."""
-        self._growth = [waiter for waiter in self._growth if not waiter.done()]
-        self._growth.append(asyncio.get_running_loop().create_future())
-        return self._growth[-1]
+    def on_growth(self, waiter: asyncio.Future[None]) -> None:
+        """Let this be done with the next append. Whoever waits no longer cancels it."""
+        if len(self._growth) >= self._most_growth:
+            self._growth = [waiter for waiter in self._growth if not waiter.done()]
+            self._most_growth = 2 * len(self._growth) + 16
+        self._growth.append(waiter)
 
     def trim(self, bounds: LogBounds) -> None:
         """The log was trimmed, and the ledger with it."""

@@ -15,6 +15,9 @@ from landbridge.errors import BadRequest
 
 #: Bytes that a topic's slowest group may be behind before publishes are refused.
 MAX_BACKLOG = 64 << 30
+#: Characters of a filter's pattern, and headers that a filter may name.
+LONGEST_PATTERN = 256
+MOST_HEADERS = 32
 #: Seconds, about 31 years. Longer spans are mistakes, and their microseconds would outgrow 64 bits.
 LONGEST = 1e9
 
@@ -83,11 +86,27 @@ def group_spec(raw: dict[str, Any]) -> GroupSpec:
         check_name(spec.dead_topic, "topic")
         if spec.dead_topic == spec.topic:
             raise BadRequest("a topic can't be its own dead-letter topic")
+    _check_match(spec.match or Match())
     _positive(spec.ack_within, "ack_within", LONGEST)
     _positive(spec.max_attempts, "max_attempts")
     if not (0 <= spec.backoff <= LONGEST and 0 <= spec.backoff_most <= LONGEST):
         raise BadRequest(f"backoff is a span of 0 to {LONGEST:.0f} seconds")
     return spec
+
+
+def _check_match(match: Match) -> None:
+    """A pattern costs work for its length, and for each message."""
+    if len(match.headers) > MOST_HEADERS:
+        raise BadRequest(
+            f"match names {len(match.headers)} headers, allowed are {MOST_HEADERS}",
+            hint="let the producer put what consumers choose by into one header, or into the key",
+        )
+    for pattern in (match.key or "", *match.headers, *match.headers.values()):
+        if len(pattern) > LONGEST_PATTERN:
+            raise BadRequest(
+                f"match has a pattern of {len(pattern)} characters, allowed are {LONGEST_PATTERN}",
+                hint="make several groups, or let the producer put what consumers choose by into one header",
+            )
 
 
 def _positive(value: float | None, name: str, most: float = 1 << 62) -> None:

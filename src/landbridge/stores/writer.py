@@ -17,6 +17,8 @@ from landbridge.core.log.store import Bounds, Store, Write
 from landbridge.errors import BusError, ShuttingDown, StoreFailed
 
 T = TypeVar("T")
+#: Work that goes into one commit: forming it is one turn of the loop, and answering for it another one.
+WORK_AT_ONCE = 256
 
 
 class Commit:
@@ -128,7 +130,9 @@ class Writer(Generic[C]):
         self._poked = False
         commit = self._begin()
         answers = self._answers = []
-        while self._waiting and commit.size < self._most_bytes:
+        for _ in range(WORK_AT_ONCE):
+            if not self._waiting or commit.size >= self._most_bytes:
+                break
             work, done = self._waiting[0]
             try:
                 answers.append((done, work(commit)))

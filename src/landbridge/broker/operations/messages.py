@@ -12,7 +12,8 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.group import Group
 from landbridge.broker.operations.dispatcher import Dispatcher, may_see
 from landbridge.broker.topic import Topic
-from landbridge.core.log.batch import Batch
+from landbridge.broker.turns import LOOK_AT_ONCE, Turns
+from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.ranges import intersect
 from landbridge.core.names import is_reserved
 from landbridge.core.time import SECOND
@@ -24,6 +25,9 @@ from landbridge.protocol import operations as table
 BEFORE = 300
 #: Batches that a search reads in one topic at most.
 MOST_BATCHES = 20_000
+#: As how many messages a batch and a topic count that are looked at.
+BATCH_COUNTS = 16
+TOPIC_COUNTS = 32
 
 
 class NamedHost(Protocol):
@@ -39,6 +43,8 @@ class MessageOperations:
     def __init__(self, broker: Broker, terminal: NamedHost) -> None:
         self._broker = broker
         self._terminal = terminal
+        #: Held by the search that is under way: many at the same time would share one turn of the loop.
+        self._searching = asyncio.Lock()
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(table.MESSAGE_WAIT, self.wait)
@@ -118,17 +124,20 @@ class MessageOperations:
             raise BadRequest("that id was given by its producer", hint="name the topic with --topic")
         names = [topic] if topic is not None else [n for n in self._broker.topics if not is_reserved(n)]
         found = []
-        for name in names:
-            if may_see(caller, name):
-                place = await self._search(self._broker.topic(name), id, batch_id, moment)
-                if place is not None:
-                    found.append(place)
+        turns = Turns()
+        async with self._searching:
+            for name in names:
+                await turns.looked_at(TOPIC_COUNTS)
+                if name == topic or (name in self._broker.topics and may_see(caller, name)):
+                    place = await self._search(turns, self._broker.topic(name), id, batch_id, moment)
+                    if place is not None:
+                        found.append(place)
         if not found:
             raise UnknownMessage(f"no message {id[:100]!r} here", hint=self._whom_to_ask())
         return found
 
     async def _search(
-        self, topic: Topic, id: str, batch_id: bytes | None, moment: int
+        self, turns: Turns, topic: Topic, id: str, batch_id: bytes | None, moment: int
     ) -> tuple[Topic, int, Batch] | None:
         log = topic.log
         at = log.first
@@ -139,11 +148,18 @@ class MessageOperations:
             if here is None:
                 return None
             first, batch = here
-            if batch_id is None or batch.id == batch_id:
-                for index in range(len(batch)):
-                    if batch.id_of(index) == id:
-                        return topic, first + index, batch
+            await turns.looked_at(BATCH_COUNTS)
             at = first + len(batch)
+            if batch_id is not None and batch.id != batch_id:
+                continue
+            # An id that the bus has made says its place, unless it was given to the message again.
+            at_once = LOOK_AT_ONCE if batch.has(Column.ID) else len(batch)
+            for lo in range(0, len(batch), at_once):
+                part = batch.slice(lo, min(lo + at_once, len(batch)))
+                if (index := part.index_of(id)) is not None:
+                    return topic, first + lo + index, batch
+                if at_once == LOOK_AT_ONCE:
+                    await turns.looked_at(len(part))
         return None
 
 

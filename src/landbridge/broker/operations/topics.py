@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from landbridge.protocol import operations as table
 
 #: Seconds that topic.wait waits at most.
 LONGEST_WAIT = 60.0
+#: Topics that one request may name.
+MOST_TOPICS = 100
 
 
 class TopicOperations:
@@ -104,21 +107,32 @@ class TopicOperations:
         return table.Deleted(deleted=topic.name)
 
     async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, tuple[int, int]]:
+        _check_number(request.offsets)
         logs = {name: self._broker.topic(name).log for name in request.offsets}
-        now = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        now = loop.time
         until = now() + min(request.within, LONGEST_WAIT)
         while logs and now() < until:
             if any(logs[name].end > offset for name, offset in request.offsets.items()):
                 break
-            growing = [log.growth() for log in logs.values()]
-            await asyncio.wait(growing, timeout=until - now(), return_when=asyncio.FIRST_COMPLETED)
-            for growth in growing:
-                growth.cancel()
+            grown: asyncio.Future[None] = loop.create_future()
+            for log in logs.values():
+                log.on_growth(grown)
+            await asyncio.wait([grown], timeout=until - now())
+            grown.cancel()
         return {name: (log.first, log.end) for name, log in logs.items()}
 
     async def seek_time(self, caller: TokenBearer, request: table.TopicSeekTime) -> dict[str, int]:
         broker = self._broker
+        _check_number(request.times)
         return {name: await broker.position(broker.topic(name), at) for name, at in request.times.items()}
+
+
+def _check_number(topics: Mapping[str, int]) -> None:
+    if len(topics) > MOST_TOPICS:
+        raise BadRequest(
+            f"{len(topics)} topics in one request, allowed are {MOST_TOPICS}", hint="make several requests"
+        )
 
 
 def _row(topic: Topic) -> table.TopicRow:

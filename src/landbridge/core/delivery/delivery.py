@@ -35,14 +35,21 @@ import msgspec
 from landbridge.core.delivery.discipline import BatchAt, Discipline, discipline
 from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.cursor import Cursor
-from landbridge.core.log.ranges import Range, count, intersect, normalise, subtract
+from landbridge.core.log.ranges import Range, clip, count, cut, intersect, normalise, subtract
 from landbridge.core.time import SECOND
 
 #: For a batch, whether each message is for the group; None where every one is.
 Filter: TypeAlias = Callable[[Batch], Sequence[bool] | None]
 
-#: How many messages ``take`` looks at one by one (filters, delays) before it lets others have a turn.
-SCAN = 1 << 14
+#: How many messages ``take`` looks at one by one (filters, delays) before it lets others have a turn; also
+#: how many come due at once.
+SCAN = 1 << 12
+#: As how many of these a short run counts, or one that is taken without a look at its messages.
+RUN_COUNTS = 16
+#: Runs that leases give back at once, when their consumer is gone or late.
+GIVE_BACK_AT_ONCE = 1 << 10
+#: A lease in more runs than this times those that are settled is changed in its place.
+MANY = 16
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +92,7 @@ class Lease:
     def head(self) -> int:
         """The first unsettled offset in delivery order."""
         for first, end in self.handed:
-            left = intersect(self.remaining, [(first, end)])
+            left = clip(self.remaining, first, end)
             if left:
                 return left[-1][1] - 1 if self.newest_first else left[0][0]
         raise AssertionError("an empty lease")  # it is dropped when its last message is settled
@@ -163,7 +170,7 @@ class Delivery:
             self._pending.add(first, end)
         self._delayed = []
         for offset, tried in self.cursor.tries.items():
-            if intersect(self._aside, [(offset, offset + 1)]):
+            if clip(self._aside, offset, offset + 1):
                 continue
             if tried.attempts >= self.policy.max_attempts:
                 # A crash came before its burial, or max_attempts was lowered while it waited.
@@ -199,13 +206,14 @@ class Delivery:
         gone = [(low, min(high, first)) for low, high in self.cursor.unsettled(first)]
         for low, high in gone:
             self._pending.remove(low, high)
-            for offset in [offset for offset in self.condemned if low <= offset < high]:
-                del self.condemned[offset]
         if gone:
+            for offset in [offset for offset in self.condemned if offset < first]:
+                del self.condemned[offset]
             self._delayed = [item for item in self._delayed if item[1] >= first]
             heapq.heapify(self._delayed)
             for lease in list(self.leases.values()):
-                self._shrink(lease, gone)
+                if below := clip(lease.remaining, 0, first):
+                    self._shrink(lease, below)
             self._aside = subtract(self._aside, gone)
             self.cursor.settle(gone)
 
@@ -243,12 +251,12 @@ class Delivery:
         current: tuple[int, Batch] | None = None
         pending = self._pending
         while credit > 0:
-            if looked > SCAN:
+            if looked >= SCAN:
                 self.more = True
                 break
             run = pending.next_run(credit, batch_at)
             if run is None:
-                self.missing = pending.missing
+                self.missing, self.more = pending.missing, pending.more
                 break
             first, end = run
             probe = end - 1 if pending.newest_first else first
@@ -262,15 +270,25 @@ class Delivery:
                 current, runs = found, []
             first = max(first, current[0])
             end = min(end, current[0] + len(current[1]))
+            if self._is_choosy(current[1]):
+                if pending.newest_first:
+                    first = max(first, end - SCAN)
+                else:
+                    end = min(end, first + SCAN)
+                looked += max(RUN_COUNTS, end - first)
+            else:
+                looked += RUN_COUNTS
             pending.remove(first, end)
             wanted = self._select(now, current, first, end)
             runs += wanted[::-1] if pending.newest_first else wanted
-            taken = count(wanted)
-            credit -= taken
-            looked += end - first - taken
+            credit -= count(wanted)
         if current is not None:
             self._hand_out(now, consumer, current, runs, handouts)
         return handouts
+
+    def _is_choosy(self, batch: Batch) -> bool:
+        """Has each message of the batch to be looked at?"""
+        return self.filter is not None or batch.has(Column.DELIVER_AT) or batch.has(Column.EXPIRES_AT)
 
     def _select(self, now: int, found: tuple[int, Batch], first: int, end: int) -> list[Range]:
         """Of these offsets, those to deliver now; the others are delayed or settled."""
@@ -278,9 +296,9 @@ class Delivery:
         if batch.audience is not None and self.group not in batch.audience:
             self.cursor.settle([(first, end)])
             return []
-        filter = self.filter
-        if filter is None and not batch.has(Column.DELIVER_AT) and not batch.has(Column.EXPIRES_AT):
+        if not self._is_choosy(batch):
             return [(first, end)]
+        filter = self.filter
         part = batch.slice(first - batch_first, end - batch_first)
         deliver_at, expires_at = part.deliver_at(), part.expires_at()
         matches = filter(part) if filter is not None else None
@@ -348,7 +366,7 @@ class Delivery:
             offsets = (offset for first, end in runs for offset in range(first, end) if offset in tries)
         else:
             sorted_runs = normalise(runs)
-            offsets = (o for o in tries if intersect(sorted_runs, [(o, o + 1)]))
+            offsets = (o for o in tries if clip(sorted_runs, o, o + 1))
         return {offset: tries[offset].attempts + 1 for offset in offsets}
 
     # -- settling ----------------------------------------------------------------------------------
@@ -357,7 +375,10 @@ class Delivery:
         found = self.leases.get(lease)
         if found is None or found.holder.number != consumer:
             return None, []
-        return found, intersect(found.remaining, normalise(ranges))
+        wanted = normalise(ranges)
+        if len(wanted) * MANY < len(found.remaining):
+            return found, [part for first, end in wanted for part in clip(found.remaining, first, end)]
+        return found, intersect(found.remaining, wanted)
 
     def _take_back(self, now: int, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
         """Take from a lease what the consumer settles. Returns what it held of it."""
@@ -368,11 +389,16 @@ class Delivery:
         return held
 
     def _shrink(self, lease: Lease, ranges: Sequence[Range]) -> None:
-        lease.remaining = subtract(lease.remaining, ranges)
-        if not lease.remaining:
+        """Take from a lease some of what it holds."""
+        left = lease.size - count(ranges)
+        if not left:
             self._drop(lease)
             return
-        left = count(lease.remaining)
+        if len(ranges) * MANY < len(lease.remaining):
+            for first, end in ranges:
+                cut(lease.remaining, first, end)
+        else:
+            lease.remaining = subtract(lease.remaining, ranges)
         freed = lease.bytes * (lease.size - left) // lease.size
         lease.holder.messages -= lease.size - left
         lease.holder.bytes -= freed
@@ -427,6 +453,10 @@ class Delivery:
         """When what was handed out with a lease was published; 0 where there is no such lease."""
         found = self.leases.get(lease)
         return 0 if found is None else found.published
+
+    def held(self, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
+        """Which of these are still this consumer's to settle?"""
+        return self._held(lease, consumer, ranges)[1]
 
     def holds(self, lease: int, consumer: int, ranges: Iterable[Range]) -> bool:
         """Are all of these still this consumer's to settle?"""
@@ -510,11 +540,10 @@ class Delivery:
 
     def is_unseen(self, offset: int) -> bool:
         """Is it neither settled nor in a consumer's hands, now or before?"""
-        here = [(offset, offset + 1)]
-        if offset in self.cursor.tries or not intersect(list(self.cursor.unsettled(offset + 1)), here):
+        if offset in self.cursor.tries or offset >= self.end or self.cursor.is_settled(offset):
             return False
         held = [self._aside, *(lease.remaining for lease in self.leases.values())]
-        return not any(intersect(runs, here) for runs in held)
+        return not any(clip(runs, offset, offset + 1) for runs in held)
 
     def withdraw(self, offset: int) -> bool:
         """Settle a message that no consumer has seen; False if one has, or it is settled."""
@@ -538,10 +567,11 @@ class Delivery:
 
     def release(self, now: int, consumer: int, *, counted: bool) -> int:
         """A consumer is gone. ``counted``: it vanished, so the message it was busy with counts as tried;
-        otherwise it left in good order. Returns how many messages went back."""
+        otherwise it left in good order. Returns how many messages went back: not all where there are many,
+        and the consumer still holds the others (``held_by``)."""
         returned = 0
         holder = self._holders.get(consumer)
-        for index, lease in enumerate(list(holder.leases.values()) if holder else ()):
+        for index, lease in enumerate(_some(holder.leases.values()) if holder else ()):
             returned += self._give_back(now, lease, counted=counted and index == 0, cause="consumer_lost")
         return returned
 
@@ -563,7 +593,9 @@ class Delivery:
             self._deadline = due
 
     def _wake(self, now: int) -> None:
-        while self._delayed and self._delayed[0][0] <= now:
+        for _ in range(SCAN):
+            if not self._delayed or self._delayed[0][0] > now:
+                return
             _, offset = heapq.heappop(self._delayed)
             self._pending.add(offset, offset + 1)
 
@@ -573,7 +605,7 @@ class Delivery:
 
     def advance(self, now: int) -> int:
         """Let time pass: wake what is due, end leases that are late. Returns how many messages went back
-        from late leases."""
+        from late leases. Where there are many, some are left for later, and ``next_deadline`` is now."""
         self._wake(now)
         within = int(self.policy.ack_within * SECOND)
         returned = 0
@@ -582,7 +614,7 @@ class Delivery:
             if holder.number in self.patient:
                 continue
             touched = 0
-            for index, lease in enumerate(list(holder.leases.values())):
+            for index, lease in enumerate(_some(holder.leases.values())):
                 # Progress on an earlier lease counts for the later ones, which wait behind it. If the first
                 # is stuck, so are they, but it is the first whose message the consumer is busy with.
                 touched = max(touched, lease.touched)
@@ -590,6 +622,10 @@ class Delivery:
                     returned += self._give_back(now, lease, counted=index == 0, cause="ack_within")
                 else:
                     deadlines.append(touched + within)
+                    break
+            else:
+                if holder.leases:  # as many as are given back at once
+                    deadlines.append(now)
                     break
         if self._delayed:  # looked at last: a late one may have been given back with a delay
             deadlines.append(self._delayed[0][0])
@@ -607,3 +643,15 @@ class Delivery:
         """(messages, bytes) that a consumer has and hasn't settled."""
         holder = self._holders.get(consumer)
         return (holder.messages, holder.bytes) if holder else (0, 0)
+
+
+def _some(leases: Iterable[Lease]) -> list[Lease]:
+    """The first of these leases, as many as are given back at once."""
+    found: list[Lease] = []
+    room = GIVE_BACK_AT_ONCE
+    for lease in leases:
+        if room <= 0:
+            break
+        found.append(lease)
+        room -= len(lease.remaining)
+    return found

@@ -15,6 +15,10 @@ from landbridge.core.log.batch import HIGHEST_PRIORITY, Batch
 from landbridge.core.log.ranges import Range, RangeSet
 from landbridge.errors import BadRequest
 
+#: How many messages ``next_run`` sorts at once, and as how many a batch counts.
+SORT_AT_ONCE = 1 << 12
+BATCH_COUNTS = 8
+
 #: The stored batch that holds an offset, with its first offset; None when it is not in memory yet.
 BatchAt: TypeAlias = Callable[[int], "tuple[int, Batch] | None"]
 
@@ -24,6 +28,8 @@ class Discipline(Protocol):
     newest_first: bool
     #: The offset whose batch ``next_run`` found missing, None where it needed none.
     missing: int | None
+    #: ``next_run`` stopped because it had looked at SORT_AT_ONCE messages: ask again.
+    more: bool
 
     def add(self, first: int, end: int) -> None: ...
     def remove(self, first: int, end: int) -> None: ...
@@ -38,6 +44,7 @@ class InOrder:
     """First in first out; or last in first out, with ``newest_first``."""
 
     missing: int | None = None
+    more = False
 
     def __init__(self, *, newest_first: bool) -> None:
         self.newest_first = newest_first
@@ -71,34 +78,48 @@ class Priority:
         self._unsorted = RangeSet()
         self._levels = [RangeSet() for _ in range(HIGHEST_PRIORITY + 1)]
         self.missing: int | None = None
+        self.more = False
+        #: The run that ``next_run`` has just given and the level that it is in, until anything changes.
+        self._given: tuple[int, int, RangeSet] | None = None
 
     @property
     def size(self) -> int:
         return self._unsorted.size + sum(level.size for level in self._levels)
 
     def add(self, first: int, end: int) -> None:
+        self._given = None
         self._unsorted.add(first, end)
 
     def remove(self, first: int, end: int) -> None:
+        given, self._given = self._given, None
+        if given is not None and given[0] <= first and end <= given[1]:
+            given[2].remove(first, end)
+            return
         self._unsorted.remove(first, end)
         for level in self._levels:
             level.remove(first, end)
 
     def next_run(self, limit: int, batch_at: BatchAt) -> Range | None:
-        self.missing = None
+        self.missing, self.more = None, False
+        room = SORT_AT_ONCE
         while self._unsorted:
+            if room <= 0:
+                self.more = True
+                return None
             first, end = self._unsorted.first()
             found = batch_at(first)
             if found is None:
                 self.missing = first
                 return None
             batch_first, batch = found
-            end = min(end, batch_first + len(batch))
+            end = min(end, batch_first + len(batch), first + room)
+            room -= max(BATCH_COUNTS, end - first)
             self._sort(first, end, batch.slice(first - batch_first, end - batch_first))
             self._unsorted.remove(first, end)
         for level in reversed(self._levels):
             if level:
                 first, end = level.first()
+                self._given = first, end, level
                 return first, min(end, first + limit)
         return None
 

@@ -41,6 +41,8 @@ Headers: TypeAlias = Mapping[str, HeaderValue]
 VERSION = 1
 #: Of the batch's own encoding; a frame around it has its own limit.
 MAX_MESSAGES = 1 << 20
+#: Messages that are gathered from among more than this times as many are read one by one.
+SPARSE = 8
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 9
 
 _HEAD = struct.Struct("<BBHI16sIIq")
@@ -343,6 +345,17 @@ class Batch:
         given = self._cell(Column.ID, index)
         return given.decode() if given else f"{self.id.hex()}-{self.base + self._lo + index}"
 
+    def index_of(self, id: str) -> int | None:
+        """Where the message with this id stands; None where there is none. One that was given to the message
+        is searched for, one that the bus has made says it."""
+        if Column.ID in self._columns:
+            ids, given = self._cells(Column.ID), id.encode()
+            if given and given in ids:
+                return ids.index(given)
+        head, _, index = id.rpartition("-")
+        place = int(index) - self.base - self._lo if head == self.id.hex() and index.isdecimal() else -1
+        return place if 0 <= place < len(self) and self.id_of(place) == id else None
+
     def span(self, column: Column) -> tuple[memoryview, memoryview]:
         """A variable column's ends (n+1 × i32, not rebased) and its bytes from ends[0] on, in place: what
         becomes an Arrow array without work per row."""
@@ -365,21 +378,34 @@ class Batch:
     def gather(self, indices: Sequence[int]) -> Batch:
         """The messages at these indices, in this order, as a batch of its own; they keep their ids."""
 
-        def pick(cells: list[bytes] | None) -> list[bytes] | None:
-            return None if cells is None else [cells[i] for i in indices]
+        low, high = min(indices), max(indices) + 1
+        part = self.slice(low, high)  # whatever else the batch holds costs nothing
+        places = [i - low for i in indices]
+        is_sparse = len(part) > SPARSE * len(places)
+
+        def pick(column: Column) -> list[bytes] | None:
+            if column not in self._columns:
+                return None
+            if is_sparse:
+                return [part._cell(column, i) for i in places]
+            cells = part._cells(column)
+            return [cells[i] for i in places]
 
         def pick_fixed(column: Column) -> list[int] | None:
-            values = self._fixed(column)
-            return None if values is None else [values[i] for i in indices]
+            if column not in self._columns:
+                return None
+            at, width = self._columns[column][0], _WIDTH[column]
+            run = self._data[at + width * part._lo : at + width * part._hi]
+            values = run.cast("B").cast("q" if width == 8 else "B")
+            return [values[i] for i in places]
 
-        payloads = self.payloads()
         gathered = Batch.decode(
             build(
-                [payloads[i] for i in indices],
+                pick(Column.PAYLOAD) or [],
                 id=self.id,
                 time=self.time,
-                keys=pick(self.keys()),
-                headers=pick(self.raw_headers()),
+                keys=pick(Column.KEY),
+                headers=pick(Column.HEADERS),
                 ids=[self.id_of(i).encode() for i in indices],
                 times=pick_fixed(Column.TIME),
                 priorities=pick_fixed(Column.PRIORITY),

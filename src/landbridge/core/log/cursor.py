@@ -128,6 +128,9 @@ class Cursor:
         if at < end:
             yield at, end
 
+    def is_settled(self, offset: int) -> bool:
+        return offset < self.floor or offset in self.above
+
     def lag(self, end: int) -> int:
         """How many messages are not settled."""
         return max(0, end - self.floor - self.above.size)

@@ -6,6 +6,7 @@ many, so every operation is logarithmic in the number of ranges.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -164,6 +165,30 @@ def intersect(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
         else:
             j += 1
     return common
+
+
+def clip(ranges: Sequence[Range], first: int, end: int) -> list[Range]:
+    """What sorted, disjoint ranges have between ``first`` and ``end``, found without a look at the others."""
+    index = bisect_right(ranges, (first, first))
+    if index and ranges[index - 1][1] > first:
+        index -= 1
+    found: list[Range] = []
+    while index < len(ranges) and ranges[index][0] < end:
+        found.append((max(ranges[index][0], first), min(ranges[index][1], end)))
+        index += 1
+    return found
+
+
+def cut(ranges: list[Range], first: int, end: int) -> None:
+    """Take one range out of sorted and disjoint ranges, in place."""
+    found = clip(ranges, first, end)
+    if not found:
+        return
+    index = bisect_right(ranges, (found[0][0], found[0][0]))
+    if index and ranges[index - 1][1] > found[0][0]:
+        index -= 1
+    left = (ranges[index][0], found[0][0]), (found[-1][1], ranges[index + len(found) - 1][1])
+    ranges[index : index + len(found)] = [each for each in left if each[0] < each[1]]
 
 
 def normalise(ranges: Iterable[Range]) -> list[Range]:
