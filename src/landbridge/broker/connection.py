@@ -219,9 +219,12 @@ class Connection(Incoming):
                 else:
                     self._handling = None
                     events.popleft()
-            except BusError as error:
+            except Exception as error:
                 self._handling = None
                 events.popleft()
+                if not isinstance(error, BusError):
+                    self.log_crash(f"a frame {type(frame).__name__}", error)
+                    error = BusError(f"the terminal failed: {type(error).__name__}")
                 self.refuse(getattr(frame, "request", 0), error)
         self._throttle()
 
