@@ -10,7 +10,15 @@ import pytest
 from landbridge.broker.server import Terminal
 from landbridge.core.log.batch import build
 from landbridge.core.log.store import Append, Trim
-from landbridge.errors import BadRequest, DocumentChanged, DocumentExists, Forbidden, StoreFull, TooLarge
+from landbridge.errors import (
+    BadRequest,
+    DocumentChanged,
+    DocumentExists,
+    Forbidden,
+    LimitReached,
+    StoreFull,
+    TooLarge,
+)
 from landbridge.protocol import frames
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal
@@ -138,7 +146,7 @@ def edit(key: str, value: bytes | None, expect: str | None = "") -> frames.Docum
 
 async def test_a_transaction_with_many_documents_holds_nobody_up(terminal: Terminal) -> None:
     async with attach(terminal) as bus, attach(terminal) as other:
-        with pytest.raises(TooLarge):
+        with pytest.raises(LimitReached):
             await transact(bus, *(edit(f"{n}", b"\x01") for n in range(1001)))
         await transact(bus, *(edit(f"{n}", b"\x01") for n in range(1000)))
         async with asyncio.timeout(LIMIT):

@@ -23,7 +23,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.documents import MOST_EDITS, Documents, Edit, check_place, check_value
+from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
@@ -566,8 +566,6 @@ class Broker:
         that happened before."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
-        if len(frame.documents) > MOST_EDITS:
-            raise TooLarge(f"a transaction with {len(frame.documents)} documents, allowed are {MOST_EDITS}")
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
             for edit in frame.documents

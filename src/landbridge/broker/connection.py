@@ -213,19 +213,17 @@ class Connection(Incoming):
                 if self._handling is None:
                     handler = self._handlers[type(frame)]
                     self._handling = handler(frame, tail) if tail else handler(frame)
-                for _ in self._handling or ():
-                    room = 0
-                    break
-                else:
-                    self._handling = None
-                    events.popleft()
+                if self._handling is not None and next(self._handling, True) is None:
+                    room = 0  # it has more to do, and others have their turn first
+                    continue
             except Exception as error:
-                self._handling = None
-                events.popleft()
                 if not isinstance(error, BusError):
                     self.log_crash(f"a frame {type(frame).__name__}", error)
                     error = BusError(f"the terminal failed: {type(error).__name__}")
                 self.refuse(getattr(frame, "request", 0), error)
+            self._handling = None
+            if events:  # else the connection has ended
+                events.popleft()
         self._throttle()
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:

@@ -37,8 +37,6 @@ KNOWN = 10_000
 CHANGES = 4_096
 #: Collections whose changes are kept.
 WATCHED = 1_000
-#: Documents that one transaction may write.
-MOST_EDITS = 1_000
 #: The version of a document that an earlier edit of the same transaction has written.
 _WRITTEN = "\N{RIGHTWARDS ARROW}"
 
