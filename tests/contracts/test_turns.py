@@ -177,9 +177,23 @@ async def test_a_transaction_of_many_acks(terminal: Terminal, asker: Asker) -> N
     longest, answer = await longest_turn(transact, acks, 1)
     assert longest < LONGEST
     assert (answer.code, bool(answer.hint)) == ("limit_reached", True)
-    longest, answer = await longest_turn(transact, acks[:1000], 2)
+    longest, answer = await longest_turn(transact, acks[:1200], 2)
     assert longest < LONGEST
     assert isinstance(answer, frames.Done)
+
+
+async def test_many_transactions_of_many_outputs(terminal: Terminal, asker: Asker) -> None:
+    batch = batch_of(1)
+
+    def transact() -> list[Any]:
+        for number in range(1, 21):
+            outputs = [("orders", len(batch))] * 1200
+            asker.send(frames.Transact(number, b"asker", number, 1, outputs, []), tail=batch * 1200)
+        return asker.answers(20)
+
+    longest, answers = await longest_turn(transact)
+    assert longest < LONGEST
+    assert all(isinstance(answer, frames.Done) for answer in answers)
 
 
 # -- handing out --------------------------------------------------------------------------------------

@@ -239,6 +239,11 @@ class Delivery:
         """How many messages could be handed out now."""
         return self._pending.size
 
+    @property
+    def leased(self) -> int:
+        """How many messages consumers hold."""
+        return sum(holder.messages for holder in self._holders.values())
+
     def take(self, now: int, consumer: int, credit: int, batch_at: BatchAt) -> list[Handout]:
         """Hand at most ``credit`` messages to a consumer. Stops early, with ``missing`` set, at a batch that
         isn't in memory."""
