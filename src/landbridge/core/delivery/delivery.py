@@ -47,7 +47,7 @@ SCAN = 1 << 12
 #: As how many of these a short run counts, or one that is taken without a look at its messages.
 RUN_COUNTS = 16
 #: Runs that leases give back at once, when their consumer is gone or late.
-GIVE_BACK_AT_ONCE = 1 << 10
+GIVE_BACK_AT_ONCE = 1 << 9
 #: A lease in more runs than this times those that are settled is changed in its place.
 MANY = 16
 
