@@ -147,7 +147,7 @@ def edit(key: str, value: bytes | None, expect: str | None = "") -> frames.Docum
 async def test_a_transaction_with_many_documents_holds_nobody_up(terminal: Terminal) -> None:
     async with attach(terminal) as bus, attach(terminal) as other:
         with pytest.raises(LimitReached):
-            await transact(bus, *(edit(f"{n}", b"\x01") for n in range(1001)))
+            await transact(bus, *(edit(f"{n}", b"\x01") for n in range(1201)))
         await transact(bus, *(edit(f"{n}", b"\x01") for n in range(1000)))
         async with asyncio.timeout(LIMIT):
             await other.publish("orders", b"1")

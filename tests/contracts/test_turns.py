@@ -7,8 +7,9 @@ import asyncio
 import gc
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +20,10 @@ from landbridge.core.time import SECOND, uuid7
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Role, Session
+from landbridge.testing import run_terminal
+
+#: They take a minute together, and measure CPU time, which a busy machine stretches.
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 #: Seconds of CPU time that a turn of the loop may take.
@@ -54,12 +59,18 @@ def measured() -> Iterator[Turns]:
         del loop._run_once
 
 
-async def longest_turn(work: Callable[..., T], *args: Any) -> tuple[float, T]:
-    """Run this in another thread. Returns the longest turn of the loop meanwhile, and what it returned."""
+class LongTurn(AssertionError):
+    """A turn of the loop took too long."""
+
+
+async def promptly(work: Callable[..., T], *args: Any) -> T:
+    """Run this in another thread, while no turn of the loop may be long. Returns what it returned."""
     with measured() as turns:
         result = await asyncio.to_thread(work, *args)
         await asyncio.sleep(0)
-    return turns.longest, result
+    if turns.longest >= LONGEST:
+        raise LongTurn(f"a turn of the loop took {turns.longest:.3f} s instead of {LONGEST} s")
+    return result
 
 
 class Asker:
@@ -113,10 +124,25 @@ class Asker:
         return came
 
 
-@pytest.fixture
-async def asker(terminal: Terminal) -> Any:
-    with await asyncio.to_thread(Asker, terminal) as asker:
-        yield asker
+def tried_thrice(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Give the test a terminal and a client, up to three times: a busy machine makes one turn long, a broken
+    promise one of every attempt."""
+
+    async def run(crashes: list[Any], **given: Any) -> None:
+        for attempt in range(3):
+            async with run_terminal(port=0) as terminal:
+                with await asyncio.to_thread(Asker, terminal) as asker:
+                    try:
+                        await test(terminal, asker, **given)
+                        return
+                    except LongTurn:
+                        if attempt == 2:
+                            raise
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    plain, (crashes, _) = signature(test), signature(run).parameters.values()
+    run.__signature__ = plain.replace(parameters=[crashes, *list(plain.parameters.values())[2:]])  # type: ignore[attr-defined]
+    return run
 
 
 def batch_of(count: int, **columns: Any) -> bytes:
@@ -128,6 +154,7 @@ def batch_of(count: int, **columns: Any) -> bytes:
 
 @pytest.mark.parametrize("verb", ["ack", "requeue", "bury"])
 @pytest.mark.parametrize("shape", ["settlements", "runs", "frames"])
+@tried_thrice
 async def test_ten_thousand_single_ranges(terminal: Terminal, asker: Asker, shape: str, verb: str) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(20_000)])
     (deliver,) = await asyncio.to_thread(asker.take, "orders", "g", 20_000)
@@ -144,14 +171,14 @@ async def test_ten_thousand_single_ranges(terminal: Terminal, asker: Asker, shap
         asker.send(*(frames.Settle(1, 1, [settlement]) for settlement in each))
         return asker.answers(10_000)
 
-    longest, answers = await longest_turn(settle)
+    answers = await promptly(settle)
     assert all(isinstance(answer, frames.Done) for answer in answers)
     delivery = terminal.broker.group("orders", "g").delivery
     assert [lease.size for lease in delivery.leases.values()] == [10_000]
-    assert longest < LONGEST
 
 
 @pytest.mark.parametrize(("verb", "count"), [("requeue", 300_000), ("bury", 50_000)])
+@tried_thrice
 async def test_giving_back_one_long_run(terminal: Terminal, asker: Asker, verb: str, count: int) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(count)])
     await asyncio.to_thread(lambda: asker.call("group.create", topic="orders", name="g", dead_letter=""))
@@ -161,10 +188,10 @@ async def test_giving_back_one_long_run(terminal: Terminal, asker: Asker, verb: 
         asker.send(frames.Settle(1, 1, [frames.Settlement(deliver.lease, deliver.runs, verb, 60.0)]))
         return asker.answers(1)
 
-    longest, _ = await longest_turn(settle)
-    assert longest < LONGEST
+    await promptly(settle)
 
 
+@tried_thrice
 async def test_a_transaction_of_many_acks(terminal: Terminal, asker: Asker) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(20_000)])
     (deliver,) = await asyncio.to_thread(asker.take, "orders", "g", 20_000)
@@ -174,12 +201,24 @@ async def test_a_transaction_of_many_acks(terminal: Terminal, asker: Asker) -> N
         asker.send(frames.Transact(1, b"asker", number, number, [], acks))
         return asker.answers(1)[0]
 
-    longest, answer = await longest_turn(transact, acks, 1)
-    assert longest < LONGEST
+    answer = await promptly(transact, acks, 1)
     assert (answer.code, bool(answer.hint)) == ("limit_reached", True)
-    longest, answer = await longest_turn(transact, acks[:1000], 2)
-    assert longest < LONGEST
+    answer = await promptly(transact, acks[:1200], 2)
     assert isinstance(answer, frames.Done)
+
+
+@tried_thrice
+async def test_many_transactions_of_many_outputs(terminal: Terminal, asker: Asker) -> None:
+    batch = batch_of(1)
+
+    def transact() -> list[Any]:
+        for number in range(1, 21):
+            outputs = [("orders", len(batch))] * 1200
+            asker.send(frames.Transact(number, b"asker", number, 1, outputs, []), tail=batch * 1200)
+        return asker.answers(20)
+
+    answers = await promptly(transact)
+    assert all(isinstance(answer, frames.Done) for answer in answers)
 
 
 # -- handing out --------------------------------------------------------------------------------------
@@ -187,6 +226,7 @@ async def test_a_transaction_of_many_acks(terminal: Terminal, asker: Asker) -> N
 
 @pytest.mark.parametrize("size", [1, 100_000], ids=["single", "large"])
 @pytest.mark.parametrize("discipline", ["fifo", "lifo", "priority"])
+@tried_thrice
 async def test_a_prefetch_of_a_million(terminal: Terminal, asker: Asker, discipline: str, size: int) -> None:
     count = 20_000 if size == 1 else 300_000
     levels = [n % 10 for n in range(count)]
@@ -195,14 +235,14 @@ async def test_a_prefetch_of_a_million(terminal: Terminal, asker: Asker, discipl
     await asyncio.to_thread(
         lambda: asker.call("group.create", topic="orders", name="g", discipline=discipline)
     )
-    longest, came = await longest_turn(asker.take, "orders", "g", count)
-    assert longest < LONGEST
+    came = await promptly(asker.take, "orders", "g", count)
     offsets = [offset for frame in came for run in frame.runs for offset in range(*run)]
     assert len(set(offsets)) == len(offsets) == count
     if discipline == "priority":
         assert [levels[offset] for offset in offsets] == sorted(levels, reverse=True)
 
 
+@tried_thrice
 async def test_a_consumer_with_many_leases_goes(terminal: Terminal, asker: Asker) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(1)] * 20_000)
     await asyncio.to_thread(asker.take, "orders", "g", 4000)
@@ -211,10 +251,10 @@ async def test_a_consumer_with_many_leases_goes(terminal: Terminal, asker: Asker
         asker.send(frames.Unsubscribe(7, 1))
         return asker.next(frames.Done)
 
-    longest, _ = await longest_turn(go)
-    assert longest < LONGEST
+    await promptly(go)
 
 
+@tried_thrice
 async def test_a_filter_that_lets_nothing_through(terminal: Terminal, asker: Asker) -> None:
     headers = [encode_headers({"kind": f"k{n}", "size": n}) for n in range(50_000)]
     await asyncio.to_thread(asker.publish, "orders", [batch_of(50_000, headers=headers)] * 2 + [batch_of(1)])
@@ -227,13 +267,13 @@ async def test_a_filter_that_lets_nothing_through(terminal: Terminal, asker: Ask
         while asker.call("group.show", topic="orders", name="g").result["lag"]:
             pass
 
-    longest, _ = await longest_turn(subscribe)
-    assert longest < LONGEST
+    await promptly(subscribe)
 
 
 # -- operations ---------------------------------------------------------------------------------------
 
 
+@tried_thrice
 async def test_twenty_thousand_waits(terminal: Terminal, asker: Asker) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(1)])
 
@@ -246,11 +286,9 @@ async def test_twenty_thousand_waits(terminal: Terminal, asker: Asker) -> None:
         asker.send(frames.Publish(1, "orders", b"another", 1), tail=batch_of(1))
         return asker.answers(901)
 
-    longest, answers = await longest_turn(wait)
-    assert longest < LONGEST
+    answers = await promptly(wait)
     assert {answer.code for answer in answers if isinstance(answer, frames.Refused)} == {"limit_reached"}
-    longest, answers = await longest_turn(wake)
-    assert longest < LONGEST
+    answers = await promptly(wake)
     assert not any(isinstance(answer, frames.Refused) for answer in answers)
 
 
@@ -259,6 +297,7 @@ def _wait(request: int, topic: str) -> Frame:
 
 
 @pytest.mark.parametrize("size", [300, 300_000])
+@tried_thrice
 async def test_where_is_a_message_among_many(terminal: Terminal, asker: Asker, size: int) -> None:
     ids = [b"order-%d" % n for n in range(300_000)]
     batches = [batch_of(size, ids=ids[n : n + size]) for n in range(0, 300_000, size)]
@@ -267,17 +306,15 @@ async def test_where_is_a_message_among_many(terminal: Terminal, asker: Asker, s
     def where(id: str) -> Any:
         return asker.call("message.where", id=id, topic="orders")
 
-    longest, answer = await longest_turn(where, "order-299999")
-    assert longest < LONGEST
+    answer = await promptly(where, "order-299999")
     assert answer.result["places"][0]["offset"] == 299_999
-    longest, answer = await longest_turn(where, "elsewhere")
-    assert longest < LONGEST
+    answer = await promptly(where, "elsewhere")
     assert answer.code == "unknown_message"
     await asyncio.to_thread(asker.publish, "plain", [batch_of(300_000)])
-    longest, answer = await longest_turn(where, f"{ID.hex()}-299999")
-    assert longest < LONGEST
+    answer = await promptly(where, f"{ID.hex()}-299999")
 
 
+@tried_thrice
 async def test_a_filter_pattern_of_900_kilobytes(terminal: Terminal, asker: Asker) -> None:
     await asyncio.to_thread(asker.publish, "orders", [batch_of(10, keys=[b"k%d" % n for n in range(10)])])
 
@@ -294,6 +331,5 @@ async def test_a_filter_pattern_of_900_kilobytes(terminal: Terminal, asker: Aske
         {"headers": {"kind": "[ab]*" * 180_000}},
         {"headers": {f"h{n}": f"*{n}*" for n in range(50_000)}},
     ):
-        longest, answer = await longest_turn(create, match)
-        assert longest < LONGEST
+        answer = await promptly(create, match)
         assert (answer.code, bool(answer.hint)) == ("bad_request", True)

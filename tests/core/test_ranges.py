@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.log.ranges import RangeSet, count, intersect, normalise, subtract
+from landbridge.core.log.ranges import RangeSet, clip, count, cut, intersect, normalise, subtract
 
 OFFSET = st.integers(0, 30)
 RANGE = st.tuples(OFFSET, OFFSET)
@@ -69,3 +69,12 @@ def test_ranges_that_touch_need_not_be_joined(ours, theirs):
     a, b = ([(offset, offset + 1) for offset in sorted(offsets)] for offsets in (ours, theirs))
     assert members(subtract(a, b)) == ours - theirs
     assert members(intersect(a, b)) == ours & theirs
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40))), st.integers(0, 40), st.integers(0, 40))
+def test_clip_and_cut_are_intersect_and_subtract_of_one_range(some, first, end):
+    ranges, one = normalise(some), normalise([(first, end)])
+    assert clip(ranges, first, end) == intersect(ranges, one)
+    left = list(ranges)
+    cut(left, first, end)
+    assert left == subtract(ranges, one)

@@ -79,7 +79,9 @@ CHANGED_WITHIN = 0.05
 #: Microseconds between two looks at how far behind the groups are.
 LAGS_EVERY = 60 * SECOND
 #: Publishes, runs of acks and documents of one transaction: all of them are in one turn of the loop.
-MOST_IN_TRANSACTION = 1_000
+MOST_IN_TRANSACTION = 1_200
+#: So many of them are as much work for a commit as a publish.
+PARTS_PER_WORK = 4
 #: Producers whose transactions are kept in memory.
 PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
@@ -583,6 +585,7 @@ class Broker:
                 )
 
         def work(commit: BrokerCommit) -> list[int | asyncio.Future[int]]:
+            commit.work += frame.parts // PARTS_PER_WORK
             happened = self._transactions_of(commit, frame.producer)
             if happened.known(frame.number):
                 self.totals.repeated += 1
@@ -618,10 +621,10 @@ class Broker:
         self, connection: Client, frame: frames.Transact, tail: memoryview
     ) -> list[tuple[Topic, Batch]]:
         """The outputs of a stranger's transaction, checked."""
-        parts = len(frame.publishes) + len(frame.documents) + sum(len(runs) or 1 for _, _, runs in frame.acks)
-        if parts > MOST_IN_TRANSACTION:
+        if frame.parts > MOST_IN_TRANSACTION:
             raise LimitReached(
-                f"a transaction of {parts} publishes, acks and documents, allowed are {MOST_IN_TRANSACTION}",
+                f"a transaction of {frame.parts} publishes, acks and documents, allowed are "
+                f"{MOST_IN_TRANSACTION}",
                 hint="ack whole batches, publish to a topic in one batch, or make several transactions",
             )
         publishes: list[tuple[Topic, Batch]] = []

@@ -43,7 +43,9 @@ CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
 FRAMES_AT_ONCE = 128
-HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Transact: 8, frames.Renew: 4}
+HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Renew: 4}
+#: So many parts of a transaction count as a frame.
+PARTS_PER_FRAME = 8
 #: Operations that stay for as long as nothing happens.
 WAITS = frozenset({table.TOPIC_WAIT.name, table.DOCUMENT_WAIT.name, table.MESSAGE_WAIT.name})
 
@@ -87,9 +89,11 @@ class Connection(Incoming):
         self.writable = True
         #: subscription number → consumer.
         self.consumers: dict[int, Consumer] = {}
-        #: Frames that wait for the loop's next turn, and the handler that has begun with the first of them.
+        #: Frames that were received and not handled yet, and the frame that its handler has begun with.
         self._events: deque[Event] = deque()
-        self._handling: Iterator[None] | None = None
+        self._handling: tuple[Frame, Iterator[None]] | None = None
+        #: The loop's next turn goes on with them.
+        self._is_behind = False
         #: Operations under way that wait for something to happen.
         self._waits = 0
         #: Bulk reads under way.
@@ -179,7 +183,7 @@ class Connection(Incoming):
     def _throttle(self) -> None:
         """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
         window = 2 * self.broker.limits.publish_window
-        reading = self.writable and self._unanswered <= window and not self._events
+        reading = self.writable and self._unanswered <= window and not self._is_behind
         if reading != self._reading and not self.closed:
             self._reading = reading
             if reading:
@@ -193,38 +197,50 @@ class Connection(Incoming):
         except BusError as error:
             self._refuse_peer(error)
             return
-        if self._events:
-            self._events.extend(events)
-            return
         self._events.extend(events)
-        self._handle()
+        if not self._is_behind:
+            self._handle()
 
     def _handle(self) -> None:
         """Handle what has come, but no more than belongs into one turn of the loop. While there is more,
         nothing is read, and the next turn goes on."""
-        events, room = self._events, FRAMES_AT_ONCE
-        while events and not self.closed:
-            if room <= 0:
-                asyncio.get_running_loop().call_soon(self._handle)
-                break
-            frame, tail = events[0]
-            room -= HEAVY.get(type(frame), 1)
-            try:
-                if self._handling is None:
-                    handler = self._handlers[type(frame)]
-                    self._handling = handler(frame, tail) if tail else handler(frame)
-                if self._handling is not None and next(self._handling, True) is None:
-                    room = 0  # it has more to do, and others have their turn first
-                    continue
-            except Exception as error:
-                if not isinstance(error, BusError):
-                    self.log_crash(f"a frame {type(frame).__name__}", error)
-                    error = BusError(f"the terminal failed: {type(error).__name__}")
-                self.refuse(getattr(frame, "request", 0), error)
-            self._handling = None
-            if events:  # else the connection has ended
-                events.popleft()
-        self._throttle()
+        room = FRAMES_AT_ONCE
+        while (self._events or self._handling) and not self.closed and room > 0:
+            room -= self._handle_one()
+        was_behind = self._is_behind
+        self._is_behind = bool(self._events or self._handling) and not self.closed
+        if self._is_behind:
+            asyncio.get_running_loop().call_soon(self._handle_rest)
+        if self._is_behind != was_behind:
+            self._throttle()
+
+    def _handle_rest(self) -> None:
+        try:
+            self._handle()
+        except Exception as crash:  # as a transport does where ``data_received`` crashes
+            self.log_crash("a connection", crash)
+            self.close(BusError(f"the terminal failed: {type(crash).__name__}"))
+
+    def _handle_one(self) -> int:
+        """Handle the next frame, or go on with the last one. Returns what of the turn's room that took."""
+        if self._handling is None:
+            frame, tail = self._events.popleft()
+        else:
+            frame, begun = self._handling
+        try:
+            if self._handling is None:
+                handler = self._handlers[type(frame)]
+                work = handler(frame, tail) if tail else handler(frame)
+                if work is None:
+                    return _weight(frame)
+                begun = work
+            for _ in begun:
+                self._handling = frame, begun
+                return FRAMES_AT_ONCE
+        except BusError as error:
+            self.refuse(getattr(frame, "request", 0), error)
+        self._handling = None
+        return _weight(frame)
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         if not self.closed:
@@ -315,6 +331,7 @@ class Connection(Incoming):
         self.consumers.clear()
         self._fetches.close()
         self._events.clear()
+        self._handling = None
         if self.identity is not None:
             self.broker.status.note(
                 self.broker.clock(), "disconnect", who=self.subject, peer=self.peer, cause=cause
@@ -558,3 +575,10 @@ class Connection(Incoming):
         self.consumers.clear()
         if frame.producer:
             self.broker.forget_transactions(frame.producer)
+
+
+def _weight(frame: Frame) -> int:
+    """As how many frames it counts in a turn of the loop."""
+    if isinstance(frame, frames.Transact):
+        return 1 + frame.parts // PARTS_PER_FRAME
+    return HEAVY.get(type(frame), 1)

@@ -43,7 +43,7 @@ PASSED_OVER = 256
 #: Frames that a group hands out in one turn of the loop; the others have their turn then.
 HAND_OUT_AT_ONCE = 256
 #: Runs that are settled in one turn of the loop. Messages that are given back count one by one.
-SETTLE_AT_ONCE = 1024
+SETTLE_AT_ONCE = 512
 VERBS = ("ack", "requeue", "bury", "extend")
 
 encode = msgspec.msgpack.Encoder().encode

@@ -6,6 +6,8 @@ import asyncio
 
 #: Things that are looked at in one turn of the loop.
 LOOK_AT_ONCE = 1 << 12
+#: As how many of them a topic or a group counts.
+TOPIC_COUNTS = 32
 
 
 class Turns:

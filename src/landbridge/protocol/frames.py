@@ -122,6 +122,11 @@ class Transact(Frame, tag=7, frozen=True):
     acks: list[tuple[Natural, Natural, list[Run]]]  #: subscription, lease, offsets
     documents: list[DocumentEdit] = []
 
+    @property
+    def parts(self) -> int:
+        """How many publishes, runs of acks and documents it has."""
+        return len(self.publishes) + len(self.documents) + sum(len(runs) or 1 for _, _, runs in self.acks)
+
 
 class Call(Frame, tag=8, frozen=True):
     """Everything that is not on the hot path: topics, groups, tokens, … Answered by Done or Refused."""

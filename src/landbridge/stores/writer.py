@@ -28,6 +28,7 @@ class Commit:
         self.now = now  #: microseconds since 1970
         self.writes: list[Write] = []
         self.size = 0  #: bytes of batches to be written with it
+        self.work = 0  #: pieces of work that went into it; a large one adds to it
         #: Called in order when the commit is on disk, before anybody is answered: memory follows the disk.
         self.on_stored: list[Callable[[], object]] = []
         #: Called in reverse order when it failed: undo what was done to memory while it was formed.
@@ -130,9 +131,8 @@ class Writer(Generic[C]):
         self._poked = False
         commit = self._begin()
         answers = self._answers = []
-        for _ in range(WORK_AT_ONCE):
-            if not self._waiting or commit.size >= self._most_bytes:
-                break
+        while self._waiting and commit.size < self._most_bytes and commit.work < WORK_AT_ONCE:
+            commit.work += 1
             work, done = self._waiting[0]
             try:
                 answers.append((done, work(commit)))

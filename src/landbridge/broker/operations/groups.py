@@ -14,6 +14,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group, Home
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
+from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.options import differences
 from landbridge.core.topic import group_spec
@@ -86,11 +87,15 @@ class GroupOperations:
         if request.topic is not None:
             topics = [self._broker.topic(request.topic)]
         else:
-            names = sorted(n for n in self._broker.topics if may_see(caller, n))
-            topics = [self._broker.topics[name] for name in names]
+            begin = request.after.partition("/")[0]
+            topics = [self._broker.topics[n] for n in sorted(n for n in self._broker.topics if n >= begin)]
         rows: list[table.GroupRow] = []
         last = tuple(request.after.split("/", 1)) if request.after else ("", "")
+        turns = Turns()
         for found in topics:
+            await turns.looked_at(TOPIC_COUNTS * (1 + len(found.groups)))
+            if request.topic is None and not may_see(caller, found.name):
+                continue
             for group in sorted(found.groups.values(), key=lambda g: g.name):
                 if (found.name, group.name) > last:
                     rows.append(describe_group(group))
@@ -265,7 +270,7 @@ def _facts(group: Group) -> dict[str, Any]:
         "discipline": group.spec.discipline,
         "floor": cursor.floor,
         "lag": cursor.lag(end),
-        "leased": sum(lease.size for lease in group.delivery.leases.values()),
+        "leased": group.delivery.leased,
         "retrying": len(cursor.tries),
         "durable": group.durable,
     }

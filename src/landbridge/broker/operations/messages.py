@@ -12,7 +12,7 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.group import Group
 from landbridge.broker.operations.dispatcher import Dispatcher, may_see
 from landbridge.broker.topic import Topic
-from landbridge.broker.turns import LOOK_AT_ONCE, Turns
+from landbridge.broker.turns import LOOK_AT_ONCE, TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.ranges import intersect
 from landbridge.core.names import is_reserved
@@ -25,9 +25,8 @@ from landbridge.protocol import operations as table
 BEFORE = 300
 #: Batches that a search reads in one topic at most.
 MOST_BATCHES = 20_000
-#: As how many messages a batch and a topic count that are looked at.
+#: As how many messages a batch counts that is looked at.
 BATCH_COUNTS = 16
-TOPIC_COUNTS = 32
 
 
 class NamedHost(Protocol):

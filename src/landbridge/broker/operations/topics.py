@@ -14,6 +14,7 @@ from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
+from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import is_reserved
 from landbridge.core.options import differences
@@ -79,10 +80,17 @@ class TopicOperations:
         return _row(topic)
 
     async def list_page(self, caller: TokenBearer, request: table.TopicList) -> table.TopicRows:
-        names = sorted(n for n in self._broker.topics if n > request.after and may_see(caller, n))
-        page = names[: max(1, min(request.limit, PAGE))]
-        rows = [_row(self._broker.topics[name]) for name in page]
-        return table.TopicRows(topics=rows, next=page[-1] if len(names) > len(page) else "")
+        most = max(1, min(request.limit, PAGE))
+        rows: list[table.TopicRow] = []
+        turns = Turns()
+        for name in sorted(name for name in self._broker.topics if name > request.after):
+            await turns.looked_at(TOPIC_COUNTS)
+            topic = self._broker.topics.get(name)
+            if topic is not None and may_see(caller, name):
+                if len(rows) >= most:
+                    return table.TopicRows(topics=rows, next=rows[-1].name)
+                rows.append(_row(topic))
+        return table.TopicRows(topics=rows, next="")
 
     async def show(self, caller: TokenBearer, request: table.OfTopic) -> table.TopicDetails:
         topic, crossing = self._broker.topic(request.name), self._broker.crossing

@@ -47,7 +47,7 @@ SCAN = 1 << 12
 #: As how many of these a short run counts, or one that is taken without a look at its messages.
 RUN_COUNTS = 16
 #: Runs that leases give back at once, when their consumer is gone or late.
-GIVE_BACK_AT_ONCE = 1 << 10
+GIVE_BACK_AT_ONCE = 1 << 9
 #: A lease in more runs than this times those that are settled is changed in its place.
 MANY = 16
 
@@ -238,6 +238,11 @@ class Delivery:
     def pending(self) -> int:
         """How many messages could be handed out now."""
         return self._pending.size
+
+    @property
+    def leased(self) -> int:
+        """How many messages consumers hold."""
+        return sum(holder.messages for holder in self._holders.values())
 
     def take(self, now: int, consumer: int, credit: int, batch_at: BatchAt) -> list[Handout]:
         """Hand at most ``credit`` messages to a consumer. Stops early, with ``missing`` set, at a batch that

@@ -169,6 +169,8 @@ def intersect(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 def clip(ranges: Sequence[Range], first: int, end: int) -> list[Range]:
     """What sorted, disjoint ranges have between ``first`` and ``end``, found without a look at the others."""
+    if first >= end:
+        return []
     index = bisect_right(ranges, (first, first))
     if index and ranges[index - 1][1] > first:
         index -= 1
