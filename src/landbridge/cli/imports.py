@@ -13,6 +13,8 @@ from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 
 T = TypeVar("T")
+#: The packages of the extra ``pipeline`` that steps import.
+SPARK = ("pyspark", "pyarrow", "pandas", "numpy", "py4j")
 
 
 def find(spec: str, kind: type[T], noun: str, hint: str) -> tuple[ModuleType, T]:
@@ -49,6 +51,8 @@ def imported(name: str, hint: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
             raise BadRequest(f"there is no module {name}", hint=hint) from None
+        if (missing or "").partition(".")[0] in SPARK:
+            raise  # whoever runs pipelines says what to install
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise BadRequest(
             f"the module {name} can't be imported: {type(error).__name__}: {error}",

@@ -65,10 +65,10 @@ async def serve(plan: RegistryPlan, ready: Callable[[RegistryReady], None]) -> N
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = endpoint.tls()
     _check_free(plan)
-    allow_files(MOST_REQUESTS + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         registry = await open_registry(plan.data, plan.master_key_file)
+        allow_files(MOST_REQUESTS + MOST_STRANGERS + OTHER_FILES)
         try:
             hint = "give --port another number"
             http = HttpPort(app(registry), endpoint, plan.port, tls, most=MOST_REQUESTS, hint=hint)
