@@ -75,7 +75,7 @@ T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
 #: Seconds that a moved cursor may wait for a commit to go along with.
-CHANGED_WITHIN = 0.05
+CHANGED_WITHIN = 0.005
 #: Microseconds between two looks at how far behind the groups are.
 LAGS_EVERY = 60 * SECOND
 #: Publishes, runs of acks and documents of one transaction: all of them are in one turn of the loop.
