@@ -484,36 +484,3 @@ async def test_messages_of_a_group_that_lost_its_last_terminal_wait_for_another(
             assert place["groups"][0]["waits_for"] == "the group has no terminals"
             await fleet.admin.add_terminal_to_group("billing", osaka.id)
             assert (await take(there, "orders", "billing", 1)) == [{"id": 2}]
-
-
-async def test_a_terminal_whose_group_was_removed_asks_for_the_key_once_until_the_directory_changes():
-    async with Fleet() as fleet:
-        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
-        await fleet.topic("orders", billing=[tokyo])
-        await fleet.linked()
-        registry, asked = tokyo.network.registry, 0
-        redeem = registry.redeem
-
-        async def counted(*arguments):
-            nonlocal asked
-            asked += 1
-            return await redeem(*arguments)
-
-        registry.redeem = counted  # type: ignore[method-assign]
-        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
-            await here.topics.create("orders")
-            await until(lambda: ("orders", tokyo.id) in paris.network.forwarder.lanes)
-            await paris.network.following.close()  # paris hears nothing of the removal
-            version = tokyo.network.directory.version
-            await fleet.admin.remove_group_from_topic("orders", "billing")
-            await until(lambda: tokyo.network.directory.version > version)
-            for number in range(10):
-                await here.publish("orders", {"id": number})
-            lane = paris.network.forwarder.lanes["orders", tokyo.id]
-            await until(lambda: "registry" in lane.waits_for)
-            await asyncio.sleep(3.0)  # time for many more, if nothing stopped them
-            assert 1 <= asked <= 4
-            await fleet.admin.add_group_to_topic("orders", "billing")
-            paris.network.following.start()
-            async with asyncio.timeout(LIMIT):
-                assert await take(there, "orders", "billing", 10) == [{"id": number} for number in range(10)]

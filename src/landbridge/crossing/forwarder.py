@@ -210,32 +210,27 @@ class Forwarder:
 
     def check_size(self, topic: str, batch: Batch) -> None:
         """Raise TooLarge where a message needs a greater frame than is taken on any path to a group."""
-        entry, whole = self.ground.topics.get(topic), frame_size(MOST_NAMES, 1, 1, batch.size)
-        if entry is None or whole <= self.routes.least_frame:
-            return
-        narrow = [group for group in entry.groups if not self._takes(group, whole)]
-        if not narrow:
+        entry = self.ground.topics.get(topic)
+        if entry is None or frame_size(MOST_NAMES, 1, 1, batch.size) <= self.routes.least_frame:
             return
         # Of many messages only the payloads are measured, which is most of them. Lanes measure the rest.
         size = batch.size if len(batch) == 1 else batch.largest_payload()
         frame = frame_size(min(names_size(entry.groups), MOST_NAMES), 1, 1, size)
-        for group in narrow:
-            if not self._takes(group, frame):
-                names = ", ".join(map(self.ground.name_of, self.ground.members(group)))
+        for group in entry.groups:
+            members = self.ground.members(group)
+            if members and not any(self._takes(member, frame) for member in members):
+                names = ", ".join(map(self.ground.name_of, members))
                 raise TooLarge(
                     f"a message of {size} bytes, in a frame of {frame}, is more than any path takes to the"
                     f" group {group} at {names}",
                     hint="send it in parts, or raise max_frame at the terminals on the way",
                 )
 
-    def _takes(self, group: str, frame: int) -> bool:
-        """Whether a frame of so many bytes gets to a terminal of the group, or may get there: nothing is
-        known of terminals that can't be reached now."""
-        members, routes = self.ground.members(group), self.routes
-        paths = [None if member == self.ground.me else routes.best(member) for member in members]
-        if not all(paths) or any(path and routes.max_frame(path.hops) >= frame for path in paths):
+    def _takes(self, terminal: str, frame: int) -> bool:
+        """Whether a frame of so many bytes gets to a terminal, or nothing is known to the contrary."""
+        if terminal == self.ground.me or self.routes.best(terminal) is None:
             return True
-        return not members or any(routes.wide(member, frame) for member in members)
+        return self.routes.wide(terminal, frame) is not None
 
     # -- lanes -------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from landbridge.crossing.carrier import Carrier
 from landbridge.crossing.ground import Ground
 from landbridge.crossing.records import Records
 from landbridge.crossing.tickets import TicketBook
-from landbridge.errors import BusError, LeaseLost, TicketRefused
+from landbridge.errors import BusError, LeaseLost
 from landbridge.protocol import frames
 
 #: Bytes and pieces that one shipment gathers at most: large enough that one signature is cheap, small enough
@@ -39,9 +39,6 @@ WINDOW = 32 << 20
 RETRY_AFTER, PACE = 1.0, 0.25
 #: Seconds that a message waits for a path whose terminals take a frame of its size, before it is given up.
 WIDER_WITHIN = 10.0
-#: Seconds after which the destination is tried again although the registry refuses it the key, and the
-#: directory, which would say that it is a terminal of the topic's groups again, has not changed.
-REFUSED_FOR = 60.0
 #: Messages of two groups that are the same are close together in the queue: no need to look further back.
 NEAR = 64
 #: Seconds after which a message counts as late, and seconds of the rate that may be sent in one go.
@@ -139,10 +136,6 @@ class Lane:
         #: Since when no path takes the frames that single messages need, and when that was last seen,
         #: microseconds.
         self._narrow_since = self._narrow_at = 0
-        #: The versions of the directory with which a shipment was last sent, and with which the registry
-        #: refused the destination the key; and the timer that ends the wait for another version.
-        self._sent_with = self._refused_with = 0
-        self._refused: asyncio.TimerHandle | None = None
         #: What the lane waits for, for people; empty while it waits for nothing.
         self.waits_for = ""
 
@@ -258,9 +251,6 @@ class Lane:
         if self.outbound.back(shipment.id) is not shipment:
             return  # it has arrived, or was begun again under another number, meanwhile
         ground, routes, destination = self._ground, self._owner.routes, self.destination
-        if self._refused is not None and self._refused_with == ground.directory.version:
-            self.waits_for = f"the registry to let {ground.name_of(destination)} have the topic's messages"
-            return
         route = routes.hops(now, destination, set(avoid)) or routes.hops(now, destination)
         if route is None:
             self.waits_for = f"a path to {ground.name_of(destination)}"
@@ -286,7 +276,6 @@ class Lane:
         self.waits_for = ""
         if shipment.attempts:
             self._owner.records.totals.repeated += 1
-        self._sent_with = ground.directory.version
         self.outbound.sent(now, shipment, route, routes.graph.cost(ground.me, route) / 1000)
         why = routes.why(destination)
         self._owner.records.sent(self.topic.name, destination, shipment, route, why, now)
@@ -337,7 +326,6 @@ class Lane:
             name: groups[name].delivery.cursor.floor if name in groups else 0 for name in shipment.groups
         }
         manifest = Manifest(self.topic.created_at, floors, shipment.pieces, self.outbound.oldest)
-        shipment.seal_id = sealer.seal_id
         try:
             return sealer.seal(
                 self.destination,
@@ -450,26 +438,10 @@ class Lane:
         shipment = self.outbound.shipments.get(message.sequence)
         if shipment is None:
             return
-        self._owner.tickets.forget(self.topic.name, shipment.seal_id)
         if message.code == "ticket_dead":
             # The topic forbids opening anything late: its messages become dead letters here.
             self._give_up(shipment, "ticket_expired")
-        elif message.code == TicketRefused.code:
-            # Most likely the destination is in no group of the topic any more, which this terminal has not
-            # heard of yet. To send the shipment again at once would only be refused again.
-            self._pause_refused()
         self.dispatch(shipment, self._ground.now())
-
-    def _pause_refused(self) -> None:
-        """Send nothing until the directory changes, or REFUSED_FOR has passed."""
-        self._refused_with = self._sent_with
-        if self._refused is not None:
-            self._refused.cancel()
-        self._refused = asyncio.get_running_loop().call_later(REFUSED_FOR, self._end_refusal)
-
-    def _end_refusal(self) -> None:
-        self._refused = None
-        self.look_again()
 
     def without(self, group: str) -> list[Range]:
         """A group goes elsewhere: send the rest again without it. Returns the offsets of its messages that
@@ -486,7 +458,7 @@ class Lane:
         )
 
     def close(self) -> None:
-        for timer in (self._timer, self._gathering, self._again, self._refused):
+        for timer in (self._timer, self._gathering, self._again):
             if timer is not None:
                 timer.cancel()
 
