@@ -168,6 +168,19 @@ async def test_outputs_and_acks_in_other_units_survive_a_crash_between_the_commi
         assert again.broker.topics[out].log.end == 1, "handed over once"
 
 
+@pytest.mark.parametrize("name", STORES)
+async def test_the_number_of_a_deleted_log_is_never_used_again(name: str, tmp_path: Path) -> None:
+    """Not after a restart either: whatever was said of the old log must not be taken for the new one's."""
+    store, numbers = STORES[name](tmp_path), set()
+    for start in range(3):
+        async with run_terminal(store) as terminal, attach(terminal) as bus:
+            for _ in range(2):
+                await bus.publish("orders", b"1")
+                numbers.add(terminal.broker.topics["orders"].log.number)
+                await bus.topics.delete("orders", force=True)
+        assert len(numbers) == 2 * (start + 1)
+
+
 class Owing(FaultyStore):
     """Holds a commit that writes a handover until the gate is open, and lets it fail if told to."""
 

@@ -74,6 +74,8 @@ from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
+#: The setting of each unit that numbers its next log, where a log was deleted.
+NEXT_LOG = "next-log"
 #: Seconds that a moved cursor may wait for a commit to go along with.
 CHANGED_WITHIN = 0.005
 #: Microseconds between two looks at how far behind the groups are.
@@ -239,7 +241,8 @@ class Broker:
                 found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
             )
         used = max([0, *by_number, *bounds])
-        self._next_log[unit] = used // store.units + 1
+        stored = dict(await store.documents(unit, SETTINGS)).get(NEXT_LOG, b"1")
+        self._next_log[unit] = max(used // store.units + 1, int(stored))
         slots: dict[str, list[tuple[int, bytes]]] = {}
         for key, value in await store.documents(unit, groups.CURSOR):
             owner, _, slot = key.rpartition("/")
@@ -411,6 +414,9 @@ class Broker:
                 return
             topic.deleted = True
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
+            # Nothing else on disk would say that the number of the last log was used.
+            next_log = str(self._next_log[commit.unit]).encode()
+            commit.writes.append(PutDocument(SETTINGS, NEXT_LOG, next_log))
             for group in topic.groups.values():
                 commit.writes += group.documents_to_delete()
             commit.on_stored.append(forget)

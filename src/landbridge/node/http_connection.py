@@ -60,7 +60,7 @@ class HttpConnection(H11Protocol):
 
     # -- transport ---------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self._leave_strangers()  # it makes no room for itself
         # Known peers hold a connection for each request, and for a few seconds after it.
