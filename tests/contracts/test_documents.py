@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker import documents
 from landbridge.broker.server import Terminal
 from landbridge.errors import (
     BadName,
@@ -233,3 +234,17 @@ async def test_a_watch_goes_on_after_a_restart(tmp_path: Any, crashes: list[Any]
         async with asyncio.timeout(20):
             seen = {(change := await anext(watch)).key: change.document is not None for _ in range(2)}
         assert seen == {"b": False, "d": True}
+
+
+async def test_a_watcher_hears_that_it_has_missed_changes(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many other collections were watched meanwhile, and then somebody else watches this one again."""
+    monkeypatch.setattr(documents, "WATCHED", 2)
+    async with attach(terminal) as bus:
+        begun = await bus.documents.wait("mine", after="", within=0.0)
+        for other in ("a", "b"):
+            await bus.documents.wait(other, after="", within=0.0)
+        await bus.documents.create("mine", "key", 1)
+        await bus.documents.wait("mine", after="", within=0.0)
+        assert (await bus.documents.wait("mine", after=begun.after, within=0.0)).missed

@@ -105,8 +105,9 @@ class Documents:
         self._counter = 0
         #: DocumentPlace → the version on disk, or None where there is no such document.
         self._versions: OrderedDict[DocumentPlace, str | None] = OrderedDict()
-        #: (collection, topic) → its last changes, of the collections that were watched last.
-        self._changes: OrderedDict[tuple[str, str], deque[VersionChange]] = OrderedDict()
+        #: (collection, topic) → its last changes, of the collections that were watched last; and the number
+        #: of the last change of all when they began to be kept.
+        self._changes: OrderedDict[tuple[str, str], tuple[deque[VersionChange], int]] = OrderedDict()
         self._changed = 0  #: number of the last change since the start
         #: Number of the terminal's start. With it, a change is never taken for one of another start.
         self.start = 0
@@ -172,7 +173,7 @@ class Documents:
         self._changed += 1
         where = place.collection, place.topic
         if where in self._changes:
-            self._changes[where].append(VersionChange(self._changed, place.key, version))
+            self._changes[where][0].append(VersionChange(self._changed, place.key, version))
         for watcher in self._watchers.pop(where, ()):
             if not watcher.done():
                 watcher.set_result(None)
@@ -209,17 +210,18 @@ class Documents:
         ``within`` seconds; where to go on; and whether changes are missing, so that the caller has to list
         the collection again. An empty ``after`` begins to watch: every change from now on is kept."""
         where = collection, topic
-        changes = self._changes.get(where)
-        if changes is None:
-            changes = self._changes[where] = deque(maxlen=CHANGES)
+        if where not in self._changes:
+            self._changes[where] = deque(maxlen=CHANGES), self._changed
             if len(self._changes) > WATCHED:
                 self._changes.popitem(last=False)
             return [], self._now, True
+        self._changes.move_to_end(where)
+        changes, begun = self._changes[where]
         start, _, number = after.partition("-")
         if start != str(self.start) or not number.isdecimal() or len(number) > 20:
             return [], self._now, True
         seen = int(number)
-        if len(changes) == CHANGES and changes[0].number > seen + 1:
+        if seen < begun or (len(changes) == CHANGES and changes[0].number > seen + 1):
             return [], self._now, True
         if not any(change.number > seen for change in changes):
             await self._next_change(where, within)
