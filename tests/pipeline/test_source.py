@@ -45,7 +45,7 @@ def at(site: Site, offset: int, which: str = "orders") -> dict[str, Any]:
 
 
 def trim(terminal: Terminal, topic: str, before: int) -> None:
-    """As retention would: everything below is gone."""
+    """As retention would: everything below is gone. The offset has to be where a batch begins."""
     import asyncio
 
     found = terminal.broker.topic(topic)
@@ -53,6 +53,7 @@ def trim(terminal: Terminal, topic: str, before: int) -> None:
     async def work() -> None:
         await terminal.broker.write([Trim(found.log.number, before)], unit=found.writer.unit)
         found.log.trim((await terminal.store.logs(found.writer.unit))[found.log.number])
+        assert found.log.first == before
 
     asyncio.run_coroutine_threadsafe(work(), found.writer._loop).result(30)
 
