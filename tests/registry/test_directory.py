@@ -119,3 +119,16 @@ async def test_a_terminal_learns_of_the_topics_that_it_has_to_do_with_and_no_oth
     assert await topics(acme.rome) == ["orders"]  # a terminal of its group
     assert await topics(acme.paris) == []
     assert await topics(acme.paris, "orders", "nothing") == ["orders"]
+
+
+async def test_a_registry_that_went_back_is_heard_again(quick: Site, acme: Tenant) -> None:
+    """Its terminals know later versions than it has: its next one is later still, so that they take it."""
+    at = await version(quick, acme)
+    signed = await acme.paris.registry.directory(at + 17)
+    assert signed is not None
+    assert directory.verify(signed.directory, quick.registry.public_key).version == at + 18
+    assert await acme.paris.registry.directory(at + 18) is None, "once"
+    await acme.admin.update_terminal(acme.paris.id, region="eu")
+    assert await version(quick, acme) == at + 19
+    with pytest.raises(BadRequest, match="the newest is"):
+        await acme.paris.registry.directory(1 << 40)

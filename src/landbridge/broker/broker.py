@@ -49,6 +49,7 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.core.names import is_reserved
+from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
 from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
@@ -76,6 +77,8 @@ EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
 #: The setting of each unit that numbers its next log, where a log was deleted.
 NEXT_LOG = "next-log"
+#: The documents that name topics which were deleted here and which other terminals send messages of.
+DELETED = "deleted"
 #: Seconds that a moved cursor may wait for a commit to go along with.
 CHANGED_WITHIN = 0.005
 #: Microseconds between two looks at how far behind the groups are.
@@ -247,6 +250,7 @@ class Broker:
         for key, value in await store.documents(unit, groups.CURSOR):
             owner, _, slot = key.rpartition("/")
             slots.setdefault(owner, []).append((int(slot), value))
+        confirmed = dict(await store.documents(unit, groups.CONFIRMED))
         for key, raw in await store.documents(unit, groups.KIND):
             topic = by_number.get(int(key.partition("/")[0]))
             if topic is None:
@@ -257,6 +261,8 @@ class Broker:
             group = Group(self, topic, spec, cursor, durable=True, stored=True)
             # A crash may have come between a trim and the cursor that knew of it.
             group.delivery.trimmed(topic.log.first)
+            if key in confirmed:
+                group.confirmed = Confirmed.decode(confirmed[key])
             topic.groups[spec.name] = group
 
     def stamp(self) -> int:
@@ -417,6 +423,8 @@ class Broker:
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
             commit.writes.append(PutDocument(SETTINGS, NEXT_LOG, next_log))
+            if self.crossing is not None and self.crossing.groups_of(topic.name) is not None:
+                commit.writes.append(PutDocument(DELETED, topic.name, b""))
             for group in topic.groups.values():
                 commit.writes += group.documents_to_delete()
             commit.on_stored.append(forget)
@@ -433,6 +441,11 @@ class Broker:
             topic.deleted = False
 
         await topic.writer.put(work)
+
+    async def was_deleted(self, topic: str) -> bool:
+        """Was a topic of this name, which other terminals send messages of, ever deleted here?"""
+        writer = self.writer_for(topic)
+        return topic in dict(await self.store.documents(writer.unit, DELETED))
 
     async def delete_group(self, group: Group) -> None:
         def work(commit: BrokerCommit) -> None:

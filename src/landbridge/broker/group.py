@@ -17,8 +17,9 @@ from landbridge.core.delivery.filters import filter_of, sole_key
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keyruns import KeyRuns
-from landbridge.core.log.ranges import Range, count, normalise
+from landbridge.core.log.ranges import Range, clip, count, normalise
 from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND
 from landbridge.core.topic import LONGEST, GroupSpec, TopicSpec
@@ -29,6 +30,7 @@ from landbridge.stores.writer import Commit, Writer
 
 KIND = "group"
 CURSOR = "cursor"
+CONFIRMED = "confirmed"
 #: Burials per commit, so that a flood of them doesn't hold up everybody else.
 BURY_AT_ONCE = 256
 #: Seconds after which what a failed commit left undone is looked at again.
@@ -175,6 +177,8 @@ class Group:
         self.consumers: dict[int, Consumer] = {}
         #: Its messages go to another terminal, whose consumers settle them.
         self.forwarded = False
+        #: What of its messages has arrived at other terminals.
+        self.confirmed = Confirmed()
         self.at_most_once = not durable or topic.spec.delivery == "at-most-once"
         #: The only key that its filter lets through; None: there is no filter, or one that may let several.
         self.sole_key = sole_key(spec.match)
@@ -238,15 +242,22 @@ class Group:
             slot, value = self.delivery.cursor.document()
             commit.writes.append(PutDocument(CURSOR, f"{key}/{slot:06}", value))
             commit.on_failed.append(self._unsaved)
+        if self.confirmed.dirty:
+            commit.writes.append(PutDocument(CONFIRMED, key, self.confirmed.document(self.topic.log.first)))
+            commit.on_failed.append(self._unsaved_confirmed)
 
     def documents_to_delete(self) -> list[Write]:
         """Removes what is stored of the group."""
         key = f"{self.topic.log.number}/{self.name}"
         slots = range(self.delivery.cursor.slots)
-        return [DeleteDocument(KIND, key), *(DeleteDocument(CURSOR, f"{key}/{slot:06}") for slot in slots)]
+        cursor = [DeleteDocument(CURSOR, f"{key}/{slot:06}") for slot in slots]
+        return [DeleteDocument(KIND, key), DeleteDocument(CONFIRMED, key), *cursor]
 
     def _saved(self, spec: GroupSpec) -> None:
         self.stored = spec is self.spec  # it may have been changed while the commit was under way
+
+    def _unsaved_confirmed(self) -> None:
+        self.confirmed.dirty = True
 
     def _unsaved(self) -> None:
         self.delivery.cursor.rewrite()
@@ -593,6 +604,15 @@ class Group:
         full disk would send them to and fro all the time."""
         self.delivery.unsettle(runs)
         self._again_later()
+
+    def deliver_again(self, runs: list[Range]) -> int:
+        """Deliver messages again that were settled. Returns how many are still here."""
+        delivery = self.catch_up()
+        before = delivery.cursor.lag(delivery.end)
+        delivery.unsettle(clip(runs, self.topic.log.first, self.topic.log.end))
+        self.changed()
+        self.pump()
+        return delivery.cursor.lag(delivery.end) - before
 
     def put_back(self, runs: list[Range]) -> None:
         """Like ``unsettle``, for what was only set aside."""

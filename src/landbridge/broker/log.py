@@ -60,6 +60,8 @@ class Log:
     def __init__(self, number: int, bounds: LogBounds, store: Store, cache: Cache) -> None:
         self.number = number
         self.first, self.end = bounds.first, bounds.end
+        #: Where it ended when this terminal was started, or the topic made.
+        self.began = bounds.end
         #: Bytes stored.
         self.bytes = bounds.bytes
         #: Time of the newest append.

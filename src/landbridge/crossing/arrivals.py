@@ -8,6 +8,7 @@ seals are opened, keys and missing shipments asked for, commits and the shelf wr
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -26,7 +27,10 @@ from landbridge.core.shipping import reassembly as effects
 from landbridge.core.shipping.inbound import Inbound, ShipmentSource
 from landbridge.core.shipping.parcel import (
     Arrived,
+    Compare,
     Control,
+    Have,
+    Overtaken,
     Parcel,
     Stream,
     Stuck,
@@ -49,6 +53,8 @@ log = structlog.get_logger("landbridge.arrivals")
 
 #: Seconds after which a key that could not be had is asked for again, and how that grows.
 KEY_AGAIN, KEY_AGAIN_MOST = 1.0, 15.0
+#: Ranges that are told a source that asks what has arrived. What is left out comes again, and is known here.
+MOST_TOLD = 1000
 
 #: The shipments of a commit, each with the batches that were stored of it.
 StoredArrivals: TypeAlias = list[tuple[Arrival, list[Batch]]]
@@ -72,7 +78,10 @@ class ArrivalsNetwork(Protocol):
     def registry(self) -> KeyOffice: ...
     @property
     def topics(self) -> Mapping[str, TopicEntry]: ...
+    @property
+    def current_run(self) -> int: ...
     def now(self) -> int: ...
+    def name_of(self, terminal: str) -> str: ...
     def keys_of(self, terminal: str) -> Sequence[PublicKeys]: ...
     def say(self, destination: str, message: Control) -> None: ...
     def note(self, event: str, **details: Any) -> None: ...
@@ -186,6 +195,12 @@ class Arrivals:
                 self._run(self._load(source))
             case effects.AskForMissing(terminal, message):
                 self._network.say(terminal, message)
+            case effects.TellOvertaken(arrival, latest):
+                source = arrival.source
+                stream = Stream(source.topic, source.incarnation, arrival.key[0])
+                self._network.say(source.terminal, Overtaken(stream, latest))
+            case effects.NoteLoss(source, first):
+                self._note_loss(source, first)
             case effects.EndGiveBack(source, back, is_stored):
                 self._end_give_back(source, back, is_stored)
 
@@ -224,7 +239,7 @@ class Arrivals:
     def _say_arrived(self) -> None:
         confirm, self._confirm = self._confirm, {}
         for (terminal, stream), sequences in confirm.items():
-            self._network.say(terminal, Arrived(stream, sequences))
+            self._network.say(terminal, Arrived(stream, sequences, self._network.current_run))
 
     # -- storing -----------------------------------------------------------------------------------
 
@@ -244,7 +259,7 @@ class Arrivals:
             except BusError as error:
                 self._drop(arrival, error)
                 break
-            batches = self.table.count_in(self._now(), arrival)
+            batches = self.table.count_in(self._now(), arrival, self._network.current_run)
             for batch in batches:
                 forming.append(topic.log, batch)
             stored.append((arrival, batches))
@@ -361,10 +376,31 @@ class Arrivals:
             code = "ticket_dead" if is_dead else error.code
             self._network.say(source.terminal, Stuck(stream, sequence, code))
 
+    # -- ends that were restored from a backup -----------------------------------------------------
+
+    def _note_loss(self, source: ShipmentSource, first: int) -> None:
+        name = self._network.name_of(source.terminal)
+        what = f"{name} has lost its messages from offset {first} on; those that came before are still here"
+        log.warning("a source has lost messages", topic=source.topic, source=name, detail=what)
+        self._network.note("restore", topic=source.topic, who=name, cause="source", detail=what)
+
+    async def _compare(self, terminal: str, message: Compare) -> None:
+        """Tell a source what has arrived of a group's messages."""
+        source = ShipmentSource(terminal, message.topic, message.incarnation)
+        inbound = await self.inbound(source)
+        floor, runs = inbound.known(message.group, message.run, message.began)
+        if not inbound.is_compared and await self._broker.was_deleted(message.topic):
+            floor = sys.maxsize  # they were deleted here on purpose, with the topic
+        self._network.say(terminal, Have(message, self._network.current_run, floor, runs[:MOST_TOLD]))
+
     # -- giving back -------------------------------------------------------------------------------
 
-    def heard(self, source: str, message: Withdraw) -> None:
-        self._run(self._withdraw(source, message))
+    def heard(self, source: str, message: Withdraw | Compare) -> None:
+        match message:
+            case Withdraw():
+                self._run(self._withdraw(source, message))
+            case Compare():
+                self._run(self._compare(source, message))
 
     async def _withdraw(self, terminal: str, message: Withdraw) -> None:
         """Another terminal gets these messages: settle here those that no consumer has seen."""
@@ -373,8 +409,7 @@ class Arrivals:
         if group is None:
             return
         source = ShipmentSource(terminal, message.topic, message.incarnation)
-        await self.inbound(source)
-        found = await locate(group, terminal, message.incarnation, normalise(message.runs))
+        found = await locate(group, source, await self.inbound(source), normalise(message.runs))
         places = {offset: place for offset, (place, _) in found.items()}
         back = GiveBack(message.group, message.epoch, group.topic.log.number, places)
         self._perform(self.table.give_back(source, back))

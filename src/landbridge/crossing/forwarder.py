@@ -12,7 +12,7 @@ no registry they stay where they are, in the topic's log, and nothing is lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -25,8 +25,11 @@ from landbridge.core.shipping.cutting import MOST_NAMES, frame_size, names_size
 from landbridge.core.shipping.parcel import (
     Arrived,
     Ask,
+    Compare,
     Control,
+    Have,
     Missing,
+    Overtaken,
     Stuck,
     Tell,
     Withdraw,
@@ -80,6 +83,8 @@ class Forwarder:
         self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
         #: (terminal, question) → who waits for the answer.
         self._asked: dict[tuple[str, Ask], list[asyncio.Future[Tell]]] = {}
+        #: (terminal, question) → when it was last asked, microseconds, and what was confirmed then.
+        self._comparing: dict[tuple[str, Compare], tuple[int, list[Range]]] = {}
 
     @property
     def totals(self) -> ForwarderTotals:
@@ -116,6 +121,7 @@ class Forwarder:
                 return
             self._make_group(topic, name, added_at)
             return
+        self._compare(group)
         target, why = self._placing.choose(placement, group, set(self.suspects))
         if target is not None and target != placement.target:
             self._move(placement, group, target, why)
@@ -197,6 +203,57 @@ class Forwarder:
         self.suspects[terminal] = self.ground.now() + int(SUSPECT_FOR * SECOND)
         self.place()
 
+    # -- terminals that were restarted, and perhaps restored from a backup ---------------------------
+
+    def compared(self, topic: Home, terminal: str, groups: Collection[str]) -> int:
+        """The run of a terminal that the confirmations of these groups were compared with; 0 if it is not
+        known, or they were not."""
+        run = self._placing.run_of(terminal)
+        found = [topic.groups[name].confirmed for name in groups if name in topic.groups]
+        return 0 if any(confirmed.is_due(terminal, run) for confirmed in found) else run
+
+    def is_late(self, terminal: str, run: int) -> bool:
+        """Was this run of a terminal followed by another one?"""
+        return 0 < run < self._placing.run_of(terminal)
+
+    def _compare(self, group: Group) -> None:
+        """Ask each terminal that was restarted since what it has of the group's messages."""
+        now, topic = self.ground.now(), group.topic
+        for terminal in group.confirmed.due(self._placing.run_of):
+            question = Compare(topic.name, topic.created_at, group.name, self.ground.run, topic.log.began)
+            asked_at, _ = self._comparing.get((terminal, question), (0, []))
+            if not 0 <= now - asked_at < ASK_AGAIN * SECOND:
+                self._comparing[terminal, question] = (now, group.confirmed.of(terminal))
+                self._say(terminal, question)
+
+    def _compared(self, terminal: str, answer: Have) -> None:
+        """A terminal tells what it has. What it has lost is delivered again, as far as it is still here."""
+        question = answer.compare
+        _, asked = self._comparing.pop((terminal, question), (0, []))
+        topic = self.ground.broker.topics.get(question.topic)
+        if not asked or topic is None or topic.created_at != question.incarnation:
+            return
+        group = topic.groups.get(question.group)
+        if group is None or answer.run != self._placing.run_of(terminal):
+            return  # it was restarted once more, and is asked again
+        lost = group.confirmed.compare(terminal, answer.run, asked, answer.floor, answer.runs)
+        if not lost:
+            return
+        back = group.deliver_again(lost)
+        gone = count(lost) - back
+        name = self.ground.name_of(terminal)
+        what = f"{name} has lost {count(lost)} messages that it had confirmed; {back} of them are sent again"
+        log.warning("a terminal has lost messages", topic=topic.name, group=group.name, detail=what)
+        self.ground.note(
+            "restore",
+            topic=topic.name,
+            group=group.name,
+            who=name,
+            cause="lost" if gone else "sent_again",
+            messages=count(lost),
+            detail=what,
+        )
+
     def held(self) -> dict[str, int]:
         """Topic → messages that are here and that a group elsewhere waits for."""
         held: dict[str, int] = {}
@@ -254,10 +311,12 @@ class Forwarder:
     def heard(self, source: str, message: Control) -> None:
         """A control message about shipments from here."""
         match message:
-            case Arrived() | Stuck() | Missing():
+            case Arrived() | Stuck() | Missing() | Overtaken():
                 lane = self.lanes.get((message.stream.topic, source))
                 if lane is not None and lane.topic.created_at == message.stream.incarnation:
                     lane.heard(message)
+            case Have():
+                self._compared(source, message)
             case Withdrawn():
                 self.totals.doubled += count(message.late)
             case Tell():

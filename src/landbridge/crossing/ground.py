@@ -17,6 +17,7 @@ from landbridge.broker.broker import Broker
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.log.store import PutDocument
 from landbridge.core.routing.linkstate import SignedLinkState
+from landbridge.core.time import SECOND
 from landbridge.core.trust import directory as directories
 from landbridge.core.trust.directory import Directory, PublicKeys, SignedDirectory, TerminalEntry, TopicEntry
 from landbridge.core.trust.identity import Identity, SecureKey
@@ -28,6 +29,9 @@ log = structlog.get_logger("landbridge.network")
 
 #: The kind of the documents that the crossing keeps in the store.
 DOCUMENTS = "network"
+#: How far an epoch may be ahead of the clock, microseconds: ten years. A terminal that names a later one is
+#: not believed, or the epochs would come to an end.
+LEAP_MOST = 10 * 365 * 86_400 * SECOND
 #: Epochs that are reserved on disk at a time.
 EPOCHS = 1 << 20
 
@@ -109,6 +113,8 @@ class Ground:
         self._entries: dict[str, TerminalEntry] = {}
         #: Terminal group → ids of its terminals.
         self._groups: dict[str, list[str]] = {}
+        #: The run of this terminal as a source: another one after each start.
+        self.run = 0
         #: The last epoch that was used, and the end of those that are reserved on disk.
         self._epoch = self._epochs_end = 0
         self._reserving: asyncio.Task[None] | None = None
@@ -118,6 +124,7 @@ class Ground:
         documents = dict(await self.broker.store.documents(0, DOCUMENTS))
         self._epoch = max(int(documents.get("epoch", b"0")), self.now())
         await self._reserve_epochs()
+        self.run = self.new_epoch()
         if "directory" in documents:
             try:
                 signed = msgspec.msgpack.decode(documents["directory"], type=list[SignedDirectory])
@@ -139,6 +146,11 @@ class Ground:
         if self._epoch + EPOCHS // 2 > self._epochs_end:
             self._reserving = asyncio.ensure_future(self._reserve_epochs())
         return self._epoch
+
+    def leap(self, epoch: int) -> None:
+        """Begin later epochs than this one, which another terminal knows of: this one was restored from a
+        backup, and its clock set back."""
+        self._epoch = max(self._epoch, min(epoch, self.now() + LEAP_MOST))
 
     async def _reserve_epochs(self) -> None:
         self._epochs_end = self._epoch + EPOCHS

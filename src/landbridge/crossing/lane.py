@@ -19,7 +19,16 @@ from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.routing.routes import Routes
 from landbridge.core.shipping.cutting import MOST_NAMES, Queued, cut, fits, frame_size, names_size
 from landbridge.core.shipping.outbound import Outbound, Shipment
-from landbridge.core.shipping.parcel import Arrived, Kind, Manifest, Missing, Piece, Stuck, encode_manifest
+from landbridge.core.shipping.parcel import (
+    Arrived,
+    Kind,
+    Manifest,
+    Missing,
+    Overtaken,
+    Piece,
+    Stuck,
+    encode_manifest,
+)
 from landbridge.core.time import SECOND
 from landbridge.crossing.carrier import Carrier
 from landbridge.crossing.ground import Ground
@@ -81,6 +90,13 @@ class LaneOwner(Protocol):
     def records(self) -> Records: ...
     @property
     def pace(self) -> Pace: ...
+    def compared(self, topic: Home, terminal: str, groups: Collection[str]) -> int:
+        """The run of a terminal that the confirmations of these groups were compared with; 0 if it is not
+        known, or they were not."""
+
+    def is_late(self, terminal: str, run: int) -> bool:
+        """Was this run of a terminal followed by another one?"""
+
     def suspect(self, terminal: str) -> None:
         """A terminal doesn't confirm: is there another one for the groups that go there?"""
 
@@ -288,6 +304,9 @@ class Lane:
         """The path takes smaller frames than the shipments on their way were cut for. Cut all of them anew
         and send them in a new epoch: their offsets tell the destination what it has already."""
         self._most = min(self._most, most)
+        self._begin_again()
+
+    def _begin_again(self) -> None:
         self._put_first([part for each in self.outbound.shipments.values() for part in _contents(each)])
         self.outbound = Outbound(self._ground.new_epoch())
         if not self._soon:
@@ -325,7 +344,15 @@ class Lane:
         floors = {
             name: groups[name].delivery.cursor.floor if name in groups else 0 for name in shipment.groups
         }
-        manifest = Manifest(self.topic.created_at, floors, shipment.pieces, self.outbound.oldest)
+        manifest = Manifest(
+            self.topic.created_at,
+            floors,
+            shipment.pieces,
+            self.outbound.oldest,
+            self._ground.run,
+            self.topic.log.began,
+            self._owner.compared(self.topic, self.destination, shipment.groups),
+        )
         try:
             return sealer.seal(
                 self.destination,
@@ -403,7 +430,7 @@ class Lane:
 
     # -- what the other end says -------------------------------------------------------------------
 
-    def heard(self, message: Arrived | Stuck | Missing) -> None:
+    def heard(self, message: Arrived | Stuck | Missing | Overtaken) -> None:
         if message.stream.epoch != self.outbound.epoch:
             return  # about an epoch that was given up: everything is being sent again
         match message:
@@ -413,11 +440,20 @@ class Lane:
                 self._missing(message)
             case Stuck():
                 self._stuck(message)
+            case Overtaken():
+                self._ground.leap(message.latest)
+                self._begin_again()
 
     def _arrived(self, message: Arrived) -> None:
+        if self._owner.is_late(self.destination, message.run):
+            return  # it may have lost them since; they are sent again
         now = self._ground.now()
         for shipment in self.outbound.arrived(message.stream.epoch, message.sequences):
             self._owner.records.arrived(shipment, now)
+            for group, _, runs in shipment.legs:
+                if group in self.hands:
+                    confirmed = self.hands[group].consumer.group.confirmed
+                    confirmed.add(self.destination, message.run, runs)
             self._settle(shipment)
         if self.queue:
             self.ship_soon()

@@ -26,6 +26,7 @@ from landbridge.core.routing.linkstate import LinkState, LinkStates, SignedLinkS
 from landbridge.core.routing.routes import Routes
 from landbridge.core.shipping.parcel import (
     Ask,
+    Compare,
     Control,
     Kind,
     Parcel,
@@ -138,6 +139,11 @@ class Network(Ground):
             if self.measurements is not None:
                 self.measurements.write()
             self.following.look_at_held()
+
+    @property
+    def current_run(self) -> int:
+        """The run of this terminal as a destination, as its link states tell it to sources."""
+        return self.states.epoch
 
     # -- what the broker tells (see broker.Crossing) -----------------------------------------------
 
@@ -361,7 +367,7 @@ class Network(Ground):
             match message := decode_control(plaintext):
                 case Ask():
                     self.questions.heard(source, message)
-                case Withdraw():
+                case Withdraw() | Compare():
                     self.arrivals.heard(source, message)
                 case _:
                     self.forwarder.heard(source, message)

@@ -41,6 +41,11 @@ class Placing:
         #: (topic, group) → when its last consumer here has left, microseconds.
         self._left_at: dict[tuple[str, str], int] = {}
 
+    def run_of(self, terminal: str) -> int:
+        """The run of a terminal, as its link state tells it; 0 = not known."""
+        state = self._states.states.get(terminal)
+        return 0 if state is None else state.epoch
+
     def crosses(self, group: Group) -> bool:
         """Whether the registry has this group for its topic: its consumers may be at other terminals."""
         entry = self._ground.topics.get(group.topic.name)

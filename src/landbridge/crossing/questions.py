@@ -62,13 +62,14 @@ class Questions:
         network = self._network
         topic = network.broker.topics.get(ask.topic)
         group = topic.groups.get(ask.group) if topic is not None else None
-        inbound = await network.arrivals.inbound(ShipmentSource(terminal, ask.topic, ask.incarnation))
+        source = ShipmentSource(terminal, ask.topic, ask.incarnation)
+        inbound = await network.arrivals.inbound(source)
         wanted = [(ask.offset, ask.offset + 1)]
         if group is None or inbound.fresh(ask.group, wanted):
             if not ask.when_settled:
                 network.say(terminal, Tell(ask, "missing", [], 0))
             return
-        places = await locate(group, terminal, ask.incarnation, wanted)
+        places = await locate(group, source, inbound, wanted)
         place, origin = places.get(ask.offset, (None, None))
         if place is None or group.settled(place):
             state = "settled"
@@ -102,7 +103,7 @@ class Questions:
 
 
 async def locate(
-    group: Group, terminal: str, incarnation: int, runs: list[Range]
+    group: Group, source: ShipmentSource, inbound: Inbound, runs: list[Range]
 ) -> dict[int, tuple[int, Origin]]:
     """Returns offset at the source → offset here, and where it came from, of the messages that the group may
     not have settled."""
@@ -114,10 +115,13 @@ async def locate(
             break
         first, batch = here
         origin = batch.origin
-        if origin is not None and (origin.terminal, origin.incarnation) == (terminal, incarnation):
-            place = first
+        if origin is not None and (origin.terminal, origin.incarnation) == (
+            source.terminal,
+            source.incarnation,
+        ):
+            place, own_end = first, inbound.own_end(origin.epoch)
             for low, high in origin.runs:
-                for begin, end in intersect(runs, [(low, high)]):
+                for begin, end in intersect(runs, [(low, min(high, own_end))]):
                     found |= {offset: (place + offset - low, origin) for offset in range(begin, end)}
                 place += high - low
         at = first + len(batch)

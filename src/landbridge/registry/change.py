@@ -70,6 +70,10 @@ class Change:
         self._customer = customer
         return customer
 
+    def announce(self) -> None:
+        """Make a new version of the directory."""
+        self._in_directory = True
+
     def write(self, writes: Sequence[Write], after: Callable[[], None]) -> None:
         """Write anything else; ``after`` is called when it is stored."""
         self.writes += writes

@@ -12,7 +12,11 @@ from landbridge.errors import BadRequest, LimitReached, ShuttingDown
 from landbridge.registry import codec
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused
+from landbridge.registry.change import Change
 from landbridge.registry.state import RegistryState
+
+#: Versions that a restored registry may have lost. Its terminals tell how many; none is believed beyond this.
+LEAP_MOST = 1_000_000
 
 
 class Directories:
@@ -37,6 +41,8 @@ class Directories:
         account, limits = caller.own_account, self._state.limits
         if not 0 <= request.wait <= limits.max_wait:
             raise BadRequest(f"wait {request.wait} s", hint=f"0 to {limits.max_wait:.0f} seconds")
+        if account.customer.version < request.version:
+            await self._overtake(caller, account, request.version)
         if account.customer.version <= request.version and request.wait:
             await self._wait(account, caller.terminal, request.wait)
             # A terminal that was revoked or removed while it waited learns nothing more.
@@ -52,6 +58,22 @@ class Directories:
             directory=self._sign(account),
             topics=directory.sign(topics, self._state.keyring.signing_key),
         )
+
+    async def _overtake(self, caller: Caller, account: Account, known: int) -> None:
+        """A terminal knows a newer version than the registry, which was restored from a backup. Terminals
+        would ignore its changes until there are as many as it has lost, so its next version is a later one."""
+
+        def work(change: Change) -> None:
+            if change.customer.version < known:
+                change.put_customer(codec.replace(change.customer, version=known))
+                change.announce()
+
+        if known > account.customer.version + LEAP_MOST:
+            raise BadRequest(
+                f"directory version {known}, and the newest is {account.customer.version}",
+                hint="the terminal's copy of the directory is not of this registry: join it anew",
+            )
+        await self._state.change(caller, "directory.overtake", account.id, work)
 
     def close(self) -> None:
         """Refuse the requests that wait: their terminals come again."""

@@ -169,6 +169,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
     runs: list[tuple[int, int]]
     via: list[str]  #: the terminals that have had it on the way, the first one being where it was published
     arrived_at: int  #: microseconds
+    epoch: int = 0  #: of the shipment; 0 = not known
 
 
 class Batch:

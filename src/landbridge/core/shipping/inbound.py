@@ -8,18 +8,27 @@ sends a group's messages elsewhere; it then sends everything again, from number 
 have arrived, and shipments of the old epoch are stale.
 
 The state is written in the commit that stores the messages, so neither can be on disk without the other.
+
+Either side may be restored from a backup. A source tells where its log ended when it started: what is known
+here beyond that came from messages that it has lost, and its next messages have the same offsets. A
+destination that was restarted believes no source's word of what has arrived until that source has compared.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
-from landbridge.core.log.ranges import Range, RangeSet, intersect, normalise, subtract
+from landbridge.core.log.ranges import Range, RangeSet, clip, intersect, normalise, subtract
 from landbridge.errors import StoreCorrupt
+
+#: Losses of a source that are remembered, so that its old messages aren't taken for those that have their
+#: offsets now.
+MOST_LOST = 16
 
 
 class ShipmentSource(NamedTuple):
@@ -67,12 +76,23 @@ class _GroupRecord(msgspec.Struct, array_like=True):
     epoch: int = 0
 
 
+class LostLife(NamedTuple):
+    """A part of the source's log that the source has lost: what had these offsets before this epoch are other
+    messages than what has them now."""
+
+    first: int
+    epoch: int
+
+
 class _InboundRecord(msgspec.Struct, array_like=True):
     """An inbound as it is in the ledger."""
 
     epoch: int
     next: int
     groups: dict[str, _GroupRecord]
+    run: int = 0
+    lost: list[LostLife] = []
+    is_compared: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +126,17 @@ class _Received:
         self.above.remove(0, floor)
         self.floor, self.epoch = floor, epoch
 
+    def forget_from(self, first: int) -> bool:
+        """Forget what is known of offsets from here on. Returns whether there was any."""
+        last = self.above.last()[1] if self.above else 0
+        end = max(self.floor, last)
+        if end <= first:
+            return False
+        self.above.remove(first, end)
+        self.given_back.remove(first, end)
+        self.floor = min(self.floor, first)
+        return True
+
     def record(self) -> _GroupRecord:
         return _GroupRecord(self.floor, list(self.above), list(self.given_back), self.epoch)
 
@@ -114,6 +145,12 @@ class Inbound:
     def __init__(self) -> None:
         self.position = Position()
         self._groups: dict[str, _Received] = {}
+        #: The run of the source that the last shipment was of; 0 = not told.
+        self.run = 0
+        #: What the source has lost, newest last.
+        self.lost: list[LostLife] = []
+        #: The source's word was believed of what it has nothing of any more for a group.
+        self.is_compared = False
 
     def _group(self, name: str) -> _Received:
         if name not in self._groups:
@@ -133,9 +170,36 @@ class Inbound:
             wanted = normalise([*intersect(list(known.given_back), runs), *wanted])
         return wanted
 
+    def begin_run(self, epoch: int, run: int, began: int) -> bool:
+        """A shipment comes of this run of the source, whose log ended at ``began`` when the run began.
+        Returns whether the source has lost messages that are known here."""
+        if run in (0, self.run):
+            return False
+        self.run = run
+        has_lost = [known.forget_from(began) for known in self._groups.values()]
+        if any(has_lost):
+            self.lost = [*self.lost, LostLife(began, epoch)][-MOST_LOST:]
+        return any(has_lost)
+
+    def own_end(self, epoch: int) -> int:
+        """From this offset on, a message that came in this epoch is one that its source has lost since."""
+        return min((first for first, since in self.lost if epoch < since), default=sys.maxsize)
+
+    def known(self, group: str, run: int, began: int) -> tuple[int, list[Range]]:
+        """What has arrived for a group: everything below an offset, and these. ``run`` and ``began`` are the
+        source's, see ``begin_run``."""
+        end = sys.maxsize if run in (0, self.run) else began
+        known = self._groups.get(group)
+        if known is None:
+            return 0, []
+        given_back = list(known.given_back)
+        floor = min(known.floor, end, given_back[0][0] if given_back else end)
+        below = subtract([(floor, min(known.floor, end))], given_back) if floor < known.floor else []
+        return floor, [*below, *clip(list(known.above), 0, end)]
+
     def apply(self, epoch: int, sequence: int, groups: dict[str, int], runs: Iterable[Range]) -> None:
         """Count the next shipment in. ``groups``: for each group, the offset below which the source has
-        nothing for it any more."""
+        nothing for it any more; 0 where that isn't to be believed."""
         came = normalise(runs)
         for group, floor in groups.items():
             self._group(group).add(epoch, floor, came)
@@ -159,7 +223,7 @@ class Inbound:
 
     def encode(self) -> bytes:
         groups = {name: known.record() for name, known in self._groups.items()}
-        return _encode(_InboundRecord(*self.position, groups))
+        return _encode(_InboundRecord(*self.position, groups, self.run, self.lost, self.is_compared))
 
     @classmethod
     def decode(cls, raw: bytes) -> Inbound:
@@ -171,5 +235,6 @@ class Inbound:
             ) from None
         found = cls()
         found.position = Position(record.epoch, record.next)
+        found.run, found.lost, found.is_compared = record.run, record.lost, record.is_compared
         found._groups = {name: _Received(group) for name, group in record.groups.items()}
         return found

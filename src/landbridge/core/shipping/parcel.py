@@ -64,6 +64,13 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     #: The sequence number below which everything has arrived, as the source knows: for a destination that has
     #: lost its memory.
     oldest: int
+    #: The run of the source, which each of its starts makes anew, and the end of the topic's log when it
+    #: began. What the destination knows beyond it came from a log that the source has lost. 0 = not told.
+    run: int = 0
+    began: int = 0
+    #: The run of the destination that the source has compared its confirmations with: only then the floors of
+    #: the groups count. 0 = none.
+    compared: int = 0
 
 
 # -- control messages ---------------------------------------------------------------------------------
@@ -82,6 +89,8 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
     stream: Stream
     sequences: list[int]
+    #: The run of the destination; 0 = not told.
+    run: int = 0
 
 
 class Stuck(msgspec.Struct, array_like=True, frozen=True, tag=2):
@@ -139,7 +148,39 @@ class Tell(msgspec.Struct, array_like=True, frozen=True, tag=6):
     arrived_at: int  #: microseconds; 0 = not known
 
 
-Control: TypeAlias = Arrived | Stuck | Missing | Withdraw | Withdrawn | Ask | Tell
+class Compare(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    """What of this group's messages do you have? The destination was restarted, and may have been restored
+    from a backup. ``run`` and ``began`` are those of a manifest."""
+
+    topic: str
+    incarnation: int
+    group: str
+    run: int
+    began: int
+
+
+class Have(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """Everything below ``floor`` has arrived, or is not meant for the group, and so have these runs."""
+
+    compare: Compare
+    #: The run of the destination.
+    run: int
+    floor: int
+    runs: list[Range]
+
+
+class Overtaken(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """A shipment's epoch is earlier than one that has come before: begin a later one. Either the shipment is
+    late, or its source was restored from a backup and its clock set back."""
+
+    stream: Stream
+    #: The latest epoch that is known here.
+    latest: int
+
+
+Control: TypeAlias = (
+    Arrived | Stuck | Missing | Withdraw | Withdrawn | Ask | Tell | Compare | Have | Overtaken
+)
 
 
 def _decoder(kind: Any, what: str) -> Callable[[Buffer], Any]:

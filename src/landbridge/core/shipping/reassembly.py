@@ -159,6 +159,20 @@ class AskForMissing(Effect, frozen=True):
     message: Missing
 
 
+class TellOvertaken(Effect, frozen=True):
+    """Tell the source that a later epoch has begun, in case it doesn't know."""
+
+    arrival: Arrival
+    latest: int
+
+
+class NoteLoss(Effect, frozen=True):
+    """Tell people that a source has lost messages which are here."""
+
+    source: ShipmentSource
+    first: int
+
+
 class EndGiveBack(Effect, frozen=True):
     """The commit that was to take the messages back was made, or not."""
 
@@ -191,6 +205,8 @@ class _Flow:
         #: Orders to give back that wait for a commit, and those in the one under way.
         self.backs: list[GiveBack] = []
         self.giving: list[GiveBack] = []
+        #: Offsets from which on the source has lost its log, as the commit under way has found.
+        self.losses: list[int] = []
         #: After a failure: the store is not asked again before, microseconds.
         self.retry_at = 0
         #: The sequence number that is missing, and since when, or when it was last asked for.
@@ -269,7 +285,9 @@ class Reassembly:
         if verdict is Verdict.REPEATED:
             self.totals.repeated += 1
             return [*self._end(arrival, None), ConfirmArrival(arrival)]
-        return self._end(arrival, None) if verdict is Verdict.STALE else []
+        if verdict is Verdict.STALE:
+            return [*self._end(arrival, None), TellOvertaken(arrival, inbound.position.epoch)]
+        return []
 
     def _end(self, arrival: Arrival, code: str | None) -> list[Effect]:
         """Forget a shipment. Its hops hear ``code``; None: they needn't keep it."""
@@ -426,7 +444,7 @@ class Reassembly:
         flow = self._flow(source)
         assert flow.inbound is not None, "a commit is asked for when the inbound is known"
         flow.draft = flow.inbound.copy()
-        flow.giving, flow.backs = flow.backs, []
+        flow.giving, flow.backs, flow.losses = flow.backs, [], []
         return flow.draft, flow.giving
 
     def take(self, source: ShipmentSource) -> Arrival | None:
@@ -441,12 +459,18 @@ class Reassembly:
         flow.storing.append(arrival)
         return arrival
 
-    def count_in(self, now: int, arrival: Arrival) -> list[Batch]:
+    def count_in(self, now: int, arrival: Arrival, run: int) -> list[Batch]:
         """Count the shipment in the draft. Returns the batches to be appended to the topic's log: what the
-        groups have not got yet, mostly all of it for all of them."""
+        groups have not got yet, mostly all of it for all of them. ``run``: of this terminal."""
         draft, manifest = self._flow(arrival.source).draft, arrival.manifest
         assert draft is not None, "shipments are counted in while a commit is formed"
         everyone = frozenset(manifest.groups)
+        if draft.begin_run(arrival.key[0], manifest.run, manifest.began):
+            self._flow(arrival.source).losses.append(manifest.began)
+        # A source that has not compared may not know that this terminal has lost something.
+        is_believed = manifest.run == 0 or manifest.compared == run
+        floors = manifest.groups if is_believed else dict.fromkeys(manifest.groups, 0)
+        draft.is_compared |= is_believed
         batches: list[Batch] = []
         for piece, batch in arrival.pieces:
             wanted = {group: tuple(draft.fresh(group, piece.runs)) for group in everyone}
@@ -459,15 +483,18 @@ class Reassembly:
                     part, offsets = _select(piece, batch, runs)
                 part.audience = groups
                 terminal, _, incarnation = arrival.source
-                part.origin = Origin(terminal, incarnation, offsets, arrival.parcel.visited, now)
+                part.origin = Origin(
+                    terminal, incarnation, offsets, arrival.parcel.visited, now, arrival.key[0]
+                )
                 batches.append(part)
-        draft.apply(*arrival.key, manifest.groups, [run for piece in manifest.pieces for run in piece.runs])
+        draft.apply(*arrival.key, floors, [run for piece in manifest.pieces for run in piece.runs])
         return batches
 
     def commit(self, now: int, source: ShipmentSource) -> list[Effect]:
         """The source's commit is on disk."""
         flow = self._flow(source)
         effects: list[Effect] = [EndGiveBack(source, back, True) for back in flow.giving]
+        effects += [NoteLoss(source, first) for first in flow.losses]
         stored, flow.storing, flow.giving, flow.is_committing = flow.storing, [], [], False
         for arrival in stored:
             effects += [*self._end(arrival, None), ConfirmArrival(arrival)]
