@@ -8,8 +8,8 @@ from landbridge.core.log.batch import build
 from landbridge.core.shipping.inbound import Inbound
 from landbridge.core.shipping.parcel import Arrived
 from landbridge.protocol import frames
-from tests.simulation.scene import crossing, linked, scene, servers
-from tests.simulation.world import Site, World
+from landbridge.testing.simulation.scene import crossing, linked, scene, servers
+from landbridge.testing.simulation.world import Station, World
 
 
 def test_a_later_shipment_does_not_hide_what_is_missing_before_it():
@@ -70,7 +70,7 @@ def test_a_shipment_for_two_groups_does_not_overtake_what_one_of_them_gave_befor
     ]
 
 
-def slow_consumer(world: World, site: Site, speed: dict[str, float]) -> None:
+def slow_consumer(world: World, site: Station, speed: dict[str, float]) -> None:
     """Of orders/billing, one message at a time; how fast is in ``speed``, seconds per message."""
     chronicle = world.chronicle
 
@@ -86,7 +86,7 @@ def slow_consumer(world: World, site: Site, speed: dict[str, float]) -> None:
     world._begin(f"consumer at {site.name}", site, work, "billing")
 
 
-def deafen(site: Site, deaf: set[str]) -> None:
+def deafen(site: Station, deaf: set[str]) -> None:
     """Its confirmations get lost, as control messages may, while its name is in ``deaf``."""
     say = site.joined.say
 

@@ -13,7 +13,7 @@ import os
 
 import pytest
 
-from tests.simulation.seeds import Outcome, simulate
+from landbridge.testing.simulation.seeds import Story, simulate
 
 #: Seeds of `./dev test`, and those that `--all` adds.
 ORDINARY, SLOW = 40, 1060
@@ -23,7 +23,7 @@ EACH, EACH_SLOW = 5, 20
 MANY = 200
 
 
-def check(outcome: Outcome, terminals: int = 12) -> None:
+def check(outcome: Story, terminals: int = 12) -> None:
     if outcome.findings:
         told = "\n  ".join(finding[:500] for finding in outcome.findings[:20])
         pytest.fail(

@@ -9,9 +9,9 @@ import pytest
 
 from landbridge.core.log.store import Append, PutDocument, Write
 from landbridge.core.shipping.parcel import Kind, Parcel
+from landbridge.testing.simulation.chronicle import Chronicle
+from landbridge.testing.simulation.wires import Wires
 from landbridge.testing.virtual import START, Stalled, VirtualClock, VirtualLoop, VirtualProcess
-from tests.simulation.chronicle import Chronicle
-from tests.simulation.wires import Wires
 
 
 def test_an_hour_passes_when_nobody_has_anything_to_do():
@@ -234,8 +234,8 @@ def test_a_disk_says_who_could_still_get_a_message():
     from landbridge.core.log.cursor import Cursor
     from landbridge.core.topic import group_spec, topic_spec
     from landbridge.stores.memory import MemoryStore
-    from tests.plain_store import at_once
-    from tests.simulation.disk import Disk
+    from landbridge.testing.plain import at_once
+    from landbridge.testing.simulation.disk import Disk
 
     store = MemoryStore()
     at_once(store.open())

@@ -7,8 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from tests.simulation.wires import Line
-from tests.simulation.world import Site, World
+from landbridge.testing.simulation.wires import VirtualLine
+from landbridge.testing.simulation.world import Station, World
 
 #: Kind → how often it is drawn.
 KINDS = {
@@ -73,15 +73,14 @@ class Trouble:
         for line in list(world.wires._lines.values()):
             line.heal()
         for site in world.sites.values():
-            if not site.up:
-                world.start(site)
+            world.start(site)
 
     # -- lines -------------------------------------------------------------------------------------
 
-    def _site(self) -> Site:
+    def _site(self) -> Station:
         return self._chance.choice([site for site in self._world.sites.values() if not site.revoked])
 
-    def _line(self) -> Line:
+    def _line(self) -> VirtualLine:
         """One that is in use, if there is any."""
         world, site = self._world, self._site()
         used = sorted(site.network.peers) if site.network is not None else []
@@ -153,8 +152,7 @@ class Trouble:
             world.crash(site, power=power)
             world.look_at_custody(f"after the crash of {site.name} at {world.loop.time():.3f}")
             await asyncio.sleep(span)
-            if not site.up:
-                world.start(site)
+            world.start(site)
 
     async def _registry(self, span: float) -> None:
         self._world.office.up = False
@@ -187,7 +185,7 @@ class Trouble:
             if not client.process.alive and world.clients[client.name] is client:
                 world._begin(client.name, client.site, client.work, client.group)
 
-    def _members(self, least: int) -> tuple[str, str, list[Site]] | None:
+    def _members(self, least: int) -> tuple[str, str, list[Station]] | None:
         """A group with its topic and its terminals."""
         world = self._world
         found = [
@@ -214,7 +212,7 @@ class Trouble:
             gone = self._chance.choice(members)
             self._world.set_group(group, [site for site in members if site is not gone])
 
-    def _connected_without(self, gone: Site) -> bool:
+    def _connected_without(self, gone: Station) -> bool:
         """Would the others, dialling whom they are set to, still be one piece?"""
         left = {
             site.name: site for site in self._world.sites.values() if site is not gone and not site.revoked

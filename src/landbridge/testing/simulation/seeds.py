@@ -8,11 +8,11 @@ import random
 from typing import Any, NamedTuple
 
 from landbridge.crossing.ground import Settings
-from tests.simulation.trouble import KINDS, Trouble
-from tests.simulation.world import Site, World, quiet
+from landbridge.testing.simulation.trouble import KINDS, Trouble
+from landbridge.testing.simulation.world import Station, World, quiet
 
 
-class Outcome(NamedTuple):
+class Story(NamedTuple):
     seed: int
     findings: list[str]
     #: Faults that happened, and other things worth a number.
@@ -44,7 +44,7 @@ def build(world: World, terminals: int) -> None:
         world.add_site(name, mode, settings=settings, skew=chance.uniform(-10, 10))
 
 
-def people(world: World, topics: int) -> list[tuple[str, Site]]:
+def people(world: World, topics: int) -> list[tuple[str, Station]]:
     """Topics with groups of one to three terminals, a consumer or two at each. Returns who could publish."""
     chance, sites = world.chance, list(world.sites.values())
     producers = []
@@ -74,7 +74,7 @@ def simulate(
     topics: int = 2,
     messages: int = 40,
     kinds: dict[str, int] | None = None,
-) -> Outcome:
+) -> Story:
     world = World(seed)
     trouble = Trouble(world, random.Random(seed + 2))
 
@@ -115,7 +115,7 @@ def simulate(
     story = repr((sorted(chronicle.arrived.items()), sorted(chronicle.seen.items()), world.loop.time()))
     digest = hashlib.sha256(story.encode()).hexdigest()[:16]
     faults_seen, counts = dict(trouble.happened), dict(chronicle.counts)
-    return Outcome(seed, chronicle.findings, faults_seen, counts, world.loop.time(), digest)
+    return Story(seed, chronicle.findings, faults_seen, counts, world.loop.time(), digest)
 
 
 def _crash(context: dict[str, Any]) -> str:

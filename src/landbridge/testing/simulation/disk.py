@@ -11,7 +11,7 @@ from landbridge.broker import topic as topics
 from landbridge.core.log import record
 from landbridge.core.log.cursor import Cursor
 from landbridge.stores.memory import MemoryStore
-from tests.plain_store import at_once
+from landbridge.testing.plain import at_once
 
 _ALL = 1 << 60
 

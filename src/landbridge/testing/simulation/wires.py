@@ -20,7 +20,7 @@ LOW_WATER = 64 << 10
 FIN, RST = object(), object()
 
 
-class Way:
+class VirtualWay:
     """One direction of a line."""
 
     def __init__(self, delay: float) -> None:
@@ -41,11 +41,11 @@ class Way:
                 end.delayed()
 
 
-class Line:
+class VirtualLine:
     """What lies between two hosts, for all their connections."""
 
     def __init__(self, delay: float) -> None:
-        self.ways = (Way(delay), Way(delay))
+        self.ways = (VirtualWay(delay), VirtualWay(delay))
         #: Connections are refused, and those there are have been reset.
         self.cut = False
 
@@ -71,7 +71,9 @@ class End(asyncio.Transport):
 
     _made = 0
 
-    def __init__(self, wires: Wires, process: VirtualProcess, way: Way, peername: tuple[str, int]) -> None:
+    def __init__(
+        self, wires: Wires, process: VirtualProcess, way: VirtualWay, peername: tuple[str, int]
+    ) -> None:
         super().__init__()
         End._made += 1
         #: Sets of ends are walked in this order, so that a seed always goes the same way.
@@ -248,7 +250,7 @@ class Wires:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.loop: VirtualLoop
-        self._lines: dict[frozenset[str], Line] = {}
+        self._lines: dict[frozenset[str], VirtualLine] = {}
         self._listeners: dict[str, tuple[_Listener, Callable[[], asyncio.Protocol]]] = {}
         self._hosts: dict[VirtualProcess, str] = {}
         self._ends: dict[VirtualProcess, list[End]] = {}
@@ -259,12 +261,12 @@ class Wires:
         self._hosts[process] = host
         self._ends[process] = []
 
-    def line(self, one: str, other: str) -> Line:
+    def line(self, one: str, other: str) -> VirtualLine:
         key = frozenset((one, other))
         found = self._lines.get(key)
         if found is None:
             delay = INSIDE if one == other else self.chance.uniform(0.002, 0.12)
-            found = self._lines[key] = Line(delay)
+            found = self._lines[key] = VirtualLine(delay)
         return found
 
     # -- the loop's network ------------------------------------------------------------------------

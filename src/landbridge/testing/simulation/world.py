@@ -26,12 +26,12 @@ from landbridge.crossing.joining import join
 from landbridge.crossing.network import Network
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.stores.memory import MemoryStore
+from landbridge.testing.plain import at_once
+from landbridge.testing.simulation.chronicle import Chronicle
+from landbridge.testing.simulation.disk import Disk
+from landbridge.testing.simulation.office import CUSTOMER, Counter, Office
+from landbridge.testing.simulation.wires import Wires
 from landbridge.testing.virtual import VirtualClock, VirtualLoop, VirtualProcess
-from tests.plain_store import at_once
-from tests.simulation.chronicle import Chronicle
-from tests.simulation.disk import Disk
-from tests.simulation.office import CUSTOMER, Counter, Office
-from tests.simulation.wires import Wires
 
 PORT = 7420
 #: Virtual seconds after the last fault by which everything must be where it belongs. The longest single wait
@@ -40,7 +40,7 @@ DRAIN_WITHIN = 900.0
 
 
 @dataclass
-class Site:
+class Station:
     """A place with a terminal. What is here outlives the terminal's crashes."""
 
     name: str
@@ -67,11 +67,11 @@ class Site:
 
 
 @dataclass
-class Client:
+class Program:
     """A program: a producer, or a consumer of a group."""
 
     name: str
-    site: Site
+    site: Station
     work: Callable[[], Awaitable[None]]
     process: VirtualProcess
     group: str = ""
@@ -84,8 +84,8 @@ class World:
         self.loop = VirtualLoop(self.wires)
         self.wires.loop = self.loop
         self.chronicle = Chronicle()
-        self.sites: dict[str, Site] = {}
-        self.clients: dict[str, Client] = {}
+        self.sites: dict[str, Station] = {}
+        self.clients: dict[str, Program] = {}
         #: Topic → its groups; group → names of its terminals now; groups that had several at some time.
         self.topics: dict[str, list[str]] = {}
         self.groups: dict[str, list[str]] = {}
@@ -98,25 +98,28 @@ class World:
 
     # -- terminals ---------------------------------------------------------------------------------
 
-    def add_site(self, name: str, mode: Any, *, settings: Settings, skew: float = 0.0) -> Site:
+    def add_site(self, name: str, mode: Any, *, settings: Settings, skew: float = 0.0) -> Station:
         number = len(self.sites) + 1
         key = SecureKey(number.to_bytes(32, "big"))
         host = f"127.1.{number // 250}.{number % 250 + 1}"
         clock = VirtualClock(self.loop, skew)
-        site = Site(name, f"ter_{name}", host, mode, key, clock, settings)
+        site = Station(name, f"ter_{name}", host, mode, key, clock, settings)
         self.sites[name] = site
         address = f"lb://{host}:{PORT}" if mode == "server" else ""
         entry = TerminalEntry(id=site.id, name=name, mode=mode, address=address, keys=[key.public])
         self.office.add_terminal(entry)
         return site
 
-    def start(self, site: Site) -> None:
+    def start(self, site: Station) -> None:
+        """Start its terminal, unless it runs."""
+        if site.up:
+            return
         process = site.process = VirtualProcess(site.name)
         self.wires.power(site.host)
         self.wires.place(process, site.host)
         self._started.append(self.loop.start(process, self._run(site)))
 
-    async def _run(self, site: Site) -> None:
+    async def _run(self, site: Station) -> None:
         terminal = Terminal(site.store, name=site.name, clock=site.clock)
         await terminal.open()
         # Not by ``listen``, which takes connections from a socket of the operating system.
@@ -129,7 +132,7 @@ class World:
         site.terminal, site.network = terminal, network
         self._watch(site, network)
 
-    def _watch(self, site: Site, network: Network) -> None:
+    def _watch(self, site: Station, network: Network) -> None:
         receive, store = network.carrier.received, network.arrivals._on_stored
 
         def received(parcel: Parcel, data: memoryview, decide: Any) -> None:
@@ -145,7 +148,7 @@ class World:
         network.carrier.received = received  # type: ignore[method-assign]
         network.arrivals._on_stored = on_stored  # type: ignore[method-assign]
 
-    def crash(self, site: Site, *, power: bool = False) -> None:
+    def crash(self, site: Station, *, power: bool = False) -> None:
         """All that it had in memory is gone; what was committed stays."""
         if not site.up:
             return
@@ -156,7 +159,7 @@ class World:
         site.network = site.terminal = None
         self.chronicle.shaken |= {group for group, names in self.groups.items() if site.name in names}
 
-    def _count(self, site: Site) -> None:
+    def _count(self, site: Station) -> None:
         if site.network is not None:
             counts, network = self.chronicle.counts, site.network
             counts["failovers"] += network.forwarder.totals.failovers
@@ -169,20 +172,20 @@ class World:
 
     # -- topics, producers, consumers --------------------------------------------------------------
 
-    def add_topic(self, name: str, groups: dict[str, list[Site]]) -> None:
+    def add_topic(self, name: str, groups: dict[str, list[Station]]) -> None:
         self.topics[name] = list(groups)
         for group, members in groups.items():
             self.set_group(group, members)
         self.office.add_topic(name, list(groups))
 
-    def set_group(self, group: str, members: list[Site]) -> None:
+    def set_group(self, group: str, members: list[Station]) -> None:
         names = [site.name for site in members]
         if len(names) > 1 or self.groups.get(group, names) != names:
             self.moved.add(group)
         self.groups[group] = names
         self.office.set_group(group, [site.id for site in members])
 
-    def _bus(self, site: Site) -> Bus:
+    def _bus(self, site: Station) -> Bus:
         async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
             try:
                 async with asyncio.timeout(10):
@@ -197,7 +200,7 @@ class World:
 
         return Bus(dial, token, patience=1e6)
 
-    async def _connected(self, site: Site) -> Bus:
+    async def _connected(self, site: Station) -> Bus:
         while True:
             bus = self._bus(site)
             try:
@@ -205,10 +208,12 @@ class World:
             except BusError:
                 await asyncio.sleep(0.5)
 
-    def _begin(self, name: str, site: Site, work: Callable[[], Awaitable[None]], group: str = "") -> Client:
+    def _begin(
+        self, name: str, site: Station, work: Callable[[], Awaitable[None]], group: str = ""
+    ) -> Program:
         process = VirtualProcess(name)
         self.wires.place(process, site.host)
-        client = self.clients[name] = Client(name, site, work, process, group)
+        client = self.clients[name] = Program(name, site, work, process, group)
 
         async def run() -> None:
             await work()
@@ -216,7 +221,7 @@ class World:
         self._started.append(self.loop.start(process, run()))
         return client
 
-    def restart(self, client: Client) -> None:
+    def restart(self, client: Program) -> None:
         """Its process is killed, and another one takes its place."""
         if not client.process.alive:
             return
@@ -225,7 +230,7 @@ class World:
             self.chronicle.shaken.add(client.group)
             self._begin(client.name, client.site, client.work, client.group)
 
-    def add_producer(self, name: str, site: Site, topic: str, count: int, pause: float) -> None:
+    def add_producer(self, name: str, site: Station, topic: str, count: int, pause: float) -> None:
         chronicle, chance = self.chronicle, random.Random(self.chance.random())
 
         async def send(bus: Bus, value: str) -> None:
@@ -244,7 +249,7 @@ class World:
 
         self._begin(name, site, work)
 
-    def add_consumer(self, name: str, site: Site, topic: str, group: str) -> None:
+    def add_consumer(self, name: str, site: Station, topic: str, group: str) -> None:
         chronicle, chance = self.chronicle, random.Random(self.chance.random())
         slowness = chance.choice((0.0, 0.05, 0.5, 2.0))
 
