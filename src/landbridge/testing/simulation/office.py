@@ -153,7 +153,7 @@ class Office:
         )
 
 
-class Counter:
+class RegistryDesk:
     """Where one terminal asks: a RegistryPort."""
 
     def __init__(self, office: Office, identity: Identity) -> None:

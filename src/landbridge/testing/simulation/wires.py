@@ -59,6 +59,15 @@ class VirtualLine:
             way.jitter = way.rate = 0.0
             way.lighten()
 
+    def hold(self) -> list[End]:
+        """Hold back what is sent to those who accepted a connection, on the connections that there are. Other
+        connections are as fast as ever."""
+        ends = self.ways[0].ends | self.ways[1].ends
+        held = sorted((end for end in ends if end.accepted), key=lambda end: end.number)
+        for end in held:
+            end.hold()
+        return held
+
     def reset(self) -> None:
         """A box in between has forgotten the connections: both ends hear so."""
         ends = self.ways[0].ends | self.ways[1].ends
@@ -94,6 +103,10 @@ class End(asyncio.Transport):
         self._closing = self._lost_told = False
         self._high = 1 << 20
         self._paused = False
+        #: It accepted the connection, rather than dial.
+        self.accepted = False
+        #: A box on the way keeps what is sent to it.
+        self._held = False
         way.ends.add(self)
 
     # -- what a protocol calls ---------------------------------------------------------------------
@@ -175,13 +188,23 @@ class End(asyncio.Transport):
             self._timer = None
         self._arm()
 
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        """What was held back arrives, and then the news that its sender has gone."""
+        self._held = False
+        self.delayed()
+        if self.peer.is_closing():
+            self.expect(RST)
+
     def _arm(self) -> None:
-        if self._timer is None and self._inbox and self._reading and not self._way.dark:
+        if self._timer is None and self._inbox and self._reading and not self._way.dark and not self._held:
             self._timer = self._loop.call_at(self._inbox[0][0], self._deliver, context=self.process.context)
 
     def _deliver(self) -> None:
         self._timer = None
-        if self._closing or not self._reading or self._way.dark:
+        if self._closing or not self._reading or self._way.dark or self._held:
             return
         data, last = [], None
         now = self._loop.time() + 1e-9
@@ -269,6 +292,9 @@ class Wires:
             found = self._lines[key] = VirtualLine(delay)
         return found
 
+    def lines(self) -> list[VirtualLine]:
+        return list(self._lines.values())
+
     # -- the loop's network ------------------------------------------------------------------------
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
@@ -301,6 +327,7 @@ class Wires:
         mine = End(self, process, order[0], (host, port))
         theirs = End(self, listener.process, order[1], (here, 0))
         mine.peer, theirs.peer = theirs, mine
+        theirs.accepted = True
         for end in (mine, theirs):
             self._ends[end.process] = [known for known in self._ends[end.process] if not known.is_closing()]
             self._ends[end.process].append(end)

@@ -7,15 +7,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
+from landbridge.core.log.store import Append, Bounds, DropLog, Write
 from landbridge.core.shipping.inbound import ShipmentSource
 from landbridge.core.shipping.parcel import Parcel
 from landbridge.core.trust.directory import TerminalEntry
@@ -26,10 +28,11 @@ from landbridge.crossing.joining import join
 from landbridge.crossing.network import Network
 from landbridge.errors import BusError, TerminalUnreachable
 from landbridge.stores.memory import MemoryStore
+from landbridge.testing.faults import FaultyStore
 from landbridge.testing.plain import at_once
-from landbridge.testing.simulation.chronicle import Chronicle
+from landbridge.testing.simulation.chronicle import Chronicle, Incident
 from landbridge.testing.simulation.disk import Disk
-from landbridge.testing.simulation.office import CUSTOMER, Counter, Office
+from landbridge.testing.simulation.office import CUSTOMER, Office, RegistryDesk
 from landbridge.testing.simulation.wires import Wires
 from landbridge.testing.virtual import VirtualClock, VirtualLoop, VirtualProcess
 
@@ -37,6 +40,8 @@ PORT = 7420
 #: Virtual seconds after the last fault by which everything must be where it belongs. The longest single wait
 #: is a minute (a shipment that nobody has heard of is sent again), and a few may follow one another.
 DRAIN_WITHIN = 900.0
+#: How often a producer, with everything answered, says goodbye and goes on as another one.
+GOODBYE = 0.1
 
 
 @dataclass
@@ -64,6 +69,27 @@ class Station:
     def joined(self) -> Network:
         assert self.network is not None
         return self.network
+
+
+class Backup(NamedTuple):
+    """A copy of a terminal's store."""
+
+    store: MemoryStore
+    #: (destination, source, group) → how many values had arrived.
+    arrived: dict[tuple[str, str, str], int]
+
+
+class _WatchedStore(FaultyStore):
+    """Shows the commits that delete a log, before they do."""
+
+    def __init__(self, store: MemoryStore, on_drop: Callable[[Sequence[Write]], None]) -> None:
+        super().__init__(store)
+        self._on_drop = on_drop
+
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
+        if any(isinstance(write, DropLog) for write in writes):
+            self._on_drop(writes)
+        return await super().commit(unit, epoch, writes)
 
 
 @dataclass
@@ -114,23 +140,29 @@ class World:
         """Start its terminal, unless it runs."""
         if site.up:
             return
+        if site.process is not None:
+            self.tell("start", f"{site.name} starts again")
         process = site.process = VirtualProcess(site.name)
         self.wires.power(site.host)
         self.wires.place(process, site.host)
         self._started.append(self.loop.start(process, self._run(site)))
 
     async def _run(self, site: Station) -> None:
-        terminal = Terminal(site.store, name=site.name, clock=site.clock)
+        store = _WatchedStore(site.store, lambda writes: self._on_drop(site, writes))
+        terminal = Terminal(store, name=site.name, clock=site.clock)
         await terminal.open()
         # Not by ``listen``, which takes connections from a socket of the operating system.
         terminal._listeners.append(await self.loop.create_server(terminal.attach, site.host, PORT))
         identity = Identity(CUSTOMER, site.id, site.key)
-        counter = Counter(self.office, identity)
+        desk = RegistryDesk(self.office, identity)
         network = await join(
-            terminal, CUSTOMER, site.id, site.key, counter, self.office.public_key, site.settings
+            terminal, CUSTOMER, site.id, site.key, desk, self.office.public_key, site.settings
         )
         site.terminal, site.network = terminal, network
         self._watch(site, network)
+
+    def tell(self, kind: str, what: str) -> None:
+        self.chronicle.incidents.append(Incident(self.loop.time(), kind, what))
 
     def _watch(self, site: Station, network: Network) -> None:
         receive, store = network.carrier.received, network.arrivals._on_stored
@@ -169,6 +201,73 @@ class World:
             counts["sent back"] += network.carrier.totals.returned
             counts["renewed"] += network.arrivals.totals.renewed
             counts["shelved"] += network.arrivals.totals.shelved
+
+    # -- what a terminal loses -----------------------------------------------------------------------
+
+    async def recreate(self, site: Station, topic: str) -> None:
+        """Delete a topic at a terminal. Whoever publishes or subscribes next makes it anew."""
+
+        async def work() -> None:
+            bus = await self._connected(site)
+            try:
+                await bus.topics.delete(topic, force=True)
+            except BusError:
+                pass  # it was not there, or is being deleted already
+            await bus.close()
+
+        process = VirtualProcess(f"operator of {site.name}")
+        self.wires.place(process, site.host)
+        self._started.append(self.loop.start(process, work()))
+
+    def _on_drop(self, site: Station, writes: Sequence[Write]) -> None:
+        """Logs are being deleted: what they hold and no other terminal has may be lost."""
+        disk, chronicle = Disk(site.store), self.chronicle
+        logs = {write.log for write in writes if isinstance(write, DropLog)}
+        for write in writes:
+            if isinstance(write, Append) and write.log in logs:
+                disk.append(write)
+        for topic, log in disk.logs.items():
+            if log not in logs or topic not in self.topics:
+                continue
+            chronicle.counts["lives of topics"] += 1
+            for value in disk.published(topic):
+                chronicle.life[value] = chronicle.counts["lives of topics"]
+            for payload, audience, _ in disk.held[topic]:
+                value = payload.decode()
+                chronicle.again.add((site.name, value))
+                chronicle.forgiven |= {
+                    (group, value)
+                    for group in self.topics[topic]
+                    if (audience is None or group in audience) and disk.holds(topic, payload, group)
+                }
+            chronicle.shaken |= {group for group in self.topics[topic] if site.name in self.groups[group]}
+
+    def copy(self, site: Station) -> Backup:
+        arrived = {key: len(values) for key, values in self.chronicle.arrived.items() if key[0] == site.name}
+        return Backup(site.store.copy(), arrived)
+
+    def restore(self, site: Station, backup: Backup) -> None:
+        """Put a copy of an earlier moment in the place of a terminal's store, and start it. What was
+        published here since may be gone, and acks given here since. Nothing else is."""
+        self.crash(site)
+        chronicle, before = self.chronicle, Disk(site.store)
+        site.store = backup.store
+        after = Disk(site.store)
+        for topic, groups in self.topics.items():
+            kept = set(after.published(topic))
+            gone = [value for value in before.published(topic) if value not in kept]
+            chronicle.forgiven |= {(group, value) for group in groups for value in gone}
+            known = after.arrived(topic)
+            chronicle.owed |= {
+                (group, value)
+                for value, audience in before.arrived(topic).items()
+                for group in audience
+                if group not in known.get(value, ())
+            }
+        for key, values in chronicle.arrived.items():
+            if key[0] == site.name:
+                del values[backup.arrived.get(key, 0) :]
+        self.start(site)
 
     # -- topics, producers, consumers --------------------------------------------------------------
 
@@ -245,7 +344,11 @@ class World:
                 burst = min(chance.choice((1, 1, 2, 5)), count - number)
                 await asyncio.gather(*(send(bus, f"{name}:{number + index}") for index in range(burst)))
                 number += burst
+                if chance.random() < GOODBYE:
+                    await bus.close()
+                    bus = await self._connected(site)
                 await asyncio.sleep(chance.expovariate(1 / pause))
+            await bus.close()
 
         self._begin(name, site, work)
 
@@ -283,10 +386,11 @@ class World:
         """Is everything that nobody has acked on a disk, for those who are still to get it?"""
         self.chronicle.counts["looks at custody"] += 1
         disks = [Disk(site.store) for site in self.sites.values()]
+        excused = self.chronicle.acked | self.chronicle.forgiven | self.chronicle.owed
         for value in sorted(self.chronicle.stored):
             topic, _ = self.chronicle.published[value]
             for group in self.topics[topic]:
-                if (group, value) in self.chronicle.acked:
+                if (group, value) in excused:
                     continue
                 if not any(disk.holds(topic, value.encode(), group) for disk in disks):
                     self.chronicle.find("custody", f"{when}: nobody has {value} for {group}")
@@ -352,6 +456,11 @@ class World:
     def judge(self) -> None:
         for site in self.sites.values():
             self._count(site)
+            disk = Disk(site.store)
+            for topic in self.topics:
+                doubled = sorted(v for v, count in Counter(disk.published(topic)).items() if count > 1)
+                if doubled:
+                    self.chronicle.find("stored once", f"{topic} at {site.name}: {doubled}")
         self.chronicle.judge_arrivals(self.moved)
 
 
