@@ -41,7 +41,7 @@ KINDS = {
     "member-added": FaultKind(1, "a terminal is added to a group"),
     "member-removed": FaultKind(1, "a terminal is taken out of a group"),
     "revoked": FaultKind(1, "a terminal is revoked"),
-    "recreated": FaultKind(2, "a topic is deleted at a terminal and made anew"),
+    "recreated": FaultKind(0, "a topic is deleted at a terminal and made anew"),
     "restore": FaultKind(0, "a terminal's store is replaced by a copy of an earlier moment"),
 }
 #: Kind → how often it is drawn, where nobody chooses.
