@@ -116,6 +116,8 @@ class World:
         self.topics: dict[str, list[str]] = {}
         self.groups: dict[str, list[str]] = {}
         self.moved: set[str] = set()
+        #: (group, value) that were found on no disk: told once.
+        self._unheld: set[tuple[str, str]] = set()
         self._started: list[asyncio.Task[None]] = []
         self.office: Office
 
@@ -386,7 +388,7 @@ class World:
         """Is everything that nobody has acked on a disk, for those who are still to get it?"""
         self.chronicle.counts["looks at custody"] += 1
         disks = [Disk(site.store) for site in self.sites.values()]
-        excused = self.chronicle.acked | self.chronicle.forgiven | self.chronicle.owed
+        excused = self.chronicle.acked | self.chronicle.forgiven | self.chronicle.owed | self._unheld
         for value in sorted(self.chronicle.stored):
             topic, _ = self.chronicle.published[value]
             for group in self.topics[topic]:
@@ -394,6 +396,7 @@ class World:
                     continue
                 if not any(disk.holds(topic, value.encode(), group) for disk in disks):
                     self.chronicle.find("custody", f"{when}: nobody has {value} for {group}")
+                    self._unheld.add((group, value))
 
     def missing(self) -> list[tuple[str, str]]:
         """Promises not kept. What is at a revoked terminal stays there."""
