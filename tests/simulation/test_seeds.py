@@ -18,6 +18,9 @@ LARGE, SMALL, LARGE_SLOW, SMALL_SLOW = 20, 90, 480, 700
 #: Seeds per test, so that one that fails is soon told and none meets the time limit of a test.
 EACH, EACH_SMALL, EACH_SLOW = 5, 15, 20
 SMALL_WORLD = Scenario(terminals=5, topics=1, messages=15, faults=6, within=15.0)
+#: Programs whose bytes come late so often that a ledger that forgets at a goodbye is found.
+LATE_WORLD = Scenario(terminals=3, topics=1, messages=60, faults=15, kinds={"late": 1})
+LATE, LATE_SLOW = 10, 50
 HUGE_WORLD = Scenario(terminals=200, faults=40, within=60.0, topics=10, messages=20)
 
 
@@ -42,6 +45,13 @@ def test_nothing_is_lost_doubled_or_looped_whatever_breaks(first):
 def test_nothing_is_lost_doubled_or_looped_in_small_worlds(first):
     for seed in range(first, first + EACH_SMALL):
         check(seed, SMALL_WORLD)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(LATE), *(pytest.param(n, marks=pytest.mark.slow) for n in range(LATE, LATE + LATE_SLOW))]
+)
+def test_late_bytes_are_not_stored_again(seed):
+    check(seed, LATE_WORLD)
 
 
 @pytest.mark.slow

@@ -41,7 +41,11 @@ KINDS = {
     "member-added": FaultKind(1, "a terminal is added to a group"),
     "member-removed": FaultKind(1, "a terminal is taken out of a group"),
     "revoked": FaultKind(1, "a terminal is revoked"),
-    "recreated": FaultKind(0, "a topic is deleted at a terminal and made anew"),
+    "group-added": FaultKind(1, "a group is added to a topic"),
+    "recreated": FaultKind(2, "a topic is deleted and made anew at a terminal that receives it"),
+    "recreated-at-source": FaultKind(
+        0, "a topic is deleted and made anew at a terminal that publishes to it"
+    ),
     "restore": FaultKind(0, "a terminal's store is replaced by a copy of an earlier moment"),
 }
 #: Kind → how often it is drawn, where nobody chooses.
@@ -72,7 +76,9 @@ class Trouble:
             "member-added": self._member_added,
             "member-removed": self._member_removed,
             "revoked": self._revoked,
+            "group-added": self._group_added,
             "recreated": self._recreated,
+            "recreated-at-source": self._recreated_at_source,
             "restore": self._restore,
         }
 
@@ -222,10 +228,19 @@ class Trouble:
             world.look_at_custody(f"after the restore of {site.name} at {world.loop.time():.3f}")
 
     async def _recreated(self, span: float) -> None:
+        await self._recreate("recreated", sends=False)
+
+    async def _recreated_at_source(self, span: float) -> None:
+        await self._recreate("recreated-at-source", sends=True)
+
+    async def _recreate(self, kind: str, *, sends: bool) -> None:
         world = self._world
-        topic, site = self._chance.choice(list(world.topics)), self._site()
-        if site.up:
-            world.tell("recreated", f"{site.name}: {topic} is deleted, and made anew by whoever uses it")
+        topic = self._chance.choice(list(world.topics))
+        sites = [site for site in world.sites.values() if site.up and not site.revoked]
+        sites = [site for site in sites if ((topic, site.name) in world.senders) is sends]
+        if sites:
+            site = self._chance.choice(sites)
+            world.tell(kind, f"{site.name}: {topic} is deleted, and made anew by whoever uses it")
             await world.recreate(site, topic)
 
     # -- consumers and members ---------------------------------------------------------------------
@@ -275,6 +290,14 @@ class Trouble:
             self._world.tell("member-added", f"{site.name} joins {group}")
             self._world.set_group(group, [*members, site])
             self._world.add_consumer(f"{group} at {site.name}", site, topic, group)
+
+    async def _group_added(self, span: float) -> None:
+        world, site = self._world, self._site()
+        topic = self._chance.choice(list(world.topics))
+        group = f"{topic}-added{len(world.added)}"
+        world.tell("group-added", f"{group} at {site.name}")
+        world.add_group(topic, group, [site])
+        world.add_consumer(f"{group} at {site.name}", site, topic, group)
 
     async def _member_removed(self, span: float) -> None:
         found = self._members(2)

@@ -116,6 +116,9 @@ class World:
         self.topics: dict[str, list[str]] = {}
         self.groups: dict[str, list[str]] = {}
         self.moved: set[str] = set()
+        #: (topic, name of the terminal) of the producers; groups that were added to a topic on the way.
+        self.senders: set[tuple[str, str]] = set()
+        self.added: set[str] = set()
         #: (group, value) that were found on no disk: told once.
         self._unheld: set[tuple[str, str]] = set()
         self._started: list[asyncio.Task[None]] = []
@@ -286,6 +289,23 @@ class World:
         self.groups[group] = names
         self.office.set_group(group, [site.id for site in members])
 
+    def add_group(self, topic: str, group: str, members: list[Station]) -> None:
+        """Add a group to a topic that is in use. It gets what is published as soon as the terminal of the
+        publisher has heard of it; what was published before may reach it."""
+        self.added.add(group)
+        self.topics[topic].append(group)
+        self.set_group(group, members)
+        self.office.add_group(topic, group)
+        known = [value for value, (name, _) in self.chronicle.published.items() if name == topic]
+        self.chronicle.forgiven |= {(group, value) for value in known}
+
+    def _unheard_of(self, topic: str, site: Station) -> Iterator[str]:
+        """The added groups of a topic that a terminal has not heard of."""
+        entry = site.network.topics.get(topic) if site.network is not None else None
+        for group in self.topics[topic]:
+            if group in self.added and (entry is None or group not in entry.groups):
+                yield group
+
     def _bus(self, site: Station) -> Bus:
         async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
             try:
@@ -333,9 +353,11 @@ class World:
 
     def add_producer(self, name: str, site: Station, topic: str, count: int, pause: float) -> None:
         chronicle, chance = self.chronicle, random.Random(self.chance.random())
+        self.senders.add((topic, site.name))
 
         async def send(bus: Bus, value: str) -> None:
             chronicle.published[value] = (topic, site.name)
+            chronicle.forgiven |= {(group, value) for group in self._unheard_of(topic, site)}
             await bus.publish(topic, value)
             chronicle.stored.add(value)
 
