@@ -194,8 +194,8 @@ def test_parcels_of_a_revoked_terminal_do_not_stay_with_the_hub():
     reason="what has arrived is counted by source and topic, not by the source's log", strict=True
 )
 def test_messages_of_a_recreated_topic_arrive_although_their_offsets_were_used_before():
-    # `landbridge simulate --fault recreated-at-source`: the first messages of the new log were taken for those
-    # of the old log.
+    # `landbridge simulate --fault recreated-at-source`: the first messages of the new log were taken for
+    # those of the old log.
     with scene() as world:
 
         async def main():
