@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from landbridge.broker.log import Log
 from landbridge.core.log.store import Bounds, LogBounds, Store, StoredBatch, Write
+from landbridge.testing.plain import at_once
 
 T = TypeVar("T")
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing, such as a method of a store in memory."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits for something")
 
 
 def bounds_of(store: Store, log: Log) -> LogBounds:

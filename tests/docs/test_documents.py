@@ -14,6 +14,7 @@ from landbridge import errors
 from landbridge.broker.limits import Limits
 from landbridge.client.nouns import NOUNS, Method
 from landbridge.core.status import LEVELS
+from landbridge.testing.simulation.trouble import KINDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -95,3 +96,8 @@ def test_references_are_up_to_date() -> None:
     scope = runpy.run_path(str(DOCS / "reference.py"), run_name="reference")
     assert text("cli.md") == scope["page"](), "run ./dev docs"
     assert text("operations-reference.md") == scope["operations_page"](), "run ./dev docs"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fault_is_documented(kind: str) -> None:
+    assert f"| `{kind}` | {KINDS[kind].help} |" in text("simulate.md").splitlines()

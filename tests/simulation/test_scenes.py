@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.scene import crossing, scene
+from landbridge.testing.simulation.scene import crossing, scene
 
 
 def test_a_ticket_that_expired_on_the_shelf_is_renewed():

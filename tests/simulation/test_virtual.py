@@ -9,9 +9,9 @@ import pytest
 
 from landbridge.core.log.store import Append, PutDocument, Write
 from landbridge.core.shipping.parcel import Kind, Parcel
+from landbridge.testing.simulation.chronicle import Chronicle
+from landbridge.testing.simulation.wires import Wires
 from landbridge.testing.virtual import START, Stalled, VirtualClock, VirtualLoop, VirtualProcess
-from tests.simulation.chronicle import Chronicle
-from tests.simulation.wires import Wires
 
 
 def test_an_hour_passes_when_nobody_has_anything_to_do():
@@ -181,6 +181,25 @@ def test_one_way_of_a_line_can_be_dark_alone():
     assert (len(here.heard), len(there.heard)) == (0, 1)
 
 
+def test_bytes_that_were_held_back_arrive_on_their_own_connection_after_its_sender_has_gone():
+    async def scene(wires, line, here, there, processes):
+        held = line.hold()
+        here.transport.write(b"late")
+        await asyncio.sleep(1)
+        for end in held:
+            end.peer.broken()
+        await asyncio.sleep(5)
+        assert (here.lost != [], there.heard, there.lost) == (True, [], [])
+        for end in held:
+            end.release()
+        await asyncio.sleep(1)
+        return there
+
+    there = joined(scene)
+    assert [data for _, data in there.heard] == [b"late"]
+    assert [type(error) for error in there.lost] == [ConnectionResetError]
+
+
 # -- the checkers ------------------------------------------------------------------------------------
 
 
@@ -234,8 +253,8 @@ def test_a_disk_says_who_could_still_get_a_message():
     from landbridge.core.log.cursor import Cursor
     from landbridge.core.topic import group_spec, topic_spec
     from landbridge.stores.memory import MemoryStore
-    from tests.plain_store import at_once
-    from tests.simulation.disk import Disk
+    from landbridge.testing.plain import at_once
+    from landbridge.testing.simulation.disk import Disk
 
     store = MemoryStore()
     at_once(store.open())
@@ -260,3 +279,19 @@ def test_a_disk_says_who_could_still_get_a_message():
     assert disk.holds("orders", b"p:0", "a group that will start at the beginning")
     assert not disk.holds("orders", b"p:2", "billing")
     assert not disk.holds("payments", b"p:1", "billing")
+
+
+def test_a_copy_of_a_store_does_not_follow_the_store():
+    from landbridge.core.log.batch import build
+    from landbridge.stores.memory import MemoryStore
+    from landbridge.testing.plain import at_once
+
+    store = MemoryStore()
+    at_once(store.open())
+    epoch = at_once(store.claim(0))
+    at_once(store.commit(0, epoch, [Append(3, 0, 1, 1, build([b"p:0"], id=bytes(16), time=1))]))
+    copy = store.copy()
+    at_once(store.commit(0, epoch, [Append(3, 1, 2, 1, build([b"p:1"], id=bytes(16), time=1))]))
+    at_once(copy.open())
+    assert [batch.first for batch in at_once(copy.read(3, 0, 1000))] == [0]
+    assert [batch.first for batch in at_once(store.read(3, 0, 1000))] == [0, 1]

@@ -56,6 +56,7 @@ COMMANDS = {
     "up": ("up", "up", TERMINAL),
     "events": ("events", "events", TERMINAL),
     "demo": ("demo", "demo", TERMINAL),
+    "simulate": ("simulate", "simulate", TERMINAL),
     "console-shell": ("console_shell", "console_shell", TERMINAL),
     "status": ("status", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),

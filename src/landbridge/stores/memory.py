@@ -50,6 +50,17 @@ class MemoryStore:
         #: (unit, kind) → key → value
         self._documents: dict[tuple[int, str], dict[str, bytes]] = {}
 
+    def copy(self) -> MemoryStore:
+        """What is stored at this moment, as a store of its own, which is not open."""
+        copied = MemoryStore(units=self.units)
+        copied._epochs = list(self._epochs)
+        for number, log in self._logs.items():
+            copied._logs[number] = _Log(log.bounds)
+            copied._logs[number].batches = list(log.batches)
+        copied._ledger = {log: dict(entries) for log, entries in self._ledger.items()}
+        copied._documents = {key: dict(found) for key, found in self._documents.items()}
+        return copied
+
     async def open(self) -> None:
         if self._is_open:
             raise StoreBusy("this memory store is open already")

@@ -10,8 +10,9 @@ from landbridge.broker import group as groups
 from landbridge.broker import topic as topics
 from landbridge.core.log import record
 from landbridge.core.log.cursor import Cursor
+from landbridge.core.log.store import Append
 from landbridge.stores.memory import MemoryStore
-from tests.plain_store import at_once
+from landbridge.testing.plain import at_once
 
 _ALL = 1 << 60
 
@@ -31,6 +32,8 @@ class Disk:
     def __init__(self, store: MemoryStore) -> None:
         #: Topic → (payload, the groups that it is for or None for all, those here that have not settled it).
         self.held: dict[str, list[tuple[bytes, frozenset[str] | None, set[str]]]] = {}
+        #: Topic → the number of its log.
+        self.logs: dict[str, int] = {}
         #: Topic → groups that have a cursor here.
         self.groups: dict[str, set[str]] = {}
         with reading(store):
@@ -49,6 +52,7 @@ class Disk:
                     for key, group, number in specs
                     if number == log
                 }
+                self.logs[name] = log
                 self.groups[name] = set(unsettled)
                 self.held[name] = list(self._unsettled(store, log, unsettled))
 
@@ -70,6 +74,15 @@ class Disk:
                 }
                 yield bytes(batch.payload(index)), batch.audience, waiting
 
+    def append(self, write: Append) -> None:
+        """Add what a commit is about to store."""
+        batch = record.unwrap(write.data)
+        for topic in (name for name, log in self.logs.items() if log == write.log):
+            waiting = {group for group in self.groups[topic] if not batch.audience or group in batch.audience}
+            self.held[topic] += [
+                (bytes(batch.payload(index)), batch.audience, waiting) for index in range(len(batch))
+            ]
+
     def holds(self, topic: str, payload: bytes, group: str) -> bool:
         """May the group still be given it from here? One without a cursor starts at the beginning."""
         new = topic in self.groups and group not in self.groups[topic]
@@ -77,6 +90,19 @@ class Disk:
             found == payload and (group in waiting or (new and (audience is None or group in audience)))
             for found, audience, waiting in self.held.get(topic, ())
         )
+
+    def published(self, topic: str) -> list[str]:
+        """The values that were published here, in the order of the log. What has come from elsewhere has an
+        audience."""
+        return [payload.decode() for payload, audience, _ in self.held.get(topic, ()) if audience is None]
+
+    def arrived(self, topic: str) -> dict[str, frozenset[str]]:
+        """The values that have come from elsewhere, and the groups that they are for."""
+        return {
+            payload.decode(): audience
+            for payload, audience, _ in self.held.get(topic, ())
+            if audience is not None
+        }
 
     def on_shelves(self) -> dict[str, int]:
         """Shelf → parcels on it."""

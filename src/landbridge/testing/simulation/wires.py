@@ -20,7 +20,7 @@ LOW_WATER = 64 << 10
 FIN, RST = object(), object()
 
 
-class Way:
+class VirtualWay:
     """One direction of a line."""
 
     def __init__(self, delay: float) -> None:
@@ -41,11 +41,11 @@ class Way:
                 end.delayed()
 
 
-class Line:
+class VirtualLine:
     """What lies between two hosts, for all their connections."""
 
     def __init__(self, delay: float) -> None:
-        self.ways = (Way(delay), Way(delay))
+        self.ways = (VirtualWay(delay), VirtualWay(delay))
         #: Connections are refused, and those there are have been reset.
         self.cut = False
 
@@ -59,6 +59,15 @@ class Line:
             way.jitter = way.rate = 0.0
             way.lighten()
 
+    def hold(self) -> list[End]:
+        """Hold back what is sent to those who accepted a connection, on the connections that there are. Other
+        connections are as fast as ever."""
+        ends = self.ways[0].ends | self.ways[1].ends
+        held = sorted((end for end in ends if end.accepted), key=lambda end: end.number)
+        for end in held:
+            end.hold()
+        return held
+
     def reset(self) -> None:
         """A box in between has forgotten the connections: both ends hear so."""
         ends = self.ways[0].ends | self.ways[1].ends
@@ -71,7 +80,9 @@ class End(asyncio.Transport):
 
     _made = 0
 
-    def __init__(self, wires: Wires, process: VirtualProcess, way: Way, peername: tuple[str, int]) -> None:
+    def __init__(
+        self, wires: Wires, process: VirtualProcess, way: VirtualWay, peername: tuple[str, int]
+    ) -> None:
         super().__init__()
         End._made += 1
         #: Sets of ends are walked in this order, so that a seed always goes the same way.
@@ -92,6 +103,10 @@ class End(asyncio.Transport):
         self._closing = self._lost_told = False
         self._high = 1 << 20
         self._paused = False
+        #: It accepted the connection, rather than dial.
+        self.accepted = False
+        #: A box on the way keeps what is sent to it.
+        self._held = False
         way.ends.add(self)
 
     # -- what a protocol calls ---------------------------------------------------------------------
@@ -173,13 +188,23 @@ class End(asyncio.Transport):
             self._timer = None
         self._arm()
 
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        """What was held back arrives, and then the news that its sender has gone."""
+        self._held = False
+        self.delayed()
+        if self.peer.is_closing():
+            self.expect(RST)
+
     def _arm(self) -> None:
-        if self._timer is None and self._inbox and self._reading and not self._way.dark:
+        if self._timer is None and self._inbox and self._reading and not self._way.dark and not self._held:
             self._timer = self._loop.call_at(self._inbox[0][0], self._deliver, context=self.process.context)
 
     def _deliver(self) -> None:
         self._timer = None
-        if self._closing or not self._reading or self._way.dark:
+        if self._closing or not self._reading or self._way.dark or self._held:
             return
         data, last = [], None
         now = self._loop.time() + 1e-9
@@ -248,7 +273,7 @@ class Wires:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.loop: VirtualLoop
-        self._lines: dict[frozenset[str], Line] = {}
+        self._lines: dict[frozenset[str], VirtualLine] = {}
         self._listeners: dict[str, tuple[_Listener, Callable[[], asyncio.Protocol]]] = {}
         self._hosts: dict[VirtualProcess, str] = {}
         self._ends: dict[VirtualProcess, list[End]] = {}
@@ -259,13 +284,16 @@ class Wires:
         self._hosts[process] = host
         self._ends[process] = []
 
-    def line(self, one: str, other: str) -> Line:
+    def line(self, one: str, other: str) -> VirtualLine:
         key = frozenset((one, other))
         found = self._lines.get(key)
         if found is None:
             delay = INSIDE if one == other else self.chance.uniform(0.002, 0.12)
-            found = self._lines[key] = Line(delay)
+            found = self._lines[key] = VirtualLine(delay)
         return found
+
+    def lines(self) -> list[VirtualLine]:
+        return list(self._lines.values())
 
     # -- the loop's network ------------------------------------------------------------------------
 
@@ -299,6 +327,7 @@ class Wires:
         mine = End(self, process, order[0], (host, port))
         theirs = End(self, listener.process, order[1], (here, 0))
         mine.peer, theirs.peer = theirs, mine
+        theirs.accepted = True
         for end in (mine, theirs):
             self._ends[end.process] = [known for known in self._ends[end.process] if not known.is_closing()]
             self._ends[end.process].append(end)

@@ -76,6 +76,11 @@ class Office:
         )
         self.changed()
 
+    def add_group(self, topic: str, group: str) -> None:
+        entry = self.topics[topic]
+        self.topics[topic] = msgspec.structs.replace(entry, groups={**entry.groups, group: self.clock()})
+        self.changed()
+
     def set_group(self, name: str, terminals: Sequence[str]) -> None:
         self.groups[name] = list(terminals)
         self.changed()
@@ -153,7 +158,7 @@ class Office:
         )
 
 
-class Counter:
+class RegistryDesk:
     """Where one terminal asks: a RegistryPort."""
 
     def __init__(self, office: Office, identity: Identity) -> None:

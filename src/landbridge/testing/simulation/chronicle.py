@@ -8,14 +8,28 @@ The rules:
                 the group has one terminal from beginning to end
     no loop     no parcel comes to a terminal that it has been at; its hops and its ttl add up
     custody     what no consumer has begun to ack is on a disk, unsettled for the group, at every moment
+    stored once what a publisher repeats, and what comes late on its old connection, is in the log once
+
+A topic that is deleted takes with it what its log held, and a store that is restored what was stored after
+the copy was made: ``forgiven``. All else must arrive all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from landbridge.core.shipping.parcel import TTL, Parcel
+
+
+class Incident(NamedTuple):
+    """Something that happened to the world."""
+
+    #: Virtual seconds.
+    at: float
+    kind: str
+    what: str
 
 
 class Chronicle:
@@ -32,6 +46,16 @@ class Chronicle:
         self.arrived: dict[tuple[str, str, str], list[str]] = {}
         #: Groups whose consumers or terminal crashed, were moved, or have several terminals.
         self.shaken: set[str] = set()
+        #: (group, value) that may be lost, by a deletion or a restored store.
+        self.forgiven: set[tuple[str, str]] = set()
+        #: (group, value) that a restored terminal has lost and must be sent again by its source.
+        self.owed: set[tuple[str, str]] = set()
+        #: (terminal, value) that may be stored there again: a deletion took the record that it had arrived.
+        self.again: set[tuple[str, str]] = set()
+        #: Value → which life of its topic it was published in, where that is not the last one. Order is
+        #: kept within a life.
+        self.life: dict[str, int] = {}
+        self.incidents: list[Incident] = []
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
 
@@ -69,23 +93,31 @@ class Chronicle:
             (group, value)
             for value in sorted(self.stored)
             for group in groups[self.published[value][0]]
-            if value not in seen.get(group, ()) and self.published[value][1] not in without
+            if value not in seen.get(group, ())
+            and self.published[value][1] not in without
+            and (group, value) not in self.forgiven
         ]
 
     def judge_arrivals(self, moved: set[str]) -> None:
         """``moved``: groups that had more than one terminal at some time."""
         for (destination, source, group), values in sorted(self.arrived.items()):
-            doubles = sorted(value for value, count in Counter(values).items() if count > 1)
+            doubles = sorted(
+                value
+                for value, count in Counter(values).items()
+                if count > 1 and (destination, value) not in self.again
+            )
             if doubles and group in moved:
                 self.counts["doubled in a log after a move"] += len(doubles)
             elif doubles:
                 self.find("once", f"{group} at {destination} from {source}: {doubles}")
             if group in moved:
                 continue
-            last: dict[str, int] = {}
+            last: dict[tuple[str, int], int] = {}
             for value in values:
-                producer, _, number = value.rpartition(":")
-                if int(number) < last.get(producer, -1):
+                name, _, number = value.rpartition(":")
+                producer = (name, self.life.get(value, 0))
+                late = int(number) < last.get(producer, -1)
+                if late and (destination, value) not in self.again:
                     self.find("in order", f"{group} at {destination} from {source}: {value} too late")
                 last[producer] = int(number)
         for group, values in sorted(self.seen.items()):

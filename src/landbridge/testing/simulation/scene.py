@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from landbridge.crossing.ground import Settings
-from tests.simulation.world import Site, World, quiet
+from landbridge.testing.simulation.world import Station, World, quiet
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def scene() -> Iterator[World]:
     assert world.loop.crashes == []
 
 
-async def servers(world: World, *names: str) -> list[Site]:
+async def servers(world: World, *names: str) -> list[Station]:
     await world.open()
     return [world.add_site(name, "server", settings=Settings()) for name in names]
 
@@ -33,7 +33,7 @@ async def linked(world: World) -> None:
         await asyncio.sleep(0.5)
 
 
-async def crossing(world: World, *between: str) -> list[Site]:
+async def crossing(world: World, *between: str) -> list[Station]:
     """Two clients that meet at the servers ``between``; orders go from the first to the second."""
     hubs = await servers(world, *between)
     here, there = (world.add_site(name, "client", settings=Settings()) for name in ("here", "there"))
