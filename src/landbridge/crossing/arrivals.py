@@ -29,8 +29,8 @@ from landbridge.core.shipping.parcel import (
     Arrived,
     Compare,
     Control,
+    EpochOver,
     Have,
-    Overtaken,
     Parcel,
     Stream,
     Stuck,
@@ -195,10 +195,10 @@ class Arrivals:
                 self._run(self._load(source))
             case effects.AskForMissing(terminal, message):
                 self._network.say(terminal, message)
-            case effects.TellOvertaken(arrival, latest):
+            case effects.TellEpochOver(arrival, latest):
                 source = arrival.source
                 stream = Stream(source.topic, source.incarnation, arrival.key[0])
-                self._network.say(source.terminal, Overtaken(stream, latest))
+                self._network.say(source.terminal, EpochOver(stream, latest))
             case effects.NoteLoss(source, first):
                 self._note_loss(source, first)
             case effects.EndGiveBack(source, back, is_stored):

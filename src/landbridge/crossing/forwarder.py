@@ -27,9 +27,9 @@ from landbridge.core.shipping.parcel import (
     Ask,
     Compare,
     Control,
+    EpochOver,
     Have,
     Missing,
-    Overtaken,
     Stuck,
     Tell,
     Withdraw,
@@ -170,7 +170,9 @@ class Forwarder:
         group.forward(target != ground.me)
         if target != ground.me:
             lane = self.lanes.get((topic.name, target))
-            if lane is None:
+            if lane is None or lane.topic is not topic:
+                if lane is not None:
+                    lane.close()  # of a topic of that name which was deleted since
                 lane = self.lanes[topic.name, target] = Lane(self, topic, target)
             placement.hand = lane.hands[group.name] = hand = Hand(lane, self._lost)
             number = ground.broker.new_consumer()
@@ -311,7 +313,7 @@ class Forwarder:
     def heard(self, source: str, message: Control) -> None:
         """A control message about shipments from here."""
         match message:
-            case Arrived() | Stuck() | Missing() | Overtaken():
+            case Arrived() | Stuck() | Missing() | EpochOver():
                 lane = self.lanes.get((message.stream.topic, source))
                 if lane is not None and lane.topic.created_at == message.stream.incarnation:
                     lane.heard(message)

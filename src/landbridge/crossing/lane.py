@@ -21,10 +21,10 @@ from landbridge.core.shipping.cutting import MOST_NAMES, Queued, cut, fits, fram
 from landbridge.core.shipping.outbound import Outbound, Shipment
 from landbridge.core.shipping.parcel import (
     Arrived,
+    EpochOver,
     Kind,
     Manifest,
     Missing,
-    Overtaken,
     Piece,
     Stuck,
     encode_manifest,
@@ -430,7 +430,7 @@ class Lane:
 
     # -- what the other end says -------------------------------------------------------------------
 
-    def heard(self, message: Arrived | Stuck | Missing | Overtaken) -> None:
+    def heard(self, message: Arrived | Stuck | Missing | EpochOver) -> None:
         if message.stream.epoch != self.outbound.epoch:
             return  # about an epoch that was given up: everything is being sent again
         match message:
@@ -440,7 +440,7 @@ class Lane:
                 self._missing(message)
             case Stuck():
                 self._stuck(message)
-            case Overtaken():
+            case EpochOver():
                 self._ground.leap(message.latest)
                 self._begin_again()
 

@@ -169,7 +169,7 @@ class Have(msgspec.Struct, array_like=True, frozen=True, tag=9):
     runs: list[Range]
 
 
-class Overtaken(msgspec.Struct, array_like=True, frozen=True, tag=10):
+class EpochOver(msgspec.Struct, array_like=True, frozen=True, tag=10):
     """A shipment's epoch is earlier than one that has come before: begin a later one. Either the shipment is
     late, or its source was restored from a backup and its clock set back."""
 
@@ -179,7 +179,7 @@ class Overtaken(msgspec.Struct, array_like=True, frozen=True, tag=10):
 
 
 Control: TypeAlias = (
-    Arrived | Stuck | Missing | Withdraw | Withdrawn | Ask | Tell | Compare | Have | Overtaken
+    Arrived | Stuck | Missing | Withdraw | Withdrawn | Ask | Tell | Compare | Have | EpochOver
 )
 
 

@@ -159,7 +159,7 @@ class AskForMissing(Effect, frozen=True):
     message: Missing
 
 
-class TellOvertaken(Effect, frozen=True):
+class TellEpochOver(Effect, frozen=True):
     """Tell the source that a later epoch has begun, in case it doesn't know."""
 
     arrival: Arrival
@@ -286,7 +286,7 @@ class Reassembly:
             self.totals.repeated += 1
             return [*self._end(arrival, None), ConfirmArrival(arrival)]
         if verdict is Verdict.STALE:
-            return [*self._end(arrival, None), TellOvertaken(arrival, inbound.position.epoch)]
+            return [*self._end(arrival, None), TellEpochOver(arrival, inbound.position.epoch)]
         return []
 
     def _end(self, arrival: Arrival, code: str | None) -> list[Effect]:
