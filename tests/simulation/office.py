@@ -76,6 +76,13 @@ class Office:
         )
         self.changed()
 
+    def add_group(self, topic: str, group: str) -> None:
+        """Add a group to a topic that exists, as of now."""
+        entry = self.topics[topic]
+        groups = {**entry.groups, group: self.clock()}
+        self.topics[topic] = msgspec.structs.replace(entry, groups=groups)
+        self.changed()
+
     def set_group(self, name: str, terminals: Sequence[str]) -> None:
         self.groups[name] = list(terminals)
         self.changed()
