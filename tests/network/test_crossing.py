@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -507,8 +508,9 @@ async def test_a_group_of_which_a_neighbour_tells_first_is_asked_for_at_the_regi
                 asked += 1
                 raise RegistryUnreachable("paris is cut off from the registry")
 
+            await paris.network.following.close()  # ends the question that is open at the registry
             monkeypatch.setattr(registry, "directory", unreachable)
-            await here.topics.create("local")  # ends the question that is open at the registry
+            paris.network.following.start()
             await until(lambda: asked > 0)
             await fleet.admin.create_terminal_group("billing", [tokyo.id])
             await fleet.admin.add_group_to_topic("orders", "billing")
@@ -528,11 +530,11 @@ async def test_an_older_answer_of_the_registry_replaces_nothing_and_is_asked_aga
         async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
             await here.topics.create("orders")
             await until(lambda: "orders" in paris.network.topics)
-            registry, known = paris.network.registry, paris.network.topics_version
-            directory, given = registry.directory, []
+            registry, known = paris.network.registry, paris.network.directory.version
+            directory, given = registry.directory, list[object]()
             older = await directory(0, 0.0, ["orders"])
             await fleet.topic("invoices", accounting=[tokyo])
-            await until(lambda: paris.network.topics_version > known)
+            await until(lambda: paris.network.directory.version > known + 1)
 
             async def behind(version, wait, topics):
                 if len(given) < 2:
@@ -586,6 +588,10 @@ async def test_a_terminal_whose_group_was_removed_is_not_sent_shipments_in_a_hot
                 assert await take(there, "orders", "billing", 10) == [{"id": number} for number in range(10)]
 
 
+def reached(found, count):
+    return len(found) >= count
+
+
 async def test_a_refused_ticket_is_not_redeemed_again_while_the_directory_is_the_same(monkeypatch):
     async with Fleet() as fleet:
         paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
@@ -599,15 +605,14 @@ async def test_a_refused_ticket_is_not_redeemed_again_while_the_directory_is_the
                 await until(lambda: bool(caught))
                 (parcel, data), *_ = caught
                 data = memoryview(bytes(data))
-            patch = monkeypatch
-            patch.setattr(tokyo.network, "say", lambda _, message: said.append(message))
+            monkeypatch.setattr(tokyo.network, "say", lambda _, message: said.append(message))
             version = tokyo.network.directory.version
             await fleet.admin.remove_group_from_topic("orders", "billing")
             await until(lambda: tokyo.network.directory.version > version)
             asked = counting(monkeypatch, tokyo)
             for times in range(1, 6):
                 arrivals.received(parcel, data, lambda _: None)
-                await until(lambda times=times: len(said) >= times)
+                await until(partial(reached, said, times))
             assert [type(message) for message in said] == [Stuck] * 5
             assert {message.code for message in said} == {"ticket_refused"}
             assert len(asked) == 1

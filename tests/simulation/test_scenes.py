@@ -113,7 +113,7 @@ def test_late_messages_of_sender_only_are_sealed_anew_without_a_pause():
                 await asyncio.sleep(1)
             await asyncio.sleep(400)
             office.up = True
-            # 15 seconds at most until the registry is asked for a key again, and a few trips for each shipment.
+            # 15 seconds at most until the registry is asked for a key again, and a few trips for each.
             async with asyncio.timeout(30):
                 while world.missing():
                     await asyncio.sleep(0.1)
