@@ -580,7 +580,7 @@ async def test_a_terminal_whose_group_was_removed_is_not_sent_shipments_in_a_hot
             lane = paris.network.forwarder.lanes["orders", tokyo.id]
             await until(lambda: "registry" in lane.waits_for)
             await asyncio.sleep(3.0)  # time for many more, if nothing stopped them
-            assert 1 <= len(asked) <= 6
+            assert 1 <= len(asked) <= 12
             assert len(set(asked)) == len(asked)
             await fleet.admin.add_group_to_topic("orders", "billing")
             paris.network.following.start()
