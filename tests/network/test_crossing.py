@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
+from landbridge.core.shipping.parcel import Stuck
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.peer import Peer
 from landbridge.errors import (
     BusError,
     GroupElsewhere,
+    RegistryUnreachable,
     TimedOut,
     Unauthenticated,
     UnknownGroup,
@@ -343,7 +346,10 @@ async def test_a_group_that_is_added_later_gets_what_was_published_since():
             await fleet.admin.add_group_to_topic("orders", "billing")
             await here.publish("orders", {"id": 1})
             async with asyncio.timeout(LIMIT):
-                assert await take(there, "orders", "billing", 1) == [{"id": 1}]
+                found = await take(there, "orders", "billing", 1)
+                if found == [{"id": 0}]:  # published shortly before: it may come, and the other one has to
+                    found = await take(there, "orders", "billing", 1)
+                assert found == [{"id": 1}]
 
 
 async def test_a_message_of_a_terminal_outside_the_customer_is_not_taken():
@@ -484,3 +490,133 @@ async def test_messages_of_a_group_that_lost_its_last_terminal_wait_for_another(
             assert place["groups"][0]["waits_for"] == "the group has no terminals"
             await fleet.admin.add_terminal_to_group("billing", osaka.id)
             assert (await take(there, "orders", "billing", 1)) == [{"id": 2}]
+
+
+async def test_a_group_of_which_a_neighbour_tells_first_is_asked_for_at_the_registry(monkeypatch):
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders")
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.topics.create("orders")
+            await until(lambda: "orders" in paris.network.topics)
+            registry, asked = paris.network.registry, 0
+            directory = registry.directory
+
+            async def unreachable(*arguments):
+                nonlocal asked
+                asked += 1
+                raise RegistryUnreachable("paris is cut off from the registry")
+
+            await paris.network.following.close()  # ends the question that is open at the registry
+            monkeypatch.setattr(registry, "directory", unreachable)
+            paris.network.following.start()
+            await until(lambda: asked > 0)
+            await fleet.admin.create_terminal_group("billing", [tokyo.id])
+            await fleet.admin.add_group_to_topic("orders", "billing")
+            newest = fleet.registry.state.index.accounts[fleet.customer].customer.version
+            await until(lambda: paris.network.directory.version >= newest)
+            await here.publish("orders", {"id": 1})
+            monkeypatch.setattr(registry, "directory", directory)
+            async with asyncio.timeout(LIMIT):
+                assert await take(there, "orders", "billing", 1) == [{"id": 1}]
+
+
+async def test_an_older_answer_of_the_registry_replaces_nothing_and_is_asked_again(monkeypatch):
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.topics.create("orders")
+            await until(lambda: "orders" in paris.network.topics)
+            registry, known = paris.network.registry, paris.network.directory.version
+            directory, given = registry.directory, list[object]()
+            older = await directory(0, 0.0, ["orders"])
+            await fleet.topic("invoices", accounting=[tokyo])
+            await until(lambda: paris.network.directory.version > known + 1)
+
+            async def behind(version, wait, topics):
+                if len(given) < 2:
+                    given.append(older)
+                    return older
+                return await directory(version, wait, topics)
+
+            monkeypatch.setattr(registry, "directory", behind)
+            await here.publish("invoices", {"id": 1})
+            async with asyncio.timeout(LIMIT):
+                assert await take(there, "invoices", "accounting", 1) == [{"id": 1}]
+            assert len(given) == 2
+
+
+def counting(monkeypatch, member):
+    """Counts how often a terminal asks the registry for a key: the list grows by the ticket."""
+    registry, asked = member.network.registry, []
+    redeem = registry.redeem
+
+    async def counted(topic, ticket, box):
+        asked.append(ticket)
+        return await redeem(topic, ticket, box)
+
+    monkeypatch.setattr(registry, "redeem", counted)
+    return asked
+
+
+async def test_a_terminal_whose_group_was_removed_is_not_sent_shipments_in_a_hot_loop(monkeypatch):
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        asked = counting(monkeypatch, tokyo)
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            await here.topics.create("orders")
+            await until(lambda: ("orders", tokyo.id) in paris.network.forwarder.lanes)
+            await paris.network.following.close()  # paris hears nothing of the topic's groups
+            version = tokyo.network.directory.version
+            await fleet.admin.remove_group_from_topic("orders", "billing")
+            await until(lambda: tokyo.network.directory.version > version)
+            for number in range(10):
+                await here.publish("orders", {"id": number})
+            lane = paris.network.forwarder.lanes["orders", tokyo.id]
+            await until(lambda: "registry" in lane.waits_for)
+            await asyncio.sleep(3.0)  # time for many more, if nothing stopped them
+            assert 1 <= len(asked) <= 12
+            assert len(set(asked)) == len(asked)
+            await fleet.admin.add_group_to_topic("orders", "billing")
+            paris.network.following.start()
+            async with asyncio.timeout(LIMIT):
+                assert await take(there, "orders", "billing", 10) == [{"id": number} for number in range(10)]
+
+
+def reached(found, count):
+    return len(found) >= count
+
+
+async def test_a_refused_ticket_is_not_redeemed_again_while_the_directory_is_the_same(monkeypatch):
+    async with Fleet() as fleet:
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here, fleet.attach(tokyo) as there:
+            caught, said, arrivals = [], [], tokyo.network.arrivals
+            with monkeypatch.context() as patch:
+                patch.setattr(arrivals, "received", lambda parcel, data, _: caught.append((parcel, data)))
+                await here.publish("orders", {"id": 1})
+                await until(lambda: bool(caught))
+                (parcel, data), *_ = caught
+                data = memoryview(bytes(data))
+            monkeypatch.setattr(tokyo.network, "say", lambda _, message: said.append(message))
+            version = tokyo.network.directory.version
+            await fleet.admin.remove_group_from_topic("orders", "billing")
+            await until(lambda: tokyo.network.directory.version > version)
+            asked = counting(monkeypatch, tokyo)
+            for times in range(1, 6):
+                arrivals.received(parcel, data, lambda _: None)
+                await until(partial(reached, said, times))
+            assert [type(message) for message in said] == [Stuck] * 5
+            assert {message.code for message in said} == {"ticket_refused"}
+            assert len(asked) == 1
+            monkeypatch.undo()
+            await fleet.admin.add_group_to_topic("orders", "billing")
+            async with asyncio.timeout(LIMIT):
+                assert await take(there, "orders", "billing", 1) == [{"id": 1}]

@@ -7,6 +7,7 @@ import asyncio
 from copy import deepcopy
 
 import pytest
+from msgspec.structs import replace
 
 from landbridge.core.log.store import Store
 from landbridge.testing.fleet import Fleet, FleetMember, until
@@ -153,3 +154,23 @@ async def test_a_topic_that_was_deleted_on_purpose_stays_empty_after_a_restart()
             await until(lambda: not confirmed.is_due(tokyo.id, tokyo.network.current_run))
             await publish(here, [4])
         assert await logged(tokyo) == [3, 4]
+
+
+async def test_a_registry_that_went_back_is_followed_again():
+    async with Fleet() as fleet, asyncio.timeout(LIMIT):
+        paris, tokyo = await fleet.server("paris"), await fleet.server("tokyo")
+        await fleet.topic("orders", billing=[tokyo])
+        await fleet.linked()
+        async with fleet.attach(paris) as here:
+            await publish(here, [0])
+        account = fleet.registry.index.accounts[fleet.customer]
+        await until(lambda: paris.network.topics_version == account.customer.version)
+        for member in (paris, tokyo):
+            await fleet.stop(member)
+        account.customer = replace(account.customer, version=2)
+        for member in (paris, tokyo):
+            await fleet.start(member)
+        await fleet.topic("invoices", accounting=[tokyo])
+        async with fleet.attach(paris) as here:
+            await here.publish("invoices", 1, until="arrived")
+        assert paris.network.directory.version == account.customer.version

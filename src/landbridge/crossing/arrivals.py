@@ -41,7 +41,7 @@ from landbridge.core.shipping.parcel import (
 )
 from landbridge.core.shipping.reassembly import Arrival, Effect, Fate, GiveBack, Reassembly
 from landbridge.core.topic import group_spec
-from landbridge.core.trust.directory import PublicKeys, TopicEntry
+from landbridge.core.trust.directory import Directory, PublicKeys, TopicEntry
 from landbridge.core.trust.identity import Identity
 from landbridge.core.trust.seal import Opener, look
 from landbridge.core.trust.tickets import Release, Renewal
@@ -55,6 +55,8 @@ log = structlog.get_logger("landbridge.arrivals")
 KEY_AGAIN, KEY_AGAIN_MOST = 1.0, 15.0
 #: Ranges that are told a source that asks what has arrived. What is left out comes again, and is known here.
 MOST_TOLD = 1000
+#: Refused tickets that are remembered.
+MOST_REFUSED = 1024
 
 #: The shipments of a commit, each with the batches that were stored of it.
 StoredArrivals: TypeAlias = list[tuple[Arrival, list[Batch]]]
@@ -77,9 +79,12 @@ class ArrivalsNetwork(Protocol):
     @property
     def registry(self) -> KeyOffice: ...
     @property
+    def directory(self) -> Directory: ...
+    @property
     def topics(self) -> Mapping[str, TopicEntry]: ...
     @property
     def current_run(self) -> int: ...
+    def beginning(self, topic: Topic) -> int | None: ...
     def now(self) -> int: ...
     def name_of(self, terminal: str) -> str: ...
     def keys_of(self, terminal: str) -> Sequence[PublicKeys]: ...
@@ -101,6 +106,9 @@ class Arrivals:
         self._is_performing = False
         #: (source terminal, seal id) → the task that fetches its key.
         self._fetching: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        #: (source terminal, seal id) → why its key was refused, and the version of the directory by then. The
+        #: registry isn't asked again before there is another directory.
+        self._refused: dict[tuple[str, bytes], tuple[int, BusError]] = {}
         #: (source terminal, stream) → sequence numbers that are confirmed in this turn of the loop.
         self._confirm: dict[tuple[str, Stream], list[int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -271,9 +279,11 @@ class Arrivals:
         topic = self._broker.topic_for(arrival.source.topic, create=True)
         for name in arrival.manifest.groups:
             if name not in topic.groups:
-                self._broker.create_group(
-                    topic, group_spec({"topic": topic.name, "name": name}), topic.log.end
-                )
+                # The directory that names the group has not come yet. Messages of this terminal may be for
+                # the group as well.
+                begin = self._network.beginning(topic)
+                spec = group_spec({"topic": topic.name, "name": name})
+                self._broker.create_group(topic, spec, topic.log.end if begin is None else begin)
         return topic
 
     def _committed(self, source: ShipmentSource, done: asyncio.Future[StoredArrivals]) -> None:
@@ -332,13 +342,17 @@ class Arrivals:
     def _wait_for_key(self, arrival: Arrival) -> None:
         self._perform(self.table.postpone(arrival))
         key = (arrival.source.terminal, arrival.header.seal_id)
-        if key not in self._fetching:
+        version, refusal = self._refused.get(key, (0, None))
+        if refusal is not None and version == self._network.directory.version:
+            self._give_up(arrival, refusal)
+        elif key not in self._fetching:
             self._fetching[key] = asyncio.ensure_future(self._fetch_key(arrival, key))
 
     async def _fetch_key(self, arrival: Arrival, key: tuple[str, bytes]) -> None:
         backoff = KEY_AGAIN
         try:
             while True:
+                version = self._network.directory.version
                 try:
                     await self._redeem(arrival)
                     break
@@ -346,20 +360,32 @@ class Arrivals:
                     await asyncio.sleep(backoff)
                     backoff = min(2 * backoff, KEY_AGAIN_MOST)
                 except BusError as error:
+                    self._remember(key, version, error)
                     self._give_up(arrival, error)
                     return
         finally:
             del self._fetching[key]
+        self._refused.pop(key, None)
         self._perform(self.table.look(self._now(), arrival.source.terminal))
+
+    def _remember(self, key: tuple[str, bytes], version: int, error: BusError) -> None:
+        if isinstance(error, TicketExpired | TicketRefused):
+            self._refused.pop(key, None)
+            self._refused[key] = (version, error)
+            if len(self._refused) > MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
 
     async def _redeem(self, arrival: Arrival) -> None:
         """Get the key for a ticket from the registry. An expired ticket is renewed first, where that is
-        allowed."""
+        allowed. TicketExpired with a TicketRefused as its cause: its sender alone could renew it."""
         registry, header = self._network.registry, arrival.header
         try:
             release = await registry.redeem(header.topic, header.ticket, header.box)
-        except TicketExpired:
-            renewal = await registry.renew(header.ticket)
+        except TicketExpired as expired:
+            try:
+                renewal = await registry.renew(header.ticket)
+            except TicketRefused as refusal:
+                raise expired from refusal
             self.totals.renewed += 1
             release = await registry.redeem(header.topic, renewal.ticket, header.box)
         self.opener.learn(header, release, self._now())
@@ -371,7 +397,8 @@ class Arrivals:
         if isinstance(error, TicketExpired | TicketRefused):
             source, (epoch, sequence) = arrival.source, arrival.key
             entry = self._network.topics.get(source.topic)
-            is_dead = isinstance(error, TicketExpired) and entry is not None and entry.late_open == "never"
+            is_final = isinstance(error, TicketExpired) and error.__cause__ is None
+            is_dead = is_final and entry is not None and entry.late_open == "never"
             stream = Stream(source.topic, source.incarnation, epoch)
             code = "ticket_dead" if is_dead else error.code
             self._network.say(source.terminal, Stuck(stream, sequence, code))

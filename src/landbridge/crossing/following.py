@@ -10,8 +10,7 @@ import msgspec
 import structlog
 
 from landbridge.client.registry_documents import NewDirectory
-from landbridge.core.log.store import PutDocument
-from landbridge.core.names import is_reserved
+from landbridge.core.log.store import PutDocument, Write
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.crossing.ground import DOCUMENTS, Ground
 from landbridge.errors import BusError, Unauthenticated, Unavailable
@@ -30,12 +29,12 @@ class Follower:
     def __init__(
         self,
         ground: Ground,
-        on_update: Callable[[NewDirectory], None],
+        on_update: Callable[[NewDirectory], bool],
         on_registry_up: Callable[[], None],
         held: Callable[[], dict[str, int]],
     ) -> None:
-        """``on_update``: takes a newer directory, or raises. ``held``: topic → messages that others wait
-        for."""
+        """``on_update``: takes a directory; False if a newer one is known. ``held``: topic → messages that
+        others wait for."""
         self._ground = ground
         self._on_update = on_update
         self._on_registry_up = on_registry_up
@@ -78,12 +77,19 @@ class Follower:
 
     async def _poll(self) -> None:
         ground, backoff = self._ground, REGISTRY_AGAIN
+        #: The registry has answered with an older directory: it was restored from a backup, or is a copy that
+        #: lags behind.
+        is_behind = False
         while True:
             self._interest.clear()
-            names = frozenset(name for name in ground.broker.topics if not is_reserved(name))
-            # The registry answers at once unless it was asked about the same topics before.
-            wait = POLL_WAIT if names == self._answered and ground.directory.version else 0.0
-            version = ground.directory.version if wait else 0
+            ends = ground.log_ends()
+            names = frozenset(ends)
+            # The registry answers at once unless it was asked about the same topics before. What counts is
+            # the version that the topics are from: neighbours tell of newer directories, but not of topics.
+            wait = POLL_WAIT if names == self._answered and ground.topics_version else 0.0
+            version = ground.topics_version if wait else 0
+            if is_behind:  # a registry that is told what is known leaps to a later version
+                wait, version = 0.0, max(ground.directory.version, ground.topics_version)
             question = asyncio.ensure_future(ground.registry.directory(version, wait, sorted(names)))
             interest = asyncio.ensure_future(self._interest.wait())
             try:
@@ -107,22 +113,43 @@ class Follower:
             finally:
                 interest.cancel()
                 question.cancel()
-            backoff, ground.refusal, self._answered = REGISTRY_AGAIN, None, names
+            ground.refusal = None
             if not ground.registry_up:
                 ground.registry_up = True
                 self._on_registry_up()
-            if update is not None:
-                await self._take(update)
+            was_behind, is_behind = is_behind, update is not None and not self._take(update)
+            if was_behind and update is None:
+                continue  # it has caught up, and is asked anew
+            if is_behind:
+                await asyncio.sleep(backoff)
+                backoff = min(REGISTRY_AGAIN_MOST, backoff * 2)
+                continue
+            backoff, self._answered = REGISTRY_AGAIN, names
+            await self._save(update, is_confirmed_anew=ground.confirm(ends))
 
-    async def _take(self, update: NewDirectory) -> None:
+    def _take(self, update: NewDirectory) -> bool:
+        """Returns whether it was taken; if not, the registry has to be asked again."""
         try:
-            self._on_update(update)
+            if self._on_update(update):
+                return True
         except BusError as error:
             log.error("a directory can't be used", code=error.code, detail=str(error))
-            await asyncio.sleep(REGISTRY_AGAIN_MOST)
-            return
-        saved = msgspec.msgpack.encode([self._ground.signed_directory, update.topics])
-        await self._ground.broker.write([PutDocument(DOCUMENTS, "directory", saved)])
+        else:
+            log.warning("the registry has answered with an older directory than is known")
+        return False
+
+    async def _save(self, update: NewDirectory | None, *, is_confirmed_anew: bool) -> None:
+        ground, writes = self._ground, list[Write]()
+        if update is not None:
+            saved = msgspec.msgpack.encode([ground.signed_directory, update.topics])
+            writes.append(PutDocument(DOCUMENTS, "directory", saved))
+        if is_confirmed_anew:
+            writes.append(PutDocument(DOCUMENTS, "beginnings", ground.beginnings.encode()))
+        if writes:
+            try:
+                await ground.broker.write(writes)
+            except BusError as error:  # after a restart the registry is asked for it again
+                log.error("the directory can't be stored", code=error.code, detail=str(error))
 
     # -- link states -------------------------------------------------------------------------------
 

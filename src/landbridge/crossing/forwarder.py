@@ -51,6 +51,9 @@ log = structlog.get_logger("landbridge.forwarder")
 PREFETCH = 500_000
 #: Seconds that a terminal which doesn't confirm is not chosen again.
 SUSPECT_FOR = 30.0
+#: Seconds that the clocks of the registry and of this terminal may differ. It counts only for a group that
+#: was there before the registry answered this terminal for the first time; see core/shipping/beginnings.py.
+MOST_SKEW = 600.0
 #: Seconds to wait for an answer before the same question is asked again, and for a target to ask.
 ASK_AGAIN, TARGET_AGAIN = 3.0, 0.5
 
@@ -127,14 +130,17 @@ class Forwarder:
             self._move(placement, group, target, why)
 
     def _make_group(self, topic: Topic, name: str, added_at: int) -> None:
-        """Make a group that begins with what was published since it was added; then place it."""
+        """Make a group that gets what was published since it was added; then place it."""
         key = topic.name, name
         if key in self._making:
             return
 
         async def make() -> None:
             try:
-                floor = await self.ground.broker.position(topic, added_at)
+                floor = self.ground.beginning(topic)
+                if floor is None:
+                    since = max(0, added_at - int(MOST_SKEW * SECOND))
+                    floor = await self.ground.broker.position(topic, since)
                 if not topic.deleted and name not in topic.groups:
                     spec = group_spec({"topic": topic.name, "name": name})
                     self.ground.broker.create_group(topic, spec, floor)

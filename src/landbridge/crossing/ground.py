@@ -14,9 +14,12 @@ import msgspec
 import structlog
 
 from landbridge.broker.broker import Broker
+from landbridge.broker.topic import Topic
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.log.store import PutDocument
+from landbridge.core.names import is_reserved
 from landbridge.core.routing.linkstate import SignedLinkState
+from landbridge.core.shipping.beginnings import Beginnings, LogEnd
 from landbridge.core.time import SECOND
 from landbridge.core.trust import directory as directories
 from landbridge.core.trust.directory import Directory, PublicKeys, SignedDirectory, TerminalEntry, TopicEntry
@@ -104,6 +107,11 @@ class Ground:
         self.signed_directory = SignedDirectory(b"", b"")
         #: The topics of the directory that concern this terminal, by name.
         self.topics: dict[str, TopicEntry] = {}
+        #: The version of the directory that they are from. A neighbour hands on a directory without topics,
+        #: so ``directory`` may be newer.
+        self.topics_version = 0
+        #: Where groups begin that are added to topics.
+        self.beginnings = Beginnings()
         #: Whether the registry answered when it was last asked.
         self.registry_up = False
         #: Why the registry refuses this terminal; None while it doesn't.
@@ -132,6 +140,12 @@ class Ground:
                 self.adopt_topics(signed[1])
             except (BusError, msgspec.MsgspecError, IndexError) as error:
                 log.warning("the stored directory can't be used", detail=str(error))
+
+        if "beginnings" in documents:
+            try:
+                self.beginnings = Beginnings.decode(documents["beginnings"])
+            except msgspec.MsgspecError as error:
+                log.warning("the stored beginnings can't be used", detail=str(error))
 
     def now(self) -> int:
         return self.broker.clock()
@@ -216,16 +230,41 @@ class Ground:
             self.mode = self._entries[self.me].mode
         return True
 
-    def adopt_topics(self, signed: SignedDirectory) -> None:
-        """Take the part of the directory that is about the topics of this terminal."""
+    def adopt_topics(self, signed: SignedDirectory) -> bool:
+        """Take the part of the directory that is about the topics of this terminal, unless a newer one is
+        known. Returns whether it was taken."""
         found = directories.verify(signed, self._registry_key)
-        if found.customer != self.identity.customer:
-            return
+        if found.customer != self.identity.customer or found.version < self.topics_version:
+            return False
+        self.topics_version = found.version
         self.topics = {entry.name: entry for entry in found.topics}
         for entry in found.topics:
             # A terminal of the group needs the topic, so that messages for it have somewhere to wait.
             if any(self.me in self.members(group) for group in entry.groups):
                 self.broker.topic_for(entry.name, create=True)
+        return True
+
+    def log_ends(self) -> dict[str, LogEnd]:
+        """The topics that the registry may know, each with the end of its log now."""
+        topics = self.broker.topics.values()
+        return {each.name: (each.log.number, each.log.end) for each in topics if not is_reserved(each.name)}
+
+    def confirm(self, ends: dict[str, LogEnd]) -> bool:
+        """The registry has confirmed that ``topics`` is what it knows. ``ends``: the logs before it was
+        asked. Returns whether the beginnings of groups have changed."""
+        return self.beginnings.confirm(ends, self._is_complete)
+
+    def _is_complete(self, name: str) -> bool:
+        """Whether all groups of a topic are on disk here."""
+        entry, topic = self.topics.get(name), self.broker.topics.get(name)
+        groups = topic.groups if topic is not None else {}
+        return entry is None or all(group in groups and groups[group].stored for group in entry.groups)
+
+    def beginning(self, topic: Topic) -> int | None:
+        """The offset that a group begins with which the registry has added to the topic. None: it isn't
+        known."""
+        begin = self.beginnings.of(topic.name, topic.log.number)
+        return None if begin is None else max(topic.log.first, min(topic.log.end, begin))
 
     def dialling_tls(self) -> ssl.SSLContext:
         if self.client_tls is not None:

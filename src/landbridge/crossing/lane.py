@@ -29,12 +29,13 @@ from landbridge.core.shipping.parcel import (
     Stuck,
     encode_manifest,
 )
+from landbridge.core.shipping.pause import Pause
 from landbridge.core.time import SECOND
 from landbridge.crossing.carrier import Carrier
 from landbridge.crossing.ground import Ground
 from landbridge.crossing.records import Records
 from landbridge.crossing.tickets import TicketBook
-from landbridge.errors import BusError, LeaseLost
+from landbridge.errors import BusError, LeaseLost, TicketExpired
 from landbridge.protocol import frames
 
 #: Bytes and pieces that one shipment gathers at most: large enough that one signature is cheap, small enough
@@ -152,6 +153,7 @@ class Lane:
         #: Since when no path takes the frames that single messages need, and when that was last seen,
         #: microseconds.
         self._narrow_since = self._narrow_at = 0
+        self._pause = Pause()
         #: What the lane waits for, for people; empty while it waits for nothing.
         self.waits_for = ""
 
@@ -267,6 +269,10 @@ class Lane:
         if self.outbound.back(shipment.id) is not shipment:
             return  # it has arrived, or was begun again under another number, meanwhile
         ground, routes, destination = self._ground, self._owner.routes, self.destination
+        if left := self._pause.left(now, ground.directory.version):
+            self.waits_for = f"the registry to let {ground.name_of(destination)} have the topic's messages"
+            self._retry_after(left)
+            return
         route = routes.hops(now, destination, set(avoid)) or routes.hops(now, destination)
         if route is None:
             self.waits_for = f"a path to {ground.name_of(destination)}"
@@ -353,6 +359,7 @@ class Lane:
             self.topic.log.began,
             self._owner.compared(self.topic, self.destination, shipment.groups),
         )
+        shipment.seal_id = sealer.seal_id
         try:
             return sealer.seal(
                 self.destination,
@@ -390,8 +397,12 @@ class Lane:
             self.dispatch(shipment, self._ground.now(), shipment.route[:1])
 
     def _retry_after(self, seconds: float) -> None:
-        if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(seconds, self._retry)
+        loop = asyncio.get_running_loop()
+        if self._again is not None:
+            if self._again.when() <= loop.time() + seconds:
+                return
+            self._again.cancel()
+        self._again = loop.call_later(seconds, self._retry)
 
     def _retry(self) -> None:
         self._again = None
@@ -455,6 +466,7 @@ class Lane:
                     confirmed = self.hands[group].consumer.group.confirmed
                     confirmed.add(self.destination, message.run, runs)
             self._settle(shipment)
+            self._pause.end()
         if self.queue:
             self.ship_soon()
 
@@ -474,10 +486,15 @@ class Lane:
         shipment = self.outbound.shipments.get(message.sequence)
         if shipment is None:
             return
+        now = self._ground.now()
+        self._owner.tickets.forget(self.topic.name, shipment.seal_id)
         if message.code == "ticket_dead":
             # The topic forbids opening anything late: its messages become dead letters here.
             self._give_up(shipment, "ticket_expired")
-        self.dispatch(shipment, self._ground.now())
+        else:
+            is_late = message.code == TicketExpired.code
+            self._pause.begin(now, self._ground.directory.version, is_late=is_late)
+        self.dispatch(shipment, now)
 
     def without(self, group: str) -> list[Range]:
         """A group goes elsewhere: send the rest again without it. Returns the offsets of its messages that

@@ -176,10 +176,11 @@ class Network(Ground):
         """Wait until it is known which groups a topic has, or that the registry has no such topic."""
         await self.following.until_known(topic)
 
-    def _on_update(self, update: NewDirectory) -> None:
+    def _on_update(self, update: NewDirectory) -> bool:
         self._adopt_and_share(update.directory)
-        self.adopt_topics(update.topics)
+        is_new = self.adopt_topics(update.topics)
         self.place_soon()
+        return is_new
 
     def on_directory(self, body: bytes, signature: bytes) -> None:
         """A neighbour sends a directory, which comes from the registry in the end."""

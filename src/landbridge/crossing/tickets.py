@@ -50,6 +50,12 @@ class TicketBook:
             del self._sealers[topic]
         return sealer
 
+    def forget(self, topic: str, seal_id: bytes) -> None:
+        """The destination didn't get the key of this seal. If the seal is in use, take a new ticket."""
+        sealer = self._sealers.get(topic)
+        if sealer is not None and sealer.seal_id == seal_id:
+            del self._sealers[topic]
+
     def _fetch(self, topic: str, now: int) -> None:
         if topic not in self._fetching and now - self._failed_at.get(topic, 0) >= TICKET_AGAIN * SECOND:
             self._fetching[topic] = asyncio.ensure_future(self._fetch_ticket(topic))

@@ -61,7 +61,7 @@ class Directories:
 
     async def _overtake(self, caller: Caller, account: Account, known: int) -> None:
         """A terminal knows a newer version than the registry, which was restored from a backup. Terminals
-        would ignore its changes until there are as many as it has lost, so its next version is a later one."""
+        would ignore its changes until there are as many as it has lost, so it leaps to a later version."""
 
         def work(change: Change) -> None:
             if change.customer.version < known:

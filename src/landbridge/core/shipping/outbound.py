@@ -39,6 +39,8 @@ class Shipment:
         #: The link over which it was last sent, while nobody there has kept it; "" = it waits; None = kept.
         self.hop: str | None = ""
         self.route: list[str] = []
+        #: The seal under which it was last sent; empty before that.
+        self.seal_id = b""
         #: How often it was sent.
         self.attempts = 0
         #: When its first message was published, microseconds.

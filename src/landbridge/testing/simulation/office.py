@@ -77,8 +77,10 @@ class Office:
         self.changed()
 
     def add_group(self, topic: str, group: str) -> None:
+        """Add a group to a topic that exists, as of now."""
         entry = self.topics[topic]
-        self.topics[topic] = msgspec.structs.replace(entry, groups={**entry.groups, group: self.clock()})
+        groups = {**entry.groups, group: self.clock()}
+        self.topics[topic] = msgspec.structs.replace(entry, groups=groups)
         self.changed()
 
     def set_group(self, name: str, terminals: Sequence[str]) -> None:
