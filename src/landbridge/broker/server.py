@@ -131,6 +131,7 @@ class Terminal:
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
+            "incarnation": self.broker.incarnation,
         }
 
     def log_crash(self, what: str, error: BaseException) -> None:

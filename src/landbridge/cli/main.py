@@ -60,6 +60,7 @@ COMMANDS = {
     "status": ("status", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),
     "doctor": ("doctor", "doctor", TERMINAL),
+    "backup": ("backup", "app", TERMINAL),
     "version": ("main", "version", TERMINAL),
 }
 
