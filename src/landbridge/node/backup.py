@@ -122,7 +122,7 @@ def create(folder: Path, file: Path, passphrase: str | None, tell: Tell) -> Back
     if file.exists():
         raise BadRequest(f"there is a file {file} already", hint="a backup never replaces one: choose a name")
     whole = sum((folder / name).stat().st_size for name in stores)
-    work = _Work(2 * whole, tell)
+    work = _BytesDone(2 * whole, tell)
     with _failures(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as made:
         staged = Path(made)
         for name in stores:
@@ -143,7 +143,7 @@ def create(folder: Path, file: Path, passphrase: str | None, tell: Tell) -> Back
 
 
 def _fill(
-    archive: tarfile.TarFile, folder: Path, staged: Path, stores: list[str], work: _Work
+    archive: tarfile.TarFile, folder: Path, staged: Path, stores: list[str], work: _BytesDone
 ) -> BackupManifest:
     members = []
     incarnation = ""
@@ -232,7 +232,7 @@ def is_sealed(file: Path) -> bool:
 
 def _unpack(file: Path, into: Path, passphrase: str | None, tell: Tell) -> BackupManifest:
     """Take the members out of a backup, for their owner alone, and check them. BadBackup."""
-    work = _Work(file.stat().st_size, tell)
+    work = _BytesDone(file.stat().st_size, tell)
     digests: dict[str, tuple[int, str]] = {}
     with file.open("rb") as stream:
         content = envelope.unwrap(stream, passphrase)
@@ -263,7 +263,7 @@ def _take(
     info: tarfile.TarInfo,
     into: Path,
     digests: dict[str, tuple[int, str]],
-    work: _Work,
+    work: _BytesDone,
 ) -> None:
     if info.name not in MEMBERS or not info.isreg() or info.name in digests:
         raise BadBackup(f"the archive has a member {info.name[:100]!r}, which no backup has")
@@ -466,7 +466,7 @@ def _next(folder: Path, context: str | None) -> str:
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-class _Work:
+class _BytesDone:
     """Adds up what is done, and tells of it."""
 
     def __init__(self, whole: int, tell: Tell) -> None:

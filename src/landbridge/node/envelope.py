@@ -26,7 +26,7 @@ PIECE = 1 << 20
 COST = 1 << 16
 
 
-class Envelope(Protocol):
+class WrappedFile(Protocol):
     """A file that is being written: ``close`` completes it."""
 
     def write(self, data: bytes) -> int: ...
@@ -39,7 +39,7 @@ class Content(Protocol):
     def read(self, size: int) -> bytes: ...
 
 
-def wrap(file: BinaryIO, passphrase: str | None) -> Envelope:
+def wrap(file: BinaryIO, passphrase: str | None) -> WrappedFile:
     return _Plain(file) if passphrase is None else _Sealed(file, passphrase)
 
 
