@@ -69,7 +69,7 @@ COMMANDS = {
 STEPS = {
     "createMessageBusCustomer": ("customer", "create", CROSSING),
     "createTerminal": ("terminal", "create", CROSSING),
-    "createTerminalGroup": ("group", "create", CROSSING),
+    "createTerminalGroup": ("group", "create_terminal_group", CROSSING),
     "addTerminalToGroup": ("group", "add_terminal", CROSSING),
     "createMessageBusTopic": ("topic", "create_crossing", CROSSING),
     "addGroupToTopic": ("topic", "add_group", CROSSING),

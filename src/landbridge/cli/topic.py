@@ -22,7 +22,7 @@ from landbridge.cli.options import (
     span,
 )
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import as_admin, everything, find_terminals, terminal_names
+from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
@@ -169,8 +169,7 @@ def _create_crossing(
         producers = await _producers(client, sender)
         return await client.create_message_bus_topic(name, groups or [], producers=producers, **options)
 
-    made = as_admin(context, work)
-    output.tell(made, f"the topic {name} is there, for {_groups(made)}")
+    change(context, work, lambda made: f"the topic {name} is there, for {_groups(made)}")
 
 
 async def _producers(client: RegistryClient, sender: list[str] | None) -> list[str] | None:
@@ -207,12 +206,11 @@ def update(
             wanted["producers"] = await _producers(client, crossing.sender)
         return await client.update_message_bus_topic(name, **wanted)
 
-    changed: Any
     if registry:
-        changed = as_admin(context, work)
+        change(context, work, lambda _: f"the topic {name} is changed in the registry")
     else:
         changed = ask(context, lambda bus: bus.topics.update(name, **local))
-    output.tell(changed, f"the topic {name} is changed")
+        output.tell(changed, f"the topic {name} is changed")
 
 
 @app.command("list")
@@ -299,8 +297,12 @@ def delete(
             f"Delete the topic {name} {'from the registry' if registry else 'with all its messages'}?"
         )
     if registry:
-        as_admin(context, lambda client: client.remove_message_bus_topic(name, force=force))
-        output.tell({"deleted": name}, f"the registry has no topic {name} any more")
+        change(
+            context,
+            lambda client: client.remove_message_bus_topic(name, force=force),
+            lambda _: f"the registry has no topic {name} any more",
+            lambda _: {"deleted": name},
+        )
     else:
         deleted = ask(context, lambda bus: bus.topics.delete(name, force=force))
         output.tell(deleted, f"the topic {name} is deleted")
@@ -313,8 +315,11 @@ def add_group(name: Topic, group: ManyGroups, context: ContextName = None) -> No
     Examples:
       landbridge topic add-group orders billing shipping
     """
-    found = as_admin(context, lambda client: client.add_group_to_topic(name, *group))
-    output.tell(found, f"{name} is for {_groups(found)}")
+    change(
+        context,
+        lambda client: client.add_group_to_topic(name, *group),
+        lambda found: f"{name} is for {_groups(found)}",
+    )
 
 
 @app.command("remove-group")
@@ -335,5 +340,4 @@ def remove_group(
             found = await client.remove_group_from_topic(name, each, force=force)
         return found
 
-    found = as_admin(context, work)
-    output.tell(found, f"{name} is for {_groups(found)}")
+    change(context, work, lambda found: f"{name} is for {_groups(found)}")
