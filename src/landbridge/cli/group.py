@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import (
     START,
@@ -65,7 +65,9 @@ class GroupFlags(OptionGroup):
     ack_within: float | None = span(
         "Longest time without progress, after which another consumer gets the messages.", default="30s"
     )
-    max_attempts: int | None = option("Attempts before a message is buried.", min=1, default="10")
+    max_attempts: int | None = option(
+        "Deliveries before the terminal buries a message, whoever the consumer is.", min=1, default="10"
+    )
     backoff: float | None = span("Wait before the second attempt; doubles with each one.", default="1s")
     backoff_most: float | None = span("Longest wait.", default="1m")
     dead_letter: str | None = option(
@@ -85,8 +87,15 @@ class GroupFlags(OptionGroup):
 
 
 #: TOPIC GROUP: of a topic, at one terminal. GROUP --registry: a terminal group, in the registry.
-First = Annotated[str, argument("TOPIC", "The topic's name; with --registry, the terminal group's.")]
-Second = Annotated[str | None, argument("GROUP", "The group's name.")]
+First = Annotated[
+    str,
+    argument(
+        "TOPIC",
+        "The topic's name; with --registry, the terminal group's.",
+        autocompletion=completion.topic_names,
+    ),
+]
+Second = Annotated[str | None, argument("GROUP", "The group's name.", autocompletion=completion.group_names)]
 TerminalGroupName = Annotated[str, argument("GROUP", "The terminal group's name.")]
 Terminals = Annotated[list[str], argument("TERMINAL…", "By name or id.")]
 

@@ -36,11 +36,11 @@ class TopicFlags(OptionGroup):
     """The options of a topic at one terminal."""
 
     max_age: float | None = span(
-        "Keep messages for so long (7d, 12h), or 'none' for ever. New topics: 7d.",
+        "How long messages are kept (7d, 12h), or 'none' for ever. New topics: 7d.",
         parser=units.parse_span_or_none,
     )
     max_bytes: float | None = size(
-        "Keep so many bytes (10GB, 512MiB), or 'none' for no limit. New topics: none.",
+        "How many bytes are kept (10GB, 512MiB), or 'none' for no limit. New topics: none.",
         parser=units.parse_size_or_none,
     )
     retain_settled: bool | None = option(
@@ -50,7 +50,7 @@ class TopicFlags(OptionGroup):
     discard: Literal["settled", "any"] | None = option(
         "What --max-age and --max-bytes may remove: what all groups have settled, or anything."
     )
-    max_backlog: int | None = size("Refuse publishes while the slowest group is so many bytes behind.")
+    max_backlog: int | None = size("Refuse publishes while the slowest group is this many bytes behind.")
     producer: str | None = option("The only one who may publish to this queue.", metavar="SUBJECT")
     delivery: Literal["at-least-once", "at-most-once"] | None = option(
         "Of a queue: at-most-once settles a message when it is handed out."
