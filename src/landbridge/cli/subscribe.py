@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, Topic, flag, option, span, start_of
@@ -46,7 +46,8 @@ Printer = Callable[["DeliveredBatch", int], None]
 def subscribe(
     topic: Topic,
     group: str | None = option(
-        "Read as this group, which is made if it is missing. Without: for yourself, from now on."
+        "Read as this group, which is made if it is missing. Without: for yourself, from now on.",
+        autocompletion=completion.group_names,
     ),
     count: Count = None,
     start: Start = None,
