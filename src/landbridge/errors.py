@@ -90,6 +90,12 @@ class ContextTaken(Misuse, code="context_taken", exit_status=17, http_status=409
     """The context belongs to another terminal, or has credentials that would be lost: it is not replaced."""
 
 
+class BadBackup(Misuse, code="bad_backup", exit_status=45, http_status=422):
+    """The file is no backup, is damaged or incomplete, or was sealed with another passphrase."""
+
+    default_hint = "use another copy of it: nothing was restored"
+
+
 class BadOption(Misuse, code="bad_option", exit_status=18, http_status=400):
     """An option or a schema of a Spark reader or writer can't be used."""
 

@@ -620,3 +620,35 @@ def test_help_lists_every_command(place: Place) -> None:
     shown = place.call("--help").out
     assert all(name in shown for name in COMMANDS)
     assert place.call("topic").out.count("create") >= 1
+
+
+# -- completion ----------------------------------------------------------------------------------------
+
+
+def offered(place: Place, line: str) -> list[str]:
+    """What a shell offers at the end of a line."""
+    words = line.split(" ")
+    place.settings |= {
+        "_LANDBRIDGE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    try:
+        return place.run().out.split()
+    finally:
+        for name in ("_LANDBRIDGE_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+            del place.settings[name]
+
+
+def test_the_shell_offers_topics_groups_and_contexts(shared: Place) -> None:
+    shared.call("group", "create", "tab-orders", "tab-billing")
+    shared.call("group", "create", "tab-other", "tab-shipping")
+    assert offered(shared, "landbridge topic show tab-") == ["tab-orders", "tab-other"]
+    assert offered(shared, "landbridge group show tab-orders tab-") == ["tab-billing"]
+    assert offered(shared, "landbridge context use lo") == ["local"]
+    assert offered(shared, "landbridge topic list --context lo") == ["local"]
+
+
+def test_the_shell_offers_nothing_where_no_terminal_answers(place: Place) -> None:
+    assert place.call("context", "add", "gone", "--url", "lb://127.0.0.1:1", "--token", "t").status == 0
+    assert offered(place, "landbridge topic show x") == []

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import yaml
 
+from landbridge.errors import TerminalUnreachable
 from landbridge.node.terminal_file import KEYS
 from landbridge.testing import attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Up, read_line, until
@@ -50,6 +51,14 @@ def steps() -> list[str]:
 
 @pytest.mark.timeout(LIMIT * 10)  # some thirty processes, one after the other
 def test_the_guide(place: Place, tmp_path: Path) -> None:
+    """As pasted into one shell, beside a ``landbridge up`` whose context is the current one."""
+    with place.up("--http-port", str(free_port())):
+        follow_the_guide(place, tmp_path)
+        assert [row["name"] for row in place.call("terminal", "list", "--json").json] == ["local"]
+        assert place.call("topic", "list", "--registry", "--json").json == []
+
+
+def follow_the_guide(place: Place, tmp_path: Path) -> None:
     bin = Path(sys.executable).parent
     environment = {**place.environment, "PATH": f"{bin}:{place.environment['PATH']}"}
     running: list[subprocess.Popen[bytes]] = []
@@ -69,6 +78,8 @@ def test_the_guide(place: Place, tmp_path: Path) -> None:
 
     try:
         for line in steps():
+            if exported := re.match(r"export (\w+)=(\w+)", line):
+                environment[exported[1]] = exported[2]
             if not line.endswith("&"):
                 waiting.append(line)
                 continue
@@ -119,7 +130,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
         place.call("createTerminalGroup", "billing")
         place.call("addTerminalToGroup", "billing", "tokyo")
         place.call("createMessageBusTopic", "orders")
-        assert place.call("addGroupToTopic", "orders", "billing").out == "orders is for billing\n"
+        assert place.call("addGroupToTopic", "orders", "billing").out.startswith("orders is for billing (")
         paris = stack.enter_context(terminal(place, "--config", file[0], "--http-port", str(free_port())))
         tokyo = stack.enter_context(terminal(place, "start", "--config", file[1], "--http-port", "0"))
         yield Bus(place, paris, tokyo)
@@ -312,6 +323,15 @@ def test_links_under_certificates_of_ones_own(
 def test_what_a_terminal_refuses(place: Place, tmp_path: Path, arguments: list[str], message: str) -> None:
     refused = place.run("terminal", *arguments, "--json", cwd=tmp_path)
     assert message in refused.error["message"]
+
+
+async def test_a_port_in_use_hints_at_options_that_exist() -> None:
+    async with run_terminal() as running:
+        port = await running.listen("127.0.0.1", 0)
+        with pytest.raises(TerminalUnreachable) as refused:
+            await running.listen("127.0.0.1", port)
+    assert "--port of 'up'" in refused.value.hint
+    assert "--listen of 'terminal'" in refused.value.hint
 
 
 # -- the gateway alone ---------------------------------------------------------------------------------

@@ -173,17 +173,20 @@ def test_terminals(site: Place) -> None:
     assert len(site.call("terminal", "show", "t1", "--json").json["keys"]) == 1
     assert site.call("terminal", "revoke", "t1", "--json").json["revoked_at"]
     assert "revoked" in site.call("terminal", "list").out
-    assert site.call("terminal", "remove", "t1", "--json").json == {"removed": made["terminal_id"]}
+    assert site.call("terminal", "remove", "t1", "--json").json["removed"] == made["terminal_id"]
     assert site.call("terminal", "show", "t1", "--json").error["code"] == "unknown_terminal"
 
 
 def test_groups_and_topics_of_the_registry(site: Place) -> None:
     for name in ("g1", "g2"):
         site.call("terminal", "create", name)
-    assert site.call("group", "create", "desk", "--terminal", "g1").out == (
-        "the group desk has its consumers at g1\n"
+    # Whose it is, and where, is said of every change.
+    url = saved(site, "acme")["registry"]
+    assert site.call("group", "create", "desk", "--registry", "--terminal", "g1").out == (
+        f"the terminal group desk has its consumers at g1 (customer acme at {url})\n"
     )
-    site.call("group", "add-terminal", "desk", "g2")
+    added = site.call("group", "add-terminal", "desk", "g2", "--json").json
+    assert (added["customer"], added["registry"]) == ("acme", url)
     site.call("group", "remove-terminal", "desk", "g1")
     assert site.call("group", "show", "desk", "--registry").out.splitlines()[0].split() == ["Terminals", "g2"]
     options = ["--group", "desk", "--sender", "g1", "--late-open", "never", "--max-age", "1d"]
@@ -210,6 +213,7 @@ def test_groups_and_topics_of_the_registry(site: Place) -> None:
     [
         ["group", "create", "g", "--max-attempts", "3"],
         ["group", "create", "t", "g", "--terminal", "x"],
+        ["group", "create", "t", "g", "--registry"],
         ["group", "show", "g"],
         ["group", "show", "t", "g", "--registry"],
         ["topic", "create", "t", "--group", "g"],
@@ -224,6 +228,37 @@ def test_groups_and_topics_of_the_registry(site: Place) -> None:
 )
 def test_what_does_not_go_together(site: Place, arguments: list[str]) -> None:
     assert site.call(*arguments).status == 2
+
+
+def test_a_group_without_its_topic_is_refused_and_made_nowhere(site: Place) -> None:
+    refused = site.call("group", "create", "orphan", "--json")
+    assert refused.status == 2
+    assert "group create TOPIC orphan" in refused.error["message"]
+    assert "group create orphan --registry" in refused.error["message"]
+    assert site.call("group", "show", "orphan", "--registry", "--json").error["code"] == "unknown_group"
+
+
+def test_a_terminal_that_never_ran_is_not_shown_as_good(site: Place) -> None:
+    site.call("terminal", "create", "idle")
+    [line] = [line for line in site.call("terminal", "list").out.splitlines() if line.startswith("idle")]
+    assert "not seen" in line
+    assert "good" not in line
+
+
+def test_an_operator_of_two_registries_says_which_one(place: Place) -> None:
+    """As after pasting the steps of docs/crossing.md beside a running ``up``."""
+    with place.up("--http-port", str(free_port())), registry(place, "--port", "0"):
+        refused = place.call("customer", "create", "acme", "--json")
+        assert refused.error["code"] == "bad_context"
+        assert "local, registry" in refused.error["message"]
+        assert "--operator" in refused.error["hint"]
+        made = place.call("customer", "create", "acme", "--operator", "registry", "--json").json
+        assert made["registry"] == saved(place, "registry")["registry"]
+        # The context of `up` stays the current one, and answers say whose the terminal is.
+        told = place.call("customer", "create", "globex", "--operator", "registry").out
+        assert "give --context globex" in told
+        beside = place.call("terminal", "create", "t", "--json").json
+        assert beside["registry"] == saved(place, "local")["registry"]
 
 
 def test_credentials(site: Place) -> None:

@@ -579,3 +579,35 @@ async def test_a_type_that_no_payload_can_have_is_the_handlers_failure(
         assert "can't be read as" in str(letter.headers["lb-cause"])
     assert len(crashes) == 1
     crashes.clear()
+
+
+# -- two limits on attempts ----------------------------------------------------------------------------
+
+
+async def nothing(message: Message) -> None:
+    pass
+
+
+def test_more_attempts_than_the_group_allows_are_refused() -> None:
+    service = Service("billing")
+    with pytest.raises(BadRequest, match=r"attempts=5.*max_attempts=3"):
+        service.on("orders", retry=Retry(attempts=5), max_attempts=3)(nothing)
+    service.on("orders", retry=Retry(attempts=3), max_attempts=3)(nothing)
+
+
+@pytest.mark.parametrize(("attempts", "warned"), [(10, False), (11, True)])
+async def test_more_attempts_than_an_existing_group_allows_are_warned_of(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture, attempts: int, warned: bool
+) -> None:
+    service = Service("billing", retry=Retry(attempts=attempts))
+    done = asyncio.Event()
+
+    @service.on("orders")
+    async def handle(message: Message) -> None:
+        done.set()
+
+    async with attach(terminal) as bus, service.running(bus):
+        await bus.publish("orders", {})
+        async with asyncio.timeout(LIMIT):
+            await done.wait()
+    assert ("--max-attempts 11" in caplog.text) == warned

@@ -149,6 +149,36 @@ async def test_groups(quick: Site, acme: Tenant) -> None:
     assert (await acme.admin.list_terminal_groups()).items == []
 
 
+async def test_terminals_by_their_names(quick: Site, acme: Tenant) -> None:
+    """Wherever an id will do, a name does."""
+    admin = acme.admin
+    group = await admin.add_terminal_to_group("readers", "oslo", acme.oslo.id)
+    assert group.terminals == [acme.rome.id, acme.oslo.id]
+    assert (await admin.remove_terminal_from_group("readers", "rome")).terminals == [acme.oslo.id]
+    assert (await admin.update_terminal_group("readers", ["paris"])).terminals == [acme.paris.id]
+    assert (await admin.create_terminal_group("writers", ["oslo"])).terminals == [acme.oslo.id]
+    assert (await admin.update_message_bus_topic("orders", producers=["paris"])).producers == [acme.paris.id]
+    assert (await admin.show_terminal("oslo")).terminal_id == acme.oslo.id
+    assert (await admin.rotate_terminal_key("oslo")).terminal_id == acme.oslo.id
+    assert (await admin.create_terminal_enrolment("oslo")).terminal_id == acme.oslo.id
+    await admin.remove_terminal("oslo")
+    assert (await admin.show_terminal_group("writers")).terminals == []
+    with pytest.raises(UnknownTerminal):
+        await admin.add_terminal_to_group("readers", "nobody")
+
+
+async def test_a_terminal_that_asks_no_more_is_silent(quick: Site, acme: Tenant) -> None:
+    rome = await acme.admin.show_terminal("rome")
+    assert (rome.seen_at, rome.silent) == (None, True)
+    await acme.rome.registry.directory()
+    seen = quick.clock()
+    quick.clock.advance(30)
+    rome = await acme.admin.show_terminal("rome")
+    assert (rome.seen_at, rome.silent) == (seen, False)
+    quick.clock.advance(31)
+    assert (await acme.admin.show_terminal("rome")).silent
+
+
 async def test_group_keeps_the_moment_it_was_added(quick: Site, acme: Tenant) -> None:
     first = quick.clock()
     quick.clock.advance(10)

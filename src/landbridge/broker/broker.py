@@ -75,6 +75,8 @@ from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
 SETTINGS = "settings"
+#: The key of the setting that says which life of the store this is.
+INCARNATION = "incarnation"
 #: The setting of each unit that numbers its next log, where a log was deleted.
 NEXT_LOG = "next-log"
 #: The documents that name topics which were deleted here and which other terminals send messages of.
@@ -170,6 +172,9 @@ class Broker:
         self.cache = Cache(limits.cache)
         #: Number of this start of the terminal; with it, lease numbers are never given twice.
         self.start = 0
+        #: Which life of the store this is: random, made with the store, and another one after a restore. What
+        #: was counted in another life (offsets, log numbers) says nothing about this one.
+        self.incarnation = ""
         self.documents = Documents(store, lambda topic: unit_of(topic, store.units))
         #: The writer of each unit, and what each unit owes to the others.
         self.writers: list[Writer[BrokerCommit]] = []
@@ -209,7 +214,13 @@ class Broker:
                 await self._open_unit(unit, _acks_in(owed))
         for handovers, documents in zip(self._handovers, owed, strict=True):
             handovers.load(documents)
-        await self.write([PutDocument(SETTINGS, "start", str(self.start).encode())])
+        self.incarnation = settings.get(INCARNATION, b"").decode() or new_incarnation()
+        await self.write(
+            [
+                PutDocument(SETTINGS, "start", str(self.start).encode()),
+                PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()),
+            ]
+        )
         self.trimmer.begin(self.topics.values())
         self._tick()
 
@@ -917,6 +928,11 @@ class Broker:
     async def set_levels(self, levels: status.Levels) -> None:
         await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
         self.status.levels = levels
+
+
+def new_incarnation() -> str:
+    """An incarnation that no store has had."""
+    return os.urandom(8).hex()
 
 
 def _edge(topic: Topic, start: str) -> int:

@@ -80,7 +80,7 @@ class Terminal:
         except OSError as error:
             raise TerminalUnreachable(
                 f"can't listen on {host}:{port}: {error.strerror or error}",
-                hint="is another terminal running there? give --port another number",
+                hint="is another terminal there? take another port: --port of 'up', --listen of 'terminal'",
             ) from None
         within = self.broker.limits.hello_within
         for each in sockets:
@@ -131,6 +131,7 @@ class Terminal:
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
+            "incarnation": self.broker.incarnation,
         }
 
     def log_crash(self, what: str, error: BaseException) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from landbridge.cli import output
+from landbridge.cli import completion, output
 from landbridge.cli.options import Commands, argument, flag, option
 from landbridge.cli.output import columns
 from landbridge.client import context as contexts
@@ -26,7 +26,7 @@ SHOW = columns(
     "Its operator's=operator_token | File"
 )
 
-Name = Annotated[str, argument("NAME", "The context's name.")]
+Name = Annotated[str, argument("NAME", "The context's name.", autocompletion=completion.context_names)]
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from landbridge.cli import output, registry_access
 from landbridge.cli.options import Commands, ContextName, argument, flag, option
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import as_admin, everything
+from landbridge.cli.registry_access import as_admin, change, everything
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.errors import BadContext, ContextTaken, UnknownCustomer
@@ -58,12 +58,18 @@ def create(
     if contexts.current() is None:
         contexts.use(chosen)
     current = contexts.current() == chosen
-    result = {"customer_id": made.customer_id, "name": name, "context": chosen, "current": current}
+    result = {
+        "customer_id": made.customer_id, "name": name, "registry": access.url, "context": chosen,
+        "current": current,
+    }  # fmt: skip
     if show_token:
         result["token"] = made.token
 
     def show(_: Any) -> None:
-        output.done(f"the customer {name} is {made.customer_id}; its credential is in the context {chosen}")
+        where = f"its credential is in the context {chosen}"
+        output.done(f"the customer {name} is {made.customer_id} at {access.url}; {where}")
+        if not current:
+            print(f"the current context is {contexts.current()}: give --context {chosen} to act for {name}")
         if show_token:
             print(made.token)
         suffix = "" if current else f" --context {chosen}"
@@ -111,8 +117,11 @@ def update(
     Examples:
       landbridge customer update --name acme-europe
     """
-    found = as_admin(context, lambda client: client.update_message_bus_customer(name))
-    output.tell(found, f"the customer is called {name}")
+    change(
+        context,
+        lambda client: client.update_message_bus_customer(name),
+        lambda found: f"{found.customer_id} is called {name}",
+    )
 
 
 @app.command()
@@ -134,8 +143,11 @@ def remove(
         await client.remove_message_bus_customer(found, force=force)
         return found
 
-    removed = registry_access.operator(operator).ask(work)
-    output.tell({"removed": removed}, f"the customer {customer} is removed")
+    access = registry_access.operator(operator)
+    removed = access.ask(work)
+    output.tell(
+        {"removed": removed, "registry": access.url}, f"{access.url} has no customer {customer} any more"
+    )
 
 
 @app.command()
@@ -195,8 +207,11 @@ def revoke(context: ContextName = None) -> None:
     Examples:
       landbridge customer rotate && landbridge customer revoke
     """
-    found = as_admin(context, lambda client: client.revoke_message_bus_customer_credentials())
-    output.tell(found, "all other credentials have ended")
+    change(
+        context,
+        lambda client: client.revoke_message_bus_customer_credentials(),
+        lambda _: "all other credentials have ended",
+    )
 
 
 async def _find(client: RegistryClient, name: str) -> str:

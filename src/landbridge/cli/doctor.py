@@ -225,6 +225,8 @@ async def _terminal(where: Context) -> list[Check]:
     same = info.version == __version__
     hint = "" if same else f"this is version {__version__}; update the older one"
     detail = f"{info.name}, version {info.version}, up for {uptime}"
+    if info.incarnation:
+        detail += f", store {info.incarnation}"
     return [
         Check("terminal", "ok" if same else "warn", detail, hint),
         Check("latency", "ok", f"median {units.span(median(pings))}, worst {units.span(max(pings))}"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import (
     START,
@@ -25,7 +25,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import as_admin, everything, find_terminals, terminal_names
+from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from landbridge.client.registry_documents import TerminalGroup
     from landbridge.protocol.operations import GroupDetails
 
-app = Commands(no_args_is_help=True, help="Groups: the audiences of a topic. Each gets every message.")
+app = Commands(
+    no_args_is_help=True,
+    help="Groups of a topic: its audiences. Each gets every message. With --registry: terminal groups.",
+)
 
 LIST = columns(
     "Topic@cyan | Group=name@cyan | Discipline | Lag:count@yellow | Leased:count | "
@@ -62,7 +65,9 @@ class GroupFlags(OptionGroup):
     ack_within: float | None = span(
         "Longest time without progress, after which another consumer gets the messages.", default="30s"
     )
-    max_attempts: int | None = option("Attempts before a message is buried.", min=1, default="10")
+    max_attempts: int | None = option(
+        "Deliveries before the terminal buries a message, whoever the consumer is.", min=1, default="10"
+    )
     backoff: float | None = span("Wait before the second attempt; doubles with each one.", default="1s")
     backoff_most: float | None = span("Longest wait.", default="1m")
     dead_letter: str | None = option(
@@ -81,9 +86,17 @@ class GroupFlags(OptionGroup):
         return options | given(dead_letter=dead_letter, match=match or None)
 
 
-#: TOPIC GROUP: of a topic, at one terminal. GROUP alone: a terminal group, in the registry.
-First = Annotated[str, argument("TOPIC", "The topic's name; of a terminal group, its own.")]
-Second = Annotated[str | None, argument("GROUP", "The group's name.")]
+#: TOPIC GROUP: of a topic, at one terminal. GROUP --registry: a terminal group, in the registry.
+First = Annotated[
+    str,
+    argument(
+        "TOPIC",
+        "The topic's name; with --registry, the terminal group's.",
+        autocompletion=completion.topic_names,
+    ),
+]
+Second = Annotated[str | None, argument("GROUP", "The group's name.", autocompletion=completion.group_names)]
+TerminalGroupName = Annotated[str, argument("GROUP", "The terminal group's name.")]
 Terminals = Annotated[list[str], argument("TERMINAL…", "By name or id.")]
 
 
@@ -95,19 +108,21 @@ def create(
     options: GroupFlags,
     start: str | None = start_of(START, "earliest"),
     offset: int | None = option("Or begin at this offset.", min=0),
+    registry: Registry = False,
     terminal: list[str] | None = option(
-        "Without a topic: where its consumers may be. Repeatable.", metavar="TERMINAL"
+        "With --registry: where its consumers may be. Repeatable.", metavar="TERMINAL"
     ),
     context: ContextName = None,
 ) -> None:
-    """Create a group. Creating one that is there with the same options changes nothing.
+    """Create a group of a topic. Creating one that is there with the same options changes nothing.
 
-    Without a topic it is a terminal group, in the registry, for the topics that cross LANs.
+    With --registry: create a terminal group, which says at which terminals the consumers of the groups with
+    this name may be, for the topics that cross LANs.
 
     Examples:
       landbridge group create orders billing --ack-within 1m --max-attempts 5
       landbridge group create orders eu --match-key 'eu-*' --from latest
-      landbridge group create billing --terminal tokyo --terminal osaka
+      landbridge group create billing --registry --terminal tokyo --terminal osaka
     """
     begin: Any = start  # parsed: a word, or a moment in seconds
     if isinstance(begin, float):
@@ -116,29 +131,46 @@ def create(
     if second is None:
         if wanted:
             raise typer.BadParameter("these options are for a group of a topic: give TOPIC GROUP")
-        _change(context, terminal or [], lambda client, ids: client.create_terminal_group(first, ids))
+        if not registry and not terminal:
+            raise typer.BadParameter(
+                f"of which topic is the group {first}? 'landbridge group create TOPIC {first}'; "
+                f"'landbridge group create {first} --registry' makes a terminal group"
+            )
+        create_terminal_group(first, terminal, context)
         return
-    if terminal:
-        raise typer.BadParameter("--terminal is for a terminal group: give GROUP alone")
+    if terminal or registry:
+        raise typer.BadParameter("--registry and --terminal are for a terminal group: give GROUP alone")
     made = ask(context, lambda bus: bus.groups.create(first, second, **wanted))
     output.tell(made, f"the group {second} of {first} is there, lag {made.lag:,}")
+
+
+def create_terminal_group(
+    name: TerminalGroupName,
+    terminal: list[str] | None = option("Where its consumers may be. Repeatable.", metavar="TERMINAL"),
+    context: ContextName = None,
+) -> None:
+    """Create a terminal group: 'landbridge group create --registry'."""
+    _change(context, terminal or [], lambda client, ids: client.create_terminal_group(name, ids))
 
 
 def _change(
     context: str | None,
     terminals: list[str],
-    change: Callable[[RegistryClient, list[str]], Awaitable[TerminalGroup]],
+    work: Callable[[RegistryClient, list[str]], Awaitable[TerminalGroup]],
 ) -> None:
-    """Change a terminal group in the registry, and tell where its consumers may be. ``change`` gets the ids
+    """Change a terminal group in the registry, and tell where its consumers may be. ``work`` gets the ids
     of ``terminals``, which are names or ids."""
 
-    async def work(client: RegistryClient) -> tuple[TerminalGroup, dict[str, str]]:
-        group = await change(client, await find_terminals(client, terminals))
+    async def both(client: RegistryClient) -> tuple[TerminalGroup, dict[str, str]]:
+        group = await work(client, await find_terminals(client, terminals))
         return group, await terminal_names(client)
 
-    group, names = as_admin(context, work)
-    where = ", ".join(names.get(id, id) for id in group.terminals) or "no terminal yet"
-    output.tell(group, f"the group {group.name} has its consumers at {where}")
+    def text(done: tuple[TerminalGroup, dict[str, str]]) -> str:
+        group, names = done
+        where = ", ".join(names.get(id, id) for id in group.terminals) or "no terminal yet"
+        return f"the terminal group {group.name} has its consumers at {where}"
+
+    change(context, both, text, lambda done: output.fields(done[0]))
 
 
 @app.command()
@@ -172,7 +204,7 @@ def list_groups(
         if topic is not None:
             raise typer.BadParameter("with --registry, all groups are listed: name no topic")
         groups, names = as_admin(context, _crossing_groups)
-        empty = "the registry has no groups yet: 'landbridge group create NAME --terminal TERMINAL'"
+        empty = "no terminal groups yet: 'landbridge group create NAME --registry --terminal TERMINAL'"
         output.rows(LIST_CROSSING, groups, empty=empty, show=lambda group: _crossing_row(group, names))
         return
     rows = ask(context, lambda bus: bus.groups.list(topic=topic))
@@ -296,15 +328,19 @@ def delete(
     """
     group = _group_of_topic(second, registry)
     if group is None:
-        as_admin(context, lambda client: client.remove_terminal_group(first, force=force))
-        output.tell({"deleted": first}, f"the terminal group {first} is deleted")
+        change(
+            context,
+            lambda client: client.remove_terminal_group(first, force=force),
+            lambda _: f"the terminal group {first} is deleted",
+            lambda _: {"deleted": first},
+        )
     else:
         deleted = ask(context, lambda bus: bus.groups.delete(first, group, force=force))
         output.tell(deleted, f"the group {group} of {first} is deleted")
 
 
 @app.command("add-terminal")
-def add_terminal(name: Group, terminal: Terminals, context: ContextName = None) -> None:
+def add_terminal(name: TerminalGroupName, terminal: Terminals, context: ContextName = None) -> None:
     """Add terminals to a terminal group, in the registry: its consumers may be there.
 
     Examples:
@@ -315,7 +351,7 @@ def add_terminal(name: Group, terminal: Terminals, context: ContextName = None) 
 
 @app.command("remove-terminal")
 def remove_terminal(
-    name: Group,
+    name: TerminalGroupName,
     terminal: Terminals,
     force: bool = flag("Also with messages on their way: they are given up.", "--force"),
     context: ContextName = None,

@@ -8,7 +8,7 @@ from landbridge.cli.options import ContextName
 from landbridge.cli.output import columns
 
 SHOW = columns(
-    "URL | Version | Protocol | Python | Platform | Store | Started=started_at:moment | "
+    "URL | Version | Protocol | Python | Platform | Store | Incarnation | Started=started_at:moment | "
     "Starts=start:count | Topics:count | Connections:count"
 )
 

@@ -7,7 +7,7 @@ import typer
 from landbridge.cli import output
 from landbridge.cli.options import Commands, ContextName, Topic, argument, flag, option
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import as_admin
+from landbridge.cli.registry_access import as_admin, change
 from landbridge.cli.terminal import rotate_key
 
 app = Commands(no_args_is_help=True, help="Keys: of topics, which the registry keeps, and of terminals.")
@@ -45,5 +45,8 @@ def rotate(
     if terminal is not None:
         rotate_key(terminal, context, end_old=end_old)
     elif topic is not None:
-        found = as_admin(context, lambda client: client.rotate_message_bus_topic_key(topic))
-        output.tell(found, f"{topic} encrypts with version {found.keys[0].kv} of its key")
+        change(
+            context,
+            lambda client: client.rotate_message_bus_topic_key(topic),
+            lambda found: f"{topic} encrypts with version {found.keys[0].kv} of its key",
+        )

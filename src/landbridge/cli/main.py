@@ -61,6 +61,7 @@ COMMANDS = {
     "status": ("status", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),
     "doctor": ("doctor", "doctor", TERMINAL),
+    "backup": ("backup", "app", TERMINAL),
     "version": ("main", "version", TERMINAL),
 }
 
@@ -69,7 +70,7 @@ COMMANDS = {
 STEPS = {
     "createMessageBusCustomer": ("customer", "create", CROSSING),
     "createTerminal": ("terminal", "create", CROSSING),
-    "createTerminalGroup": ("group", "create", CROSSING),
+    "createTerminalGroup": ("group", "create_terminal_group", CROSSING),
     "addTerminalToGroup": ("group", "add_terminal", CROSSING),
     "createMessageBusTopic": ("topic", "create_crossing", CROSSING),
     "addGroupToTopic": ("topic", "add_group", CROSSING),

@@ -3,8 +3,8 @@
     Topic = Annotated[str, argument("TOPIC", "The topic's name.")]
 
     class Retention(OptionGroup):
-        max_age: float | None = span("Keep messages for so long.")
-        max_bytes: int | None = size("Keep so many bytes.")
+        max_age: float | None = span("Keep messages for this time.")
+        max_bytes: int | None = size("Keep this many bytes.")
 
     @app.command()
     def create(name: Topic, retention: Retention, force: bool = flag("Even so.", "--force")) -> None: ...
@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,7 +111,13 @@ def _configure_log(level: str) -> str:
 #: Its value isn't used: emit() and report() know. Every command has it.
 Json = Annotated[bool, option("Print JSON, for programs.", "--json", callback=_choose_json, is_eager=True)]
 ContextName = Annotated[
-    str | None, option("Use this context instead of the current one.", "--context", metavar="NAME")
+    str | None,
+    option(
+        "Use this context instead of the current one.",
+        "--context",
+        metavar="NAME",
+        autocompletion=completion.context_names,
+    ),
 ]
 Registry = Annotated[
     bool, option("The registry's, which is known at all terminals of the customer.", "--registry")
@@ -124,8 +130,8 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     option("How much is logged, to stderr.", callback=_configure_log),
 ]
-Topic = Annotated[str, argument("TOPIC", "The topic's name.")]
-Group = Annotated[str, argument("GROUP", "The group's name.")]
+Topic = Annotated[str, argument("TOPIC", "The topic's name.", autocompletion=completion.topic_names)]
+Group = Annotated[str, argument("GROUP", "The group's name.", autocompletion=completion.group_names)]
 #: Where to begin, if not where the terminal would.
 START = "Where to begin: an ISO 8601 time, '10m ago', -10m."
 

@@ -46,10 +46,10 @@ def publish(
     key: str | None = option("A key, for the groups' filters and for you."),
     header: list[str] | None = option("Repeatable.", metavar="NAME=VALUE"),
     priority: int = option("For groups of discipline priority.", min=0, max=9, value=0),
-    delay: float | None = span("Deliver it so much later (30s, 5m)."),
-    expires: float | None = span("Don't deliver it after so long (1h)."),
+    delay: float | None = span("Deliver it after this time (30s, 5m)."),
+    expires: float | None = span("Don't deliver it when this time is over (1h)."),
     file: Path | None = option("Publish the whole file as one message.", metavar="PATH"),
-    repeat: int = option("Publish it so many times.", min=1, value=1),
+    repeat: int = option("How often to publish it.", min=1, value=1),
     until: Until = option(
         "Return when it is stored here; at a terminal of each group; or acked in each.", value="stored"
     ),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.client import context as contexts
 from landbridge.core.wording import did_you_mean
@@ -68,18 +69,19 @@ def admin(context: str | None) -> RegistryCredential:
 
 
 def operator(context: str | None) -> RegistryCredential:
-    """As the operator of a registry: of the context that is named, else of the current one, else of the only
-    one that has such a credential."""
+    """As the operator of a registry: of the context that is named, else of the only registry that contexts
+    have such a credential for."""
     if context is None and (said := _said()) is not None:
         return said
     hint = "'landbridge registry' and 'landbridge up' make one where they run; name it with --operator"
     if context is None:
+        # Several contexts may lead to one registry. Where they lead to several, the current context says
+        # nothing about which one is meant: it is chosen for its terminal.
         known = [name for name in contexts.names() if _is_operator(name)]
+        registries = {contexts.load(name).registry for name in known}
         current = contexts.current()
-        if current in known:
-            context = current
-        elif len(known) == 1:
-            [context] = known
+        if len(registries) == 1:
+            context = current if current in known else known[0]
         else:
             which = f"several contexts have one: {', '.join(known)}" if known else "no context has one"
             raise BadContext(f"this needs the credential of a registry's operator; {which}", hint=hint)
@@ -100,6 +102,41 @@ def _is_operator(name: str) -> bool:
         return contexts.load(name).operator_token is not None
     except BusError:
         return False
+
+
+def change(
+    context: str | None,
+    work: Callable[[RegistryClient], Awaitable[T]],
+    text: Callable[[T], str],
+    result: Callable[[T], dict[str, Any]] = output.fields,
+) -> T:
+    """Change something as the customer of a context, and tell of it: whose it is now, and in which registry.
+    ``result``: what programs are told. Returns the registry's answer."""
+
+    async def both(client: RegistryClient) -> tuple[T, str]:
+        done = await work(client)
+        return done, (await client.show_message_bus_customer()).name
+
+    access = admin(context)
+    done, customer = access.ask(both)
+    place = {"customer": customer, "registry": access.url}
+    output.tell(result(done) | place, f"{text(done)} (customer {customer} at {access.url})")
+    return done
+
+
+def change_terminal(
+    context: str | None,
+    terminal: str,
+    work: Callable[[RegistryClient, str], Awaitable[T]],
+    text: Callable[[T], str],
+    result: Callable[[T], dict[str, Any]] = output.fields,
+) -> T:
+    """Like ``change``. ``work`` gets the id of the terminal that has this name or id."""
+
+    async def found(client: RegistryClient) -> T:
+        return await work(client, await find_terminal(client, terminal))
+
+    return change(context, found, text, result)
 
 
 def as_admin(context: str | None, work: Callable[[RegistryClient], Awaitable[T]]) -> T:

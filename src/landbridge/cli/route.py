@@ -85,7 +85,7 @@ def _made_of(parts: Parts | None) -> str:
 @app.command()
 def plan(
     source: str | None = option("Also its next hops, by name or id.", "--from", metavar="TERMINAL"),
-    worst: int = option("Show so many of the worst links.", metavar="COUNT", min=0, value=10),
+    worst: int = option("How many of the worst links to show.", metavar="COUNT", min=0, value=10),
     context: ContextName = None,
 ) -> None:
     """Show the long-term plan in the registry: single points of failure, the worst links, next hops.

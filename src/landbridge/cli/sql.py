@@ -34,7 +34,7 @@ def sql(
         "Table, JSON lines, CSV or Parquet; a table by default.", "--format"
     ),
     out: str | None = option("Write there; Parquet: a folder or URL.", "--out", "-o", metavar="FILE"),
-    limit: int | None = option("At most so many rows; a table shows 1,000.", min=1, metavar="N"),
+    limit: int | None = option("Rows at most; a table shows 1,000.", min=1, metavar="N"),
     allow_gaps: AllowGaps = False,
     master: Master = None,
     conf: Conf = None,

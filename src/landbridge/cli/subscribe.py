@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, Topic, flag, option, span, start_of
@@ -29,7 +29,7 @@ PREFETCH, PREFETCH_ALONE = 10_000, 100_000
 #: With --no-ack nothing is ever settled, so this is where reading would stop.
 PREFETCH_UNSETTLED = 1_000_000
 
-Count = Annotated[int | None, option("End after so many messages.", min=1)]
+Count = Annotated[int | None, option("End after this number of messages.", min=1)]
 Start = Annotated[
     str | None,
     start_of(
@@ -37,7 +37,7 @@ Start = Annotated[
         "earliest with a group, latest without",
     ),
 ]
-Wait = Annotated[float | None, span("End when nothing has come for so long (5, 1m).")]
+Wait = Annotated[float | None, span("End when no message has come for this time (5, 1m).")]
 
 #: Prints the first so many messages of a batch.
 Printer = Callable[["DeliveredBatch", int], None]
@@ -46,7 +46,8 @@ Printer = Callable[["DeliveredBatch", int], None]
 def subscribe(
     topic: Topic,
     group: str | None = option(
-        "Read as this group, which is made if it is missing. Without: for yourself, from now on."
+        "Read as this group, which is made if it is missing. Without: for yourself, from now on.",
+        autocompletion=completion.group_names,
     ),
     count: Count = None,
     start: Start = None,

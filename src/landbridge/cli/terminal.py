@@ -14,7 +14,7 @@ from landbridge.cli import output, units
 from landbridge.cli.loop import run
 from landbridge.cli.options import Commands, ContextName, LogLevel, OptionGroup, argument, flag, given, option
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import admin, as_admin, of_terminal, terminals
+from landbridge.cli.registry_access import admin, as_admin, change_terminal, of_terminal, terminals
 from landbridge.node import terminal_file
 
 
@@ -30,12 +30,12 @@ class _StartByDefault(TyperGroup):
 app = Commands(
     cls=_StartByDefault,
     no_args_is_help=True,
-    help="Terminals: instances of the bus, one in each LAN. With --config FILE: start one.",
+    help="Terminals: instances of the bus, one in each LAN. 'landbridge terminal start' starts one.",
 )
 
 LIST = columns(
-    "Terminal=name@cyan | Id=terminal_id | Mode | Region | Address | State | Holds:count@yellow | "
-    "Created=created_at:moment"
+    "Terminal=name@cyan | Id=terminal_id | Mode | Region | Address | State | Seen=seen_at:moment | "
+    "Holds:count@yellow | Created=created_at:moment"
 )
 SHOW = [*LIST[1:], *columns("Transit | Admin cost (ms)=admin_cost | Keys=key_count:count")]
 
@@ -81,7 +81,7 @@ def create(
         made = access.ask(
             lambda client: client.create_terminal(name, mode=mode, make_key=key, **options.given())
         )
-    result = output.fields(made)
+    result = output.fields(made, registry=access.url)
     if write is not None:
         identity = {key: result[key] for key in ("customer_id", "terminal_id", "secure_key")}
         where = {"registry": access.url, "registry_key": result["registry_key"], "registry_ca": access.ca}
@@ -110,10 +110,11 @@ def _listen_for(address: str | None) -> str:
 
 def _show_created(result: dict[str, Any], write: Path | None) -> None:
     if write is not None:
-        output.done(f"the terminal {result['name']} is {result['terminal_id']}; its file is {write}")
+        where = f"of {result['customer_id']} at {result['registry']}"
+        output.done(f"the terminal {result['name']} is {result['terminal_id']} {where}; its file is {write}")
         output.note(f"next: landbridge terminal --config {write}")
         return
-    output.done(f"the terminal {result['name']} is there")
+    output.done(f"the terminal {result['name']} is there, at {result['registry']}")
     print(f"customer_id: {result['customer_id']}")
     print(f"terminal_id: {result['terminal_id']}")
     if result["secure_key"] is not None:
@@ -140,6 +141,8 @@ def _row(terminal: RegisteredTerminal) -> dict[str, Any]:
         state = "revoked"
     elif not terminal.keys:
         state = "to be enrolled"
+    elif terminal.silent:
+        state = "not seen" if terminal.seen_at is None else "silent"
     else:
         state = "draining" if terminal.draining else "good"
     holds = sum(terminal.held.values())
@@ -176,8 +179,12 @@ def update(
     changes = options.given() | given(name=name, mode=mode, draining=draining)
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option")
-    found = of_terminal(context, terminal, lambda client, id: client.update_terminal(id, **changes))
-    output.tell(found, f"the terminal {terminal} is changed")
+    change_terminal(
+        context,
+        terminal,
+        lambda client, id: client.update_terminal(id, **changes),
+        lambda _: f"the terminal {terminal} is changed",
+    )
 
 
 @app.command()
@@ -196,8 +203,13 @@ def remove(
         await client.remove_terminal(id, force=force)
         return id
 
-    removed = of_terminal(context, terminal, work)
-    output.tell({"removed": removed}, f"the terminal {terminal} is removed")
+    change_terminal(
+        context,
+        terminal,
+        work,
+        lambda _: f"the terminal {terminal} is removed",
+        lambda removed: {"removed": removed},
+    )
     _tell_of_context(terminal)
 
 
@@ -209,8 +221,12 @@ def revoke(terminal: Named, context: ContextName = None) -> None:
       landbridge terminal revoke tokyo
     """
     output.confirm(f"Cut {terminal} off for ever?")
-    found = of_terminal(context, terminal, lambda client, id: client.revoke_terminal(id))
-    output.tell(found, f"the terminal {terminal} is cut off")
+    found = change_terminal(
+        context,
+        terminal,
+        lambda client, id: client.revoke_terminal(id),
+        lambda _: f"the terminal {terminal} is cut off",
+    )
     _tell_of_context(found.name)
 
 

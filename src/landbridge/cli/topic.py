@@ -22,7 +22,7 @@ from landbridge.cli.options import (
     span,
 )
 from landbridge.cli.output import columns
-from landbridge.cli.registry_access import as_admin, everything, find_terminals, terminal_names
+from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
@@ -36,11 +36,11 @@ class TopicFlags(OptionGroup):
     """The options of a topic at one terminal."""
 
     max_age: float | None = span(
-        "Keep messages for so long (7d, 12h), or 'none' for ever. New topics: 7d.",
+        "How long messages are kept (7d, 12h), or 'none' for ever. New topics: 7d.",
         parser=units.parse_span_or_none,
     )
     max_bytes: float | None = size(
-        "Keep so many bytes (10GB, 512MiB), or 'none' for no limit. New topics: none.",
+        "How many bytes are kept (10GB, 512MiB), or 'none' for no limit. New topics: none.",
         parser=units.parse_size_or_none,
     )
     retain_settled: bool | None = option(
@@ -50,7 +50,7 @@ class TopicFlags(OptionGroup):
     discard: Literal["settled", "any"] | None = option(
         "What --max-age and --max-bytes may remove: what all groups have settled, or anything."
     )
-    max_backlog: int | None = size("Refuse publishes while the slowest group is so many bytes behind.")
+    max_backlog: int | None = size("Refuse publishes while the slowest group is this many bytes behind.")
     producer: str | None = option("The only one who may publish to this queue.", metavar="SUBJECT")
     delivery: Literal["at-least-once", "at-most-once"] | None = option(
         "Of a queue: at-most-once settles a message when it is handed out."
@@ -169,8 +169,7 @@ def _create_crossing(
         producers = await _producers(client, sender)
         return await client.create_message_bus_topic(name, groups or [], producers=producers, **options)
 
-    made = as_admin(context, work)
-    output.tell(made, f"the topic {name} is there, for {_groups(made)}")
+    change(context, work, lambda made: f"the topic {name} is there, for {_groups(made)}")
 
 
 async def _producers(client: RegistryClient, sender: list[str] | None) -> list[str] | None:
@@ -207,12 +206,11 @@ def update(
             wanted["producers"] = await _producers(client, crossing.sender)
         return await client.update_message_bus_topic(name, **wanted)
 
-    changed: Any
     if registry:
-        changed = as_admin(context, work)
+        change(context, work, lambda _: f"the topic {name} is changed in the registry")
     else:
         changed = ask(context, lambda bus: bus.topics.update(name, **local))
-    output.tell(changed, f"the topic {name} is changed")
+        output.tell(changed, f"the topic {name} is changed")
 
 
 @app.command("list")
@@ -299,8 +297,12 @@ def delete(
             f"Delete the topic {name} {'from the registry' if registry else 'with all its messages'}?"
         )
     if registry:
-        as_admin(context, lambda client: client.remove_message_bus_topic(name, force=force))
-        output.tell({"deleted": name}, f"the registry has no topic {name} any more")
+        change(
+            context,
+            lambda client: client.remove_message_bus_topic(name, force=force),
+            lambda _: f"the registry has no topic {name} any more",
+            lambda _: {"deleted": name},
+        )
     else:
         deleted = ask(context, lambda bus: bus.topics.delete(name, force=force))
         output.tell(deleted, f"the topic {name} is deleted")
@@ -313,8 +315,11 @@ def add_group(name: Topic, group: ManyGroups, context: ContextName = None) -> No
     Examples:
       landbridge topic add-group orders billing shipping
     """
-    found = as_admin(context, lambda client: client.add_group_to_topic(name, *group))
-    output.tell(found, f"{name} is for {_groups(found)}")
+    change(
+        context,
+        lambda client: client.add_group_to_topic(name, *group),
+        lambda found: f"{name} is for {_groups(found)}",
+    )
 
 
 @app.command("remove-group")
@@ -335,5 +340,4 @@ def remove_group(
             found = await client.remove_group_from_topic(name, each, force=force)
         return found
 
-    found = as_admin(context, work)
-    output.tell(found, f"{name} is for {_groups(found)}")
+    change(context, work, lambda found: f"{name} is for {_groups(found)}")

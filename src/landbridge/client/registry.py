@@ -142,7 +142,7 @@ class RegistryClient:
     remove_terminal_from_group = _Method(op.REMOVE_TERMINAL_FROM_GROUP)
 
     async def add_terminal_to_group(self, group: str, *terminals: str) -> api.TerminalGroup:
-        """Add one or more terminals, by their ids."""
+        """Add one or more terminals, by their ids or names."""
         return await self.call(op.ADD_TERMINAL_TO_GROUP, api.AddTerminals(group, list(terminals)))
 
     # -- topics ---------------------------------------------------------------------------------------

@@ -195,6 +195,10 @@ class RegisteredTerminal(Answer, frozen=True):
     admin_cost: float
     #: Topic → messages that it holds for others, as it last reported.
     held: dict[str, int]
+    #: When it last asked the registry for news, by the registry's clock; None: not since the registry began.
+    seen_at: int | None = None
+    #: It has not asked for news for so long that it doesn't run, or can't reach the registry.
+    silent: bool = False
 
 
 class TerminalPage(Answer, frozen=True):

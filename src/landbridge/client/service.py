@@ -43,9 +43,14 @@ EXTEND_AFTER = 1 / 3
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a handler raises. None leaves the decision to the group's options."""
+    """What a service does when a handler raises. None leaves the decision to the group's options.
 
-    #: Attempts, the first included, after which the message is buried.
+    ``attempts`` and the group's ``max_attempts`` are two limits on one count, the deliveries of a message.
+    The lower limit buries the message. This program applies ``attempts``, and only when its handler raises.
+    The terminal applies ``max_attempts`` (10 unless the group says otherwise) for every consumer of the
+    group, also when a consumer dies or lets a lease run out. So more attempts than that never happen."""
+
+    #: Attempts, the first included, after which this service buries the message.
     attempts: int | None = None
     #: Seconds before the second attempt, doubled with each one up to ``most``.
     first: float | None = None
@@ -82,6 +87,12 @@ class Route:
             raise BadRequest("concurrency is at least 1, and prefetch at least as much")
         if "name" in self.options:
             raise BadRequest("a group is named by group=")
+        most = self.options.get("max_attempts")
+        if most is not None and self.retry.attempts is not None and self.retry.attempts > most:
+            raise BadRequest(
+                f"Retry(attempts={self.retry.attempts}) is more than the group's max_attempts={most}",
+                hint="the terminal buries a message after max_attempts: raise it, or leave one of them out",
+            )
         if self.options:  # a mistake is raised here, not when the service runs
             group_spec({"topic": self.topic, "name": self.group, **self.options})
         self._arguments = _arguments(self.handler)
@@ -230,6 +241,8 @@ class Service:
             if route.options:
                 await _make_group(bus, route)
             await subscription.open()
+            if route.retry.attempts is not None:
+                await _compare_attempts(bus, route)
             extending = asyncio.ensure_future(_extend(subscription, tasks))
             while not self._stopping.is_set():
                 await room.acquire()
@@ -323,6 +336,21 @@ async def _make_group(bus: Bus, route: Route) -> None:
         found = (await bus.groups.show(route.topic, route.group)).options
         if any(getattr(found, option) != getattr(wanted, option) for option in route.options):
             raise
+
+
+async def _compare_attempts(bus: Bus, route: Route) -> None:
+    """Warn of a group that buries messages before the service has tried them as often as it wants."""
+    try:
+        most = (await bus.groups.show(route.topic, route.group)).options.max_attempts
+    except BusError:
+        return  # only good to know
+    if route.retry.attempts is not None and route.retry.attempts > most:
+        log.warning(
+            "%s of %s: Retry(attempts=%d) never happens, the group's max_attempts is %d; "
+            "'landbridge group update %s %s --max-attempts %d' raises it",
+            *(route.group, route.topic, route.retry.attempts, most),
+            *(route.topic, route.group, route.retry.attempts),
+        )
 
 
 async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:

@@ -432,6 +432,7 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     topics: Annotated[int, about("The number of its topics.")]
     connections: Annotated[int, about("The number of its connections.")]
     store: Annotated[str, about("Its store's driver.")]
+    incarnation: Annotated[str, about("Which life of its store this is: another one after a restore.")] = ""
 
 
 # -- stages --------------------------------------------------------------------------------------------

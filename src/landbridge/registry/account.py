@@ -47,6 +47,8 @@ class Account:
         self.plans: dict[str, LongTermPlan] = {}
         #: By terminal. Not stored: after a restart they are back within a minute.
         self.reports: dict[str, LinkReport] = {}
+        #: By terminal: when it last asked for the directory, microseconds. Not stored: it asks all the time.
+        self.seen: dict[str, int] = {}
         #: Set, and replaced by a new one, when the directory has a new version.
         self.news = asyncio.Event()
         self._tables: dict[type[Entity], dict[str, Any]] = {
@@ -63,11 +65,13 @@ class Account:
         """The customer's id."""
         return self.customer.id
 
-    def terminal(self, id: str) -> TerminalRecord:
-        """Return a terminal by its id; UnknownTerminal where there is none."""
-        found = self.terminals.get(id)
+    def terminal(self, named: str) -> TerminalRecord:
+        """Return a terminal by its id, or else by its name; UnknownTerminal where there is none."""
+        found = self.terminals.get(named)
         if found is None:
-            raise UnknownTerminal(f"there is no terminal {id[:40]!r}")
+            found = next((each for each in self.terminals.values() if each.name == named), None)
+        if found is None:
+            raise UnknownTerminal(f"there is no terminal {named[:40]!r}")
         return found
 
     def keys_of(self, terminal: str) -> list[PublicKeys]:

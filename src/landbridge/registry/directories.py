@@ -39,6 +39,7 @@ class Directories:
         """Return the directory if it is newer than the version given, else wait for it; None if there is none
         by then."""
         account, limits = caller.own_account, self._state.limits
+        account.seen[caller.terminal] = self._state.clock()
         if not 0 <= request.wait <= limits.max_wait:
             raise BadRequest(f"wait {request.wait} s", hint=f"0 to {limits.max_wait:.0f} seconds")
         if account.customer.version < request.version:

@@ -56,15 +56,15 @@ class TerminalGroups:
         account = change.account
         group = account.group(request.group)
         members = self._members(account, group.terminals, request.terminals)
-        change.detail = " ".join(request.terminals)
+        change.detail = " ".join(account.terminal(each).id for each in request.terminals)
         return _show(account, change.put(codec.replace(group, terminals=members)))
 
     def remove_terminal(self, change: Change, request: api.RemoveTerminalFromGroup) -> api.TerminalGroup:
         """Remove one terminal from a group."""
-        account, terminal = change.account, request.terminal
-        group = account.group(request.group)
+        account = change.account
+        group, terminal = account.group(request.group), account.terminal(request.terminal).id
         if terminal not in group.terminals:
-            raise UnknownTerminal(f"there is no terminal {terminal[:40]!r} in {group.name}")
+            raise UnknownTerminal(f"there is no terminal {request.terminal[:40]!r} in {group.name}")
         _check_leaving(account, group, terminal, force=request.force)
         members = [member for member in group.terminals if member != terminal]
         change.detail = terminal
@@ -85,10 +85,11 @@ class TerminalGroups:
         change.drop(group)
 
     def _members(self, account: Account, present: list[str], added: list[str]) -> list[str]:
-        for id in added:
-            if account.terminal(id).revoked_at:
-                raise BadRequest(f"{id} has been revoked")
-        members = list(dict.fromkeys([*present, *added]))
+        terminals = [account.terminal(named) for named in added]
+        for terminal in terminals:
+            if terminal.revoked_at:
+                raise BadRequest(f"{terminal.name} ({terminal.id}) has been revoked")
+        members = list(dict.fromkeys([*present, *(terminal.id for terminal in terminals)]))
         most = self._state.limits.max_members
         if len(members) > most:
             raise LimitReached(f"a group of {len(members)} terminals; at most {most}")

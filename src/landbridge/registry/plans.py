@@ -54,9 +54,9 @@ class Plans:
     async def paths(self, caller: Caller, request: api.OfTerminal) -> api.PlannedPaths:
         """Show the best paths from a terminal by the plan. Found in a thread: ten thousand terminals take a
         while."""
-        caller.own_account.terminal(request.terminal)
+        terminal = caller.own_account.terminal(request.terminal)
         plan = self.show(caller, api.Request()).plan
-        return await asyncio.to_thread(_paths, plan, request.terminal)
+        return await asyncio.to_thread(_paths, plan, terminal.id)
 
 
 def _present(account: Account) -> set[str]:

@@ -23,6 +23,8 @@ from landbridge.registry.state import RegistryState
 
 #: Keys of one terminal that are good at a time.
 _OVERLAP = 2
+#: A terminal that runs asks for the directory at least once in a longest wait. After this many it is silent.
+_SILENT_AFTER = 2
 #: Milliseconds. To keep parcels off a terminal altogether, there is ``transit``.
 _MOST_ADMIN_COST = 1e6
 
@@ -65,11 +67,11 @@ class Terminals:
         """List terminals by their ids."""
         account = caller.own_account
         items, following = page(account.terminals, request, self._state.limits)
-        return api.TerminalPage(items=[_show(account, terminal) for terminal in items], next=following)
+        return api.TerminalPage(items=[self._show(account, terminal) for terminal in items], next=following)
 
     def show(self, caller: Caller, request: api.OfTerminal) -> api.RegisteredTerminal:
         """Show one terminal."""
-        return _show(caller.own_account, caller.own_account.terminal(request.terminal))
+        return self._show(caller.own_account, caller.own_account.terminal(request.terminal))
 
     def update(self, change: Change, request: api.UpdateTerminal) -> api.RegisteredTerminal:
         """Change what the request gives. A terminal that becomes a client loses its address."""
@@ -84,12 +86,12 @@ class Terminals:
         _check_region(changed.region)
         _check_cost(changed.admin_cost)
         changed = codec.replace(changed, address=check_address(address, mode=changed.mode))
-        return _show(change.account, change.put(changed))
+        return self._show(change.account, change.put(changed))
 
     def remove(self, change: Change, request: api.RemoveTerminal) -> None:
         """Remove a terminal, from its groups and producers too. What it has sent can't be opened any more."""
-        account, id = change.account, request.terminal
-        terminal = account.terminal(id)
+        account, terminal = change.account, change.account.terminal(request.terminal)
+        id = terminal.id
         held = account.held_by(id)
         if held and not request.force:
             raise StillHolds(f"{terminal.name} ({id}) holds {held} messages")
@@ -102,6 +104,7 @@ class Terminals:
         change.drop(account.enrolments.get(id))
         change.drop(account.held.get(id))
         change.drop(terminal)
+        account.seen.pop(id, None)
         change.detail = terminal.name
 
     def revoke(self, change: Change, request: api.OfTerminal) -> api.RegisteredTerminal:
@@ -110,19 +113,34 @@ class Terminals:
         account = change.account
         terminal = account.terminal(request.terminal)
         if terminal.revoked_at:
-            return _show(account, terminal)
+            return self._show(account, terminal)
         change.drop(account.enrolments.get(terminal.id))
-        return _show(account, change.put(codec.replace(terminal, revoked_at=change.now)))
+        return self._show(account, change.put(codec.replace(terminal, revoked_at=change.now)))
+
+    def _show(self, account: Account, terminal: TerminalRecord) -> api.RegisteredTerminal:
+        held, seen = account.held.get(terminal.id), account.seen.get(terminal.id)
+        since = self._state.clock() - microseconds(_SILENT_AFTER * self._state.limits.max_wait)
+        return codec.show(
+            api.RegisteredTerminal,
+            terminal,
+            terminal_id=terminal.id,
+            revoked_at=terminal.revoked_at or None,
+            held=held.topics if held is not None else {},
+            seen_at=seen,
+            silent=seen is None or seen < since,
+        )
 
     # -- keys --------------------------------------------------------------------------------------
 
     def rotate_key(self, change: Change, request: api.RotateKey) -> api.RotatedKey:
         """Give a terminal a new key, by an admin."""
-        account, id = change.account, request.terminal
+        account = change.account
         secret, keys = _new_keys(request.keys, make=True)
-        terminal = change.put(_rotated(account.terminal(id), keys[0], keep_old=request.keep_old))
-        change.drop(account.enrolments.get(id))
-        return api.RotatedKey(terminal_id=id, secure_key=secret, keys=terminal.keys)
+        terminal = change.put(
+            _rotated(account.terminal(request.terminal), keys[0], keep_old=request.keep_old)
+        )
+        change.drop(account.enrolments.get(terminal.id))
+        return api.RotatedKey(terminal_id=terminal.id, secure_key=secret, keys=terminal.keys)
 
     def rotate_own_key(self, change: Change, request: api.RotateOwnKey) -> api.RotatedKey:
         """Give a terminal a new key, by itself: the request is proved with the key that it still has."""
@@ -153,8 +171,9 @@ class Terminals:
 
     def create_enrolment(self, change: Change, request: api.OfTerminal) -> api.CreatedEnrolment:
         """Make a token with which a machine becomes the terminal, once."""
-        id = request.terminal
-        _require_not_revoked(change.account.terminal(id))
+        terminal = change.account.terminal(request.terminal)
+        _require_not_revoked(terminal)
+        id = terminal.id
         token, digest = credential.new(credential.ENROLMENT)
         expires_at = change.now + microseconds(self._state.limits.enrolment_life)
         change.put(Enrolment(terminal=id, digest=digest, expires_at=expires_at), in_directory=False)
@@ -184,17 +203,6 @@ class Terminals:
             return api.Enrolled(customer_id=account.id, terminal_id=id, name=name, registry_key=key)
 
         return await self._state.change(Caller("enrolment", account), "enrolTerminal", id, work)
-
-
-def _show(account: Account, terminal: TerminalRecord) -> api.RegisteredTerminal:
-    held = account.held.get(terminal.id)
-    return codec.show(
-        api.RegisteredTerminal,
-        terminal,
-        terminal_id=terminal.id,
-        revoked_at=terminal.revoked_at or None,
-        held=held.topics if held is not None else {},
-    )
 
 
 def _new_keys(given: PublicKeys | None, *, make: bool) -> tuple[str | None, list[PublicKeys]]:

@@ -29,12 +29,13 @@ import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from isal.isal_zlib import crc32
 
@@ -79,6 +80,8 @@ SHRINK_FLOOR: Final = 16 * MIB
 FINISH_BYTES: Final = 1 * MIB
 #: ... or when this many copies beside the commits could not catch up with them.
 FINISH_PASSES: Final = 8
+#: Pages that a copy of the store takes between two reports of its progress.
+COPY_PAGES: Final = 1024
 #: Seconds to wait for a foreign program (a curious sqlite3 shell) that has the database locked.
 FOREIGN_WAIT: Final = 5.0
 
@@ -309,7 +312,7 @@ class SqliteFile:
             raise
         return db
 
-    def _check_identity(self, db: sqlite3.Connection) -> None:
+    def _check_version(self, db: sqlite3.Connection) -> None:
         if _pragma(db, "application_id") != APPLICATION_ID:
             raise StoreCorrupt(
                 f"{self.path} is a database, but not a Landbridge store", hint="use another data folder"
@@ -319,6 +322,9 @@ class SqliteFile:
             raise StoreTooNew(
                 f"{self.path} has schema version {version}; this Landbridge knows {SCHEMA_VERSION}"
             )
+
+    def _check_identity(self, db: sqlite3.Connection) -> None:
+        self._check_version(db)
         mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreFailed(
@@ -718,20 +724,74 @@ class SqliteFile:
         """Reads all there is, on its own connection, beside commits and reads. The WAL can't be started
         anew while a log is being read, so under load it grows for that long."""
         self._require_open()
-        findings: list[str] = []
         try:
             with closing(self._connect(cache=8 * MIB)) as db:
                 db.execute("PRAGMA query_only = ON")
-                for look in (check_pages, check_logs, check_batches):
-                    try:
-                        findings += look(db)
-                    except sqlite3.DatabaseError as error:
-                        if not isinstance(self._failure(error, ""), StoreCorrupt):
-                            raise
-                        findings.append(f"database: {error}")
+                return self._findings(db)
         except sqlite3.Error as error:
             raise self._failure(error, "checking it") from error
+
+    def _findings(self, db: sqlite3.Connection) -> list[str]:
+        findings: list[str] = []
+        # An earlier schema has other tables, of which only the pages can be checked.
+        current = _pragma(db, "user_version") == SCHEMA_VERSION
+        for look in (check_pages, check_logs, check_batches) if current else (check_pages,):
+            try:
+                findings += look(db)
+            except sqlite3.DatabaseError as error:
+                if not isinstance(self._failure(error, ""), StoreCorrupt):
+                    raise
+                findings.append(f"database: {error}")
         return findings
+
+    # --------------------------------------------------------------------------------------- copies
+    #
+    # These are for a store that this object has not opened.
+
+    def copy_to(self, target: Path, tell: Callable[[int, int], None]) -> None:
+        """Copy the store as it is at this moment into an empty file, also while another process has it open
+        and commits. Calls ``tell`` with (pages copied, pages in all). Until the copy is complete the WAL
+        can't be started anew, so under load it grows for that long."""
+        try:
+            with closing(self._connect(cache=MIB)) as db:
+                self._check_identity(db)
+                db.execute("PRAGMA query_only = ON")
+                # A transaction of our own: otherwise each commit beside us would make the copy begin anew.
+                db.execute("BEGIN")
+                db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+                    db.backup(copy, pages=COPY_PAGES, progress=lambda _, left, all: tell(all - left, all))
+        except sqlite3.Error as error:
+            raise self._failure(error, "copying it") from error
+
+    def check_copy(self) -> list[str]:
+        """Like check(), for a copy that no process has open. Changes nothing, also not beside the file."""
+        with self._untouched() as db:
+            return self._findings(db)
+
+    def settings_of_copy(self, kind: str) -> dict[str, bytes]:
+        """The documents of a kind, read from a copy that no process has open. Changes nothing."""
+        with self._untouched() as db:
+            return dict(db.execute("SELECT key, value FROM documents WHERE kind = ?", (kind,)))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every process from opening the store while the block runs. StoreBusy if one has it open."""
+        descriptor = self._take_lock()
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _untouched(self) -> Iterator[sqlite3.Connection]:
+        try:
+            uri = f"file:{quote(str(self.path))}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+                self._check_version(db)
+                yield db
+        except sqlite3.Error as error:
+            raise self._failure(error, "checking it") from error
 
     # --------------------------------------------------------------------------------------- errors
 

@@ -1,0 +1,60 @@
+"""What the shell offers when Tab is pressed: the names of contexts, topics and groups.
+
+Where the terminal doesn't answer soon, or refuses, nothing is offered: nobody wants an error in the middle of
+a line that is being typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from landbridge.client import context as contexts
+from landbridge.errors import BusError
+
+if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
+
+#: Seconds for the terminal's answer.
+WITHIN = 1.0
+
+
+def context_names(incomplete: str) -> list[str]:
+    return [name for name in contexts.names() if name.startswith(incomplete)]
+
+
+def topic_names(running: typer.Context, incomplete: str) -> list[str]:
+    async def names(bus: Bus) -> list[str]:
+        return [topic.name for topic in await bus.topics.list()]
+
+    return _asked(running, incomplete, names)
+
+
+def group_names(running: typer.Context, incomplete: str) -> list[str]:
+    """The groups of the topic that is already on the line; of all topics where there is none."""
+    topic = running.params.get("topic") or running.params.get("first")
+
+    async def names(bus: Bus) -> list[str]:
+        return [group.name for group in await bus.groups.list(topic=topic)]
+
+    return _asked(running, incomplete, names)
+
+
+def _asked(
+    running: typer.Context, incomplete: str, question: Callable[[Bus], Coroutine[Any, Any, list[str]]]
+) -> list[str]:
+    import asyncio
+
+    from landbridge.client.bus import connect
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(WITHIN), connect(context=running.params.get("context")) as bus:
+            return await question(bus)
+
+    try:
+        found = asyncio.run(ask())
+    except (BusError, OSError):  # a timeout too is an OSError
+        return []
+    return sorted({name for name in found if name.startswith(incomplete)})
