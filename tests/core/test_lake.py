@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from landbridge.core import lake
 from landbridge.core.lake import DataFile, LakeRecord, LakeState, Listing, Overtaken, Part
-from landbridge.core.log.planning import Position
+from landbridge.core.log.planning import LogPosition
 from landbridge.errors import AlreadyArchived, LakeDamaged, OtherLog, StoreTooNew
 
 FOLDER = "messages/topic=orders/date=2026-01-31"
@@ -66,7 +66,7 @@ def test_a_lake_has_one_log_of_a_topic() -> None:
         return msgspec.structs.replace(found, logs={"orders": log}, stamps={"orders": stamp})
 
     state = state_of(of("berlin/1/5", 0, 70))
-    assert state.position("orders") == Position(10, "berlin/1/5", 70)
+    assert state.position("orders") == LogPosition(10, "berlin/1/5", 70)
     assert state.position("bills") is None
     with pytest.raises(OtherLog, match="made anew") as caught:
         state.check(of("berlin/2/6", 1, 80))
@@ -74,7 +74,7 @@ def test_a_lake_has_one_log_of_a_topic() -> None:
     with pytest.raises(OtherLog, match="of the terminal berlin, and this is lyon"):
         state.check(of("lyon/1/5", 1, 80))
     state.apply(of("berlin/1/5", 1, 80))
-    assert state.position("orders") == Position(20, "berlin/1/5", 80)
+    assert state.position("orders") == LogPosition(20, "berlin/1/5", 80)
     with pytest.raises(OtherLog, match=r"Landbridge 0\.1"):
         state_of(archived(0, file("a"))).check(of("berlin/1/5", 1, 80))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from landbridge.core.log.planning import (
     ROWS_PER_TASK,
     ROWS_WORTH_A_TASK,
-    Position,
+    LogPosition,
     Span,
     admit,
     backlog,
@@ -86,11 +86,11 @@ def test_a_topic_that_appears_is_read_from_its_beginning() -> None:
 
 
 def test_offsets_as_json() -> None:
-    positions = {"b": Position(1), "a": Position(2, "t/1/5", 7)}
+    positions = {"b": LogPosition(1), "a": LogPosition(2, "t/1/5", 7)}
     assert list(to_json(positions)) == ["a", "b"]
     assert to_json(positions)["a"] == {"0": 2, "log": "t/1/5", "stamp": 7}
     assert from_json(to_json(positions)) == positions
-    assert from_json({"a": -2}) == {"a": Position(-2)}
+    assert from_json({"a": -2}) == {"a": LogPosition(-2)}
 
 
 HERE = "berlin/3/1767225600000000"
@@ -99,25 +99,25 @@ HERE = "berlin/3/1767225600000000"
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (Position(5, HERE, 70), None),
-        (Position(5, HERE), None),
-        (Position(5), "as Landbridge 0.1 did"),
-        (Position(5, "lyon/3/1767225600000000", 70), "is of the terminal lyon, and this is berlin"),
-        (Position(5, "berlin/2/1767225500000000", 70), "made anew at 2026-01-01T00:00:00"),
-        (Position(11, HERE, 70), "ends at 10 now: the terminal was restored"),
-        (Position(5, HERE, 71), "the terminal was restored"),
+        (LogPosition(5, HERE, 70), None),
+        (LogPosition(5, HERE), None),
+        (LogPosition(5), "as Landbridge 0.1 did"),
+        (LogPosition(5, "lyon/3/1767225600000000", 70), "is of the terminal lyon, and this is berlin"),
+        (LogPosition(5, "berlin/2/1767225500000000", 70), "made anew at 2026-01-01T00:00:00"),
+        (LogPosition(11, HERE, 70), "ends at 10 now: the terminal was restored"),
+        (LogPosition(5, HERE, 71), "the terminal was restored"),
     ],
 )
-def test_a_position_is_of_one_history(position: Position, expected: str | None) -> None:
+def test_a_position_is_of_one_history(position: LogPosition, expected: str | None) -> None:
     difference = position.difference(log=HERE, end=10, before=70)
     assert difference is None if expected is None else expected in str(difference)
     # What the log no longer has shows nothing.
-    assert Position(5, HERE, 71).difference(log=HERE, end=10, before=None) is None
+    assert LogPosition(5, HERE, 71).difference(log=HERE, end=10, before=None) is None
 
 
 def test_rows_are_between_offsets_of_one_log() -> None:
-    start = {"a": Position(3, "x"), "b": Position(3, "x")}
-    end = {"a": Position(8, "x"), "b": Position(8, "y"), "c": Position(5, "z")}
+    start = {"a": LogPosition(3, "x"), "b": LogPosition(3, "x")}
+    end = {"a": LogPosition(8, "x"), "b": LogPosition(8, "y"), "c": LogPosition(5, "z")}
     assert starts(start, end) == {"a": 3, "b": 8, "c": 5}
 
 

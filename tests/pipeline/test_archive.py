@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from landbridge.core.lake import STATE_EVERY, LakeRecord, Listing
-from landbridge.core.log.planning import Position
+from landbridge.core.log.planning import LogPosition
 from landbridge.errors import AlreadyArchived, BadOption, OtherLog, StoreBusy, UnknownTopic
 from landbridge.pipeline.jobs.archive import Archive
 from landbridge.pipeline.jobs.running import Outcome, Place, Trigger, run
@@ -110,7 +110,7 @@ def test_another_log_of_a_topic_is_not_put_into_its_lake(spark: Any, site: Site,
     archive(spark, site)
     lake = Lake(spark, lake_of(site))
     there = site.bus.topics.wait({site.topic(): 10})[site.topic()]
-    assert lake.state().position(site.topic()) == Position(10, there.log, there.before)
+    assert lake.state().position(site.topic()) == LogPosition(10, there.log, there.before)
     with site_at(tmp_path / "second.db", site.folder, site.name) as second:
         second.publish(20, first=100)
         with pytest.raises(OtherLog, match="offset 10 is of the log"):

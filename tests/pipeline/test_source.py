@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from landbridge.broker.server import Terminal
-from landbridge.core.log.planning import Position, to_json
+from landbridge.core.log.planning import LogPosition, to_json
 from landbridge.core.log.store import Trim
 from landbridge.errors import BadOption, OffsetGone, OtherLog, UnknownTopic
 from landbridge.pipeline import lag
@@ -48,7 +48,7 @@ def values(reader: Any, tasks: Any) -> list[bytes]:
 def at(site: Site, offset: int, which: str = "orders") -> dict[str, Any]:
     """As a checkpoint has it."""
     there = site.bus.topics.wait({site.topic(which): offset})[site.topic(which)]
-    return to_json({site.topic(which): Position(offset, there.log, there.before)})
+    return to_json({site.topic(which): LogPosition(offset, there.log, there.before)})
 
 
 def plain(site: Site, offset: int, which: str = "orders") -> dict[str, Any]:

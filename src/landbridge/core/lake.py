@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from landbridge.core.log.planning import Position
+from landbridge.core.log.planning import LogPosition
 from landbridge.errors import AlreadyArchived, LakeDamaged, OtherLog, StoreTooNew
 
 #: The format of records and states. A higher number was written by a newer Landbridge.
@@ -105,11 +105,11 @@ class LakeState(msgspec.Struct, kw_only=True):
     def has(self, query: str, batch: int) -> bool:
         return batch <= self.batches.get(query, -1)
 
-    def position(self, topic: str) -> Position | None:
+    def position(self, topic: str) -> LogPosition | None:
         """Where the lake ends; None where it has nothing of the topic."""
         if topic not in self.ends:
             return None
-        return Position(self.ends[topic], self.logs.get(topic, ""), self.stamps.get(topic))
+        return LogPosition(self.ends[topic], self.logs.get(topic, ""), self.stamps.get(topic))
 
     def includes(self, record: LakeRecord) -> bool:
         """Whether a record was committed that adds files, ends a micro-batch or fences attempts."""
@@ -134,7 +134,7 @@ class LakeState(msgspec.Struct, kw_only=True):
             topic = file.part.topic
             here, there = record.logs.get(topic, ""), self.logs.get(topic, "")
             if topic in self.ends and here != there:
-                what = Position(self.ends[topic], there).difference(log=here, end=0, before=None)
+                what = LogPosition(self.ends[topic], there).difference(log=here, end=0, before=None)
                 raise OtherLog(f"the lake's topic {topic}: {what}", hint=ANOTHER_LAKE)
             if file.first < self.ends.get(topic, 0):
                 raise AlreadyArchived(

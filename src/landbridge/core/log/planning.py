@@ -26,7 +26,7 @@ ROWS_PER_TASK = 1_250_000
 PARTITION, LOG, STAMP = "0", "log", "stamp"
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """A place in a log."""
 
     offset: int
@@ -61,7 +61,7 @@ class Position(NamedTuple):
         return None
 
 
-Positions: TypeAlias = Mapping[str, Position]
+Positions: TypeAlias = Mapping[str, LogPosition]
 
 
 def _parts(log: str) -> tuple[str, str, str]:
@@ -102,14 +102,14 @@ def to_json(positions: Positions) -> dict[str, dict[str, int | str]]:
     return document
 
 
-def from_json(document: Mapping[str, Any]) -> dict[str, Position]:
+def from_json(document: Mapping[str, Any]) -> dict[str, LogPosition]:
     """The inverse of ``to_json``; also takes ``{"orders": 12}``. Raises ValueError for anything else."""
     positions = {}
     for topic, given in document.items():
         fields = given if isinstance(given, dict) else {PARTITION: given}
         if not {PARTITION} <= set(fields) <= {PARTITION, LOG, STAMP}:
             raise ValueError(f"topic {topic!r} has one partition, {PARTITION!r}, not {sorted(fields)}")
-        position = Position(fields[PARTITION], fields.get(LOG, ""), fields.get(STAMP))
+        position = LogPosition(fields[PARTITION], fields.get(LOG, ""), fields.get(STAMP))
         for number in (position.offset, position.stamp or 0):
             if not isinstance(number, int) or isinstance(number, bool):
                 raise ValueError(f"topic {topic!r}: {number!r} is not a number")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from landbridge.core.log.planning import Position, from_json, offsets_of
+from landbridge.core.log.planning import LogPosition, from_json, offsets_of
 from landbridge.core.names import check_name, check_pattern
 from landbridge.errors import BadName, BadOption
 
@@ -51,7 +51,7 @@ class Bound(msgspec.Struct, frozen=True):
     at: PerTopic
     moment: PerTopic | None = None
     #: Of the offsets that were given with their log: where they have to be.
-    positions: dict[str, Position] = {}
+    positions: dict[str, LogPosition] = {}
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class GivenOptions:
         """A JSON object with a number for each topic."""
         return offsets_of(self.positions(name))
 
-    def positions(self, name: str) -> dict[str, Position]:
+    def positions(self, name: str) -> dict[str, LogPosition]:
         try:
             return from_json(self.document(name))
         except ValueError as error:
@@ -252,7 +252,7 @@ def _bound(given: GivenOptions, which: str, default: int, topics: tuple[str, ...
     offsets, by_timestamp = f"{which}Offsets", f"{which}OffsetsByTimestamp"
     at: PerTopic = default
     moment: PerTopic | None = None
-    known: dict[str, Position] = {}
+    known: dict[str, LogPosition] = {}
     if offsets in given:
         text = given.text(offsets)
         if text.startswith("{"):

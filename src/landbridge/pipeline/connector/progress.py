@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from landbridge.core.log.planning import Position, backlog, from_json, offsets_of, starts
+from landbridge.core.log.planning import LogPosition, backlog, from_json, offsets_of, starts
 
 
 def lag(progress: Mapping[str, Any] | Any) -> dict[str, int]:
@@ -21,9 +21,9 @@ def lag(progress: Mapping[str, Any] | Any) -> dict[str, int]:
     return behind
 
 
-def reached(progress: Mapping[str, Any]) -> dict[str, Position]:
+def reached(progress: Mapping[str, Any]) -> dict[str, LogPosition]:
     """topic → position before which the query has read everything."""
-    ends: dict[str, Position] = {}
+    ends: dict[str, LogPosition] = {}
     for source in progress.get("sources", ()):
         ends |= _offsets(source.get("endOffset"))
     return ends
@@ -35,13 +35,13 @@ class ReadsFiles(Protocol):
     def read(self, path: str) -> bytes: ...
 
 
-def checkpointed(checkpoint: ReadsFiles, batch: int) -> dict[str, Position]:
+def checkpointed(checkpoint: ReadsFiles, batch: int) -> dict[str, LogPosition]:
     """topic → position at which a micro-batch ends, from the checkpoint of a query with one source. Spark
     writes it down before the micro-batch runs: a version, a line of its own, and a line per source."""
     return _offsets(checkpoint.read(f"offsets/{batch}").decode().rstrip().splitlines()[-1])
 
 
-def _offsets(document: Any) -> dict[str, Position]:
+def _offsets(document: Any) -> dict[str, LogPosition]:
     """The positions of a progress event, which may be JSON inside of JSON; empty where they are of another
     kind of source."""
     try:

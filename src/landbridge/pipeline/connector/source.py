@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from landbridge.core.log.planning import (
+    LogPosition,
     Offsets,
-    Position,
     Positions,
     Span,
     admit,
@@ -121,7 +121,7 @@ class SourceTopics:
             return {}
         return self._access.bus().topics.wait(offsets, POLL if wait else 0.0)
 
-    def resolve(self, bound: Bound, *, strict: bool = False) -> dict[str, Position]:
+    def resolve(self, bound: Bound, *, strict: bool = False) -> dict[str, LogPosition]:
         """The positions that a bound stands for, now. ``strict``: an offset that the log doesn't have is an
         error. An offset that was given with its log is an error where the topic has another log."""
         asked = self._asked(bound, self.bounds())
@@ -135,7 +135,7 @@ class SourceTopics:
                 check_position(name, given, there, IN_OPTION)
             if strict:
                 check_offset(name, offset, there.first, there.end)
-            positions[name] = Position(offset, there.log, there.newest if at == LATEST else there.before)
+            positions[name] = LogPosition(offset, there.log, there.newest if at == LATEST else there.before)
         return positions
 
     def _asked(self, bound: Bound, bounds: Mapping[str, TopicBounds]) -> dict[str, int]:
@@ -166,7 +166,7 @@ def fetch(bus: Bus, span: Span, log: str, *, fail_on_data_loss: bool) -> Iterato
         batches = stretch.batches
         if stretch.log != log:  # The topic was made anew after the read was planned.
             if fail_on_data_loss:
-                here = Position(at, log).difference(log=stretch.log, end=stretch.end, before=None)
+                here = LogPosition(at, log).difference(log=stretch.log, end=stretch.end, before=None)
                 raise other_log(topic, str(here), IN_PLAN)
             return
         begin = batches[0].first if batches else max(at, stretch.end)
@@ -195,14 +195,14 @@ def other_log(topic: str, what: str, hint: str) -> OtherLog:
     return with_hint(OtherLog(f"the topic {topic}: {what}", hint=hint))
 
 
-def check_position(topic: str, position: Position, there: TopicBounds, hint: str) -> None:
+def check_position(topic: str, position: LogPosition, there: TopicBounds, hint: str) -> None:
     """``there`` has to be what the terminal says of this position's offset."""
     what = position.difference(log=there.log, end=there.end, before=there.before)
     if what is not None:
         raise other_log(topic, what, hint)
 
 
-def kept_positions(document: Mapping[str, Any]) -> dict[str, Position]:
+def kept_positions(document: Mapping[str, Any]) -> dict[str, LogPosition]:
     """The positions of a checkpoint. Those of 0.1 don't say of which logs they are, and are refused."""
     positions = from_json(document)
     for name, position in positions.items():
@@ -266,8 +266,8 @@ class BatchReader(_Reading, DataSourceReader):
                 if end[name].offset > there.end:
                     raise data_lost(name, f"it ends at {there.end}, before {end[name].offset}")
             begin = min(max(at, there.first), there.end)
-            start[name] = Position(begin, there.log)
-            end[name] = Position(max(begin, min(end[name].offset, there.end)), there.log)
+            start[name] = LogPosition(begin, there.log)
+            end[name] = LogPosition(max(begin, min(end[name].offset, there.end)), there.log)
         tasks = self._tasks(start, end)
         freeze()
         return tasks
@@ -277,9 +277,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, schema: StructType, access: TerminalAccess, options: ReadOptions) -> None:
         super().__init__(schema, access, options)
         #: The ends of the logs when they were last looked at. Progress events call them the latest offsets.
-        self._latest: dict[str, Position] | None = None
+        self._latest: dict[str, LogPosition] | None = None
         #: The end of a query that takes what is available now; None: the query goes on for ever.
-        self._target: dict[str, Position] | None = None
+        self._target: dict[str, LogPosition] | None = None
         #: When rows were last admitted, in seconds of the monotonic clock.
         self._admitted_at = time.monotonic()
         #: Whether positions of the checkpoint were compared with the logs since this start of the query.
@@ -322,7 +322,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             latest = self._admit(begun, latest, limit.max_rows)
         return to_json(latest)
 
-    def _begins(self, begun: Positions, bounds: Mapping[str, TopicBounds]) -> dict[str, Position]:
+    def _begins(self, begun: Positions, bounds: Mapping[str, TopicBounds]) -> dict[str, LogPosition]:
         """Where the query goes on in logs that it doesn't know. A log that was changed for another one, or
         whose history was, is data loss."""
         strict, begins = self._options.fail_on_data_loss, {}
@@ -333,24 +333,24 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             at = begun.get(name)
             if at is None:
                 if self._target is None or name in self._target:
-                    begins[name] = Position(there.first, there.log)
+                    begins[name] = LogPosition(there.first, there.log)
             elif strict:
                 check_position(name, at, there, IN_CHECKPOINT)
                 check_offset(name, at.offset, there.first, there.end)
             elif at.log != there.log:
-                begins[name] = Position(there.first, there.log)
+                begins[name] = LogPosition(there.first, there.log)
             elif at.offset > there.end:
-                begins[name] = Position(there.end, there.log, there.newest)
+                begins[name] = LogPosition(there.end, there.log, there.newest)
         return begins
 
-    def _admit(self, begun: Positions, latest: Positions, most: int) -> dict[str, Position]:
+    def _admit(self, begun: Positions, latest: Positions, most: int) -> dict[str, LogPosition]:
         """At most so many rows. Offsets between the ends of logs are looked up for their stamps."""
         admitted = admit(offsets_of(begun), offsets_of(latest), most)
         known = {(name, each.offset): each for some in (begun, latest) for name, each in some.items()}
         cut = {name: at for name, at in admitted.items() if (name, at) not in known}
         bounds = self._topics.bounds(cut, names=cut)
         for name, at in cut.items():
-            known[name, at] = Position(at, latest[name].log, bounds[name].before)
+            known[name, at] = LogPosition(at, latest[name].log, bounds[name].before)
         return {name: known[name, at] for name, at in admitted.items()}
 
     def _hold_back(self, waiting: int) -> bool:
@@ -387,5 +387,5 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                     pass
 
 
-def _ends(bounds: Mapping[str, TopicBounds]) -> dict[str, Position]:
-    return {name: Position(there.end, there.log, there.newest) for name, there in bounds.items()}
+def _ends(bounds: Mapping[str, TopicBounds]) -> dict[str, LogPosition]:
+    return {name: LogPosition(there.end, there.log, there.newest) for name, there in bounds.items()}

@@ -20,7 +20,7 @@ from landbridge.core.lake import (
     Overtaken,
     ends_of,
 )
-from landbridge.core.log.planning import Position, Positions, to_json
+from landbridge.core.log.planning import LogPosition, Positions, to_json
 from landbridge.errors import AlreadyArchived, BadOption, BusError, OtherLog, StoreBusy
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.connector.failure import with_hint
@@ -128,7 +128,7 @@ class Archive:
             return {}
         wanted = read_options(self._options(), stream=True)
         names = SourceTopics(TerminalAccess.of(place.where), wanted).names()
-        new = Position(EARLIEST if self.start_at == "earliest" else LATEST)
+        new = LogPosition(EARLIEST if self.start_at == "earliest" else LATEST)
         positions = {name: state.position(name) or new for name in names}
         for name in state.ends:
             if name in positions and not state.logs.get(name):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from landbridge.core.log.planning import Position, Positions
+from landbridge.core.log.planning import LogPosition, Positions
 from landbridge.errors import BusError
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.connector.failure import failure
@@ -177,7 +177,7 @@ class _Reports:
         #: (batch, timestamp) of the last report that was seen.
         self._last: tuple[int, str] = (-1, "")
         #: topic → position before which everything is done.
-        self.reached: dict[str, Position] = {}
+        self.reached: dict[str, LogPosition] = {}
 
     def new(self) -> Iterator[MicroBatch]:
         for report in self._query.recentProgress:

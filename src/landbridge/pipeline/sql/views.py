@@ -17,7 +17,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.core.lake import MESSAGES, REJECTS, DataFile, LakeState
-from landbridge.core.log.planning import Position, Span, to_json
+from landbridge.core.log.planning import LogPosition, Span, to_json
 from landbridge.core.names import check_name
 from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import BadOption, BusError, OffsetGone, OtherLog, UnknownTopic
@@ -234,7 +234,7 @@ class Views:
 
         return list(described_topics(self._access.bus()))
 
-    def _logged(self, topic: str, archived: Position | None = None) -> Logged:
+    def _logged(self, topic: str, archived: LogPosition | None = None) -> Logged:
         """What the log has. ``archived`` is where the lake ends: a position of this log, or an error."""
         offset = 0 if archived is None else archived.offset
         try:
@@ -260,7 +260,7 @@ class Views:
         end = min(max(first, end if need.end is None else min(end, need.end)), span.end)
         wanted = COLUMNS if need.columns is None else need.columns
         read = {name: kind for name, kind in COLUMNS.items() if name in wanted} or {"offset": "bigint"}
-        start, until = {topic: Position(first, logged.log)}, {topic: Position(end)}
+        start, until = {topic: LogPosition(first, logged.log)}, {topic: LogPosition(end)}
         rows = (
             self._spark.read.format("landbridge")
             .schema(", ".join(f"{name} {kind}" for name, kind in read.items() if name != "json"))
