@@ -196,6 +196,10 @@ class OffsetGone(Misuse, code="offset_gone", exit_status=27, http_status=410):
     default_hint = "seek to 'earliest'"
 
 
+class OtherLog(Misuse, code="other_log", exit_status=45, http_status=409):
+    """An offset was counted by another log: the topic was made anew, or its terminal restored or changed."""
+
+
 class AlreadyArchived(Misuse, code="already_archived", exit_status=37, http_status=409):
     """Another query has already archived these offsets of the topic in the lake."""
 

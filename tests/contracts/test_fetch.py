@@ -12,7 +12,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.fetch import Stretch
 from landbridge.core.log.batch import Batch, Origin, build
-from landbridge.errors import BadRequest, Forbidden, LimitReached, UnknownTopic
+from landbridge.errors import BadRequest, Forbidden, LimitReached, OtherLog, UnknownTopic
 from landbridge.protocol import frames
 from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FakeClock, attach, run_terminal
@@ -124,30 +124,54 @@ async def test_fetches_wait_for_a_peer_that_does_not_read(terminal: Terminal) ->
         connection.resume_writing()
 
 
+async def ends(bus: Any, **request: Any) -> dict[str, int]:
+    found = await bus.call("topic.wait", **request)
+    return {name: each["end"] for name, each in found.items()}
+
+
 async def test_waiting_ends_when_a_topic_grows(terminal: Terminal, bus: Any) -> None:
     for name in ("orders", "bills"):
         await bus.publish(name, b"x")
     at = {"orders": 1, "bills": 1}
-    assert await bus.call("topic.wait", offsets=at) == {"orders": [0, 1], "bills": [0, 1]}
-    waiting = asyncio.ensure_future(bus.call("topic.wait", offsets=at, within=60.0))
+    assert await ends(bus, offsets=at) == {"orders": 1, "bills": 1}
+    waiting = asyncio.ensure_future(ends(bus, offsets=at, within=60.0))
     log = terminal.broker.topic("bills").log
     await eventually(lambda: log._growth)
     await bus.publish("bills", b"y")
-    assert await waiting == {"orders": [0, 1], "bills": [0, 2]}
-    assert await bus.call("topic.wait", offsets=at, within=60.0) == {"orders": [0, 1], "bills": [0, 2]}
+    assert await waiting == {"orders": 1, "bills": 2}
+    assert await ends(bus, offsets=at, within=60.0) == {"orders": 1, "bills": 2}
 
 
 async def test_waiting_ends_at_the_offset_and_not_before(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await bus.publish("orders", b"0")
-        waiting = asyncio.ensure_future(bus.call("topic.wait", offsets={"orders": 2}, within=60.0))
+        waiting = asyncio.ensure_future(ends(bus, offsets={"orders": 2}, within=60.0))
         log = terminal.broker.topic("orders").log
         for end in (2, 3):
             while not log._growth:
                 await asyncio.sleep(0)
             assert not waiting.done()
             await bus.publish("orders", b"%d" % end)
-        assert await waiting == {"orders": [0, 3]}
+        assert await waiting == {"orders": 3}
+
+
+async def test_a_log_has_an_identity(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        for payload in (b"a", b"b"):
+            await bus.publish("orders", payload)
+        there = (await bus.topics.wait({"orders": 1}))["orders"]
+        stretch = await bus.fetch("orders", 0)
+        times = [each.batch.time_of(0) for each in stretch.batches]
+        assert (there.before, there.newest) == (times[0], times[1])
+        assert (await bus.topics.wait({"orders": 0}))["orders"].before is None
+        assert (await bus.topics.wait({"orders": 9}))["orders"].before is None
+        assert there.log == stretch.log == (await bus.topics.show("orders")).log
+        await bus.call("group.advance", topic="orders", name="g", to=1, log=there.log)
+        await bus.call("topic.delete", name="orders", force=True)
+        await bus.publish("orders", b"c")
+        assert (await bus.fetch("orders", 0)).log == (await bus.topics.show("orders")).log != there.log
+        with pytest.raises(OtherLog):
+            await bus.call("group.advance", topic="orders", name="g", to=1, log=there.log)
 
 
 async def test_where_a_batch_came_from_is_told(terminal: Terminal) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core import lake
 from landbridge.core.lake import DataFile, LakeRecord, LakeState, Listing, Overtaken, Part
-from landbridge.errors import AlreadyArchived, LakeDamaged, StoreTooNew
+from landbridge.core.log.planning import LogPosition
+from landbridge.errors import AlreadyArchived, LakeDamaged, OtherLog, StoreTooNew
 
 FOLDER = "messages/topic=orders/date=2026-01-31"
 
@@ -58,6 +60,25 @@ def test_offsets_of_another_query_are_refused() -> None:
     state.check(archived(0, file("b", folder="messages/topic=bills/date=2026-01-31"), query="other"))
 
 
+def test_a_lake_has_one_log_of_a_topic() -> None:
+    def of(log: str, batch: int, stamp: int) -> LakeRecord:
+        found = archived(batch, file(f"f{batch}", first=10 * batch))
+        return msgspec.structs.replace(found, logs={"orders": log}, stamps={"orders": stamp})
+
+    state = state_of(of("berlin/1/5", 0, 70))
+    assert state.position("orders") == LogPosition(10, "berlin/1/5", 70)
+    assert state.position("bills") is None
+    with pytest.raises(OtherLog, match="made anew") as caught:
+        state.check(of("berlin/2/6", 1, 80))
+    assert "another lake" in caught.value.hint
+    with pytest.raises(OtherLog, match="of the terminal berlin, and this is lyon"):
+        state.check(of("lyon/1/5", 1, 80))
+    state.apply(of("berlin/1/5", 1, 80))
+    assert state.position("orders") == LogPosition(20, "berlin/1/5", 80)
+    with pytest.raises(OtherLog, match=r"Landbridge 0\.1"):
+        state_of(archived(0, file("a"))).check(of("berlin/1/5", 1, 80))
+
+
 def test_a_barred_attempt_never_commits() -> None:
     state = state_of(LakeRecord(attempt="x", fenced=("q-0",)))
     with pytest.raises(Overtaken, match="q-0 was given up"):
@@ -98,10 +119,10 @@ def test_what_is_no_record_is_told(data: bytes) -> None:
 
 
 def test_records_of_a_newer_version_are_told() -> None:
-    with pytest.raises(StoreTooNew, match="version 2"):
-        LakeState().apply(LakeRecord(version=2, attempt="x"))
-    with pytest.raises(StoreTooNew, match="version 2"):
-        lake.decode_state(lake.encode(LakeState(version=2)), "s")
+    with pytest.raises(StoreTooNew, match="version 3"):
+        LakeState().apply(LakeRecord(version=3, attempt="x"))
+    with pytest.raises(StoreTooNew, match="version 3"):
+        lake.decode_state(lake.encode(LakeState(version=3)), "s")
 
 
 def test_a_record_that_removes_what_is_not_there_is_told() -> None:

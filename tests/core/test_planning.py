@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from landbridge.core.log.planning import (
     ROWS_PER_TASK,
     ROWS_WORTH_A_TASK,
+    LogPosition,
     Span,
     admit,
     backlog,
     from_json,
     plan,
+    starts,
     to_json,
 )
 
@@ -84,12 +86,48 @@ def test_a_topic_that_appears_is_read_from_its_beginning() -> None:
 
 
 def test_offsets_as_json() -> None:
-    assert list(to_json({"b": 1, "a": 2})) == ["a", "b"]
-    assert from_json(to_json({"b": 1, "a": 2})) == {"a": 2, "b": 1}
-    assert from_json({"a": -2}) == {"a": -2}
+    positions = {"b": LogPosition(1), "a": LogPosition(2, "t/1/5", 7)}
+    assert list(to_json(positions)) == ["a", "b"]
+    assert to_json(positions)["a"] == {"0": 2, "log": "t/1/5", "stamp": 7}
+    assert from_json(to_json(positions)) == positions
+    assert from_json({"a": -2}) == {"a": LogPosition(-2)}
 
 
-@pytest.mark.parametrize("document", [{"a": {"1": 3}}, {"a": {}}, {"a": "3"}, {"a": True}, {"a": None}])
+HERE = "berlin/3/1767225600000000"
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (LogPosition(5, HERE, 70), None),
+        (LogPosition(5, HERE), None),
+        (LogPosition(5), "as Landbridge 0.1 did"),
+        (LogPosition(5, "lyon/3/1767225600000000", 70), "is of the terminal lyon, and this is berlin"),
+        (LogPosition(5, "berlin/2/1767225500000000", 70), "made anew at 2026-01-01T00:00:00"),
+        (LogPosition(11, HERE, 70), "ends at 10 now: the terminal was restored"),
+        (LogPosition(5, HERE, 71), "the terminal was restored"),
+    ],
+)
+def test_a_position_is_of_one_history(position: LogPosition, expected: str | None) -> None:
+    difference = position.difference(log=HERE, end=10, before=70)
+    assert difference is None if expected is None else expected in str(difference)
+    # What the log no longer has shows nothing.
+    assert LogPosition(5, HERE, 71).difference(log=HERE, end=10, before=None) is None
+
+
+def test_rows_are_between_offsets_of_one_log() -> None:
+    start = {"a": LogPosition(3, "x"), "b": LogPosition(3, "x")}
+    end = {"a": LogPosition(8, "x"), "b": LogPosition(8, "y"), "c": LogPosition(5, "z")}
+    assert starts(start, end) == {"a": 3, "b": 8, "c": 5}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *({"a": {"1": 3}}, {"a": {}}, {"a": "3"}, {"a": True}, {"a": None}),
+        *({"a": {"0": 3, "log": 1}}, {"a": {"0": 3, "stamp": "x"}}, {"a": {"log": "x"}}),
+    ],
+)
 def test_offsets_that_are_none(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="topic 'a'"):
         from_json(document)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,29 +12,15 @@ import pytest
 import landbridge.sync
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
-from landbridge.stores.sqlite import SqliteStore
-from landbridge.testing import run_terminal
-from tests.pipeline.site import Site
+from tests.pipeline.site import Site, terminal_at
 
 
 @pytest.fixture(scope="session")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """On disk and on a port, its loop in a thread: Spark's processes come from outside."""
-    store = SqliteStore(tmp_path_factory.mktemp("terminal") / "bus.db")
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
     # Small commits, so that the commits of stages have several pieces.
-    running = run_terminal(store, port=0, limits=Limits(commit=64 << 10))
-
-    def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
-
-    yield wait(running.__aenter__())
-    wait(running.__aexit__(None, None, None))
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    path = tmp_path_factory.mktemp("terminal") / "bus.db"
+    with terminal_at(path, limits=Limits(commit=64 << 10)) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

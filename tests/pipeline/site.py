@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import landbridge.sync
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
 from landbridge.errors import UnknownTopic
+from landbridge.stores.sqlite import SqliteStore
+from landbridge.testing import run_terminal
+
+
+@contextmanager
+def terminal_at(path: Path, limits: Limits | None = None) -> Iterator[Terminal]:
+    """On disk and on a port, its loop in a thread: Spark's processes come from outside."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    running = run_terminal(SqliteStore(path), port=0, limits=limits)
+
+    def wait(coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
+
+    yield wait(running.__aenter__())
+    wait(running.__aexit__(None, None, None))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@contextmanager
+def site_at(path: Path, folder: Path, name: str) -> Iterator[Site]:
+    """A terminal of a test's own."""
+    with terminal_at(path) as terminal:
+        token = terminal.issue_token("spark", ["admin"], 3600)
+        with landbridge.sync.connect(terminal.url, token=token) as bus:
+            yield Site(terminal.url, token, bus, folder, name)
 
 
 @dataclass
@@ -33,6 +68,11 @@ class Site:
         with self.bus.publisher(self.topic(which)) as out:
             for n in range(first, first + count):
                 out.send(b"%d" % n, **options)
+
+    def make_anew(self, count: int, which: str = "orders", first: int = 0) -> None:
+        """The topic again, with other messages."""
+        self.bus.call("topic.delete", name=self.topic(which), force=True)
+        self.publish(count, which, first)
 
     def rows(self, which: str = "orders") -> list[bytes]:
         """What stands in the topic's log, in order."""

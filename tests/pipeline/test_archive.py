@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from landbridge.core.lake import STATE_EVERY, LakeRecord, Listing
-from landbridge.errors import AlreadyArchived, BadOption, OffsetGone, StoreBusy, UnknownTopic
+from landbridge.core.log.planning import LogPosition
+from landbridge.errors import AlreadyArchived, BadOption, OtherLog, StoreBusy, UnknownTopic
 from landbridge.pipeline.jobs.archive import Archive
 from landbridge.pipeline.jobs.running import Outcome, Place, Trigger, run
 from landbridge.pipeline.lake.files import Files, HadoopFiles, LocalFiles
 from landbridge.pipeline.lake.lake import COMMITS, STAGING, Lake, micros
+from landbridge.pipeline.sql.views import Views
 from tests.pipeline.lakes import Died, Dying, committed, found, messages, stages, take
-from tests.pipeline.site import Site
+from tests.pipeline.site import Site, site_at
 
 
 def archive(spark: Any, site: Site, checkpoint: str = "checkpoint", **options: Any) -> Outcome:
@@ -101,10 +103,41 @@ def test_a_new_checkpoint_goes_on_where_the_lake_ends(spark: Any, site: Site) ->
     site.publish(5, first=10)
     archive(spark, site, "another")
     assert committed(Lake(spark, lake_of(site))) == found(lake_of(site)) == list(range(15))
-    site.bus.call("topic.delete", name=site.topic(), force=True)
-    site.publish(3)
-    with pytest.raises(OffsetGone, match="no offset 15"):
-        archive(spark, site, "the third")
+
+
+def test_another_log_of_a_topic_is_not_put_into_its_lake(spark: Any, site: Site, tmp_path: Path) -> None:
+    site.publish(10)
+    archive(spark, site)
+    lake = Lake(spark, lake_of(site))
+    there = site.bus.topics.wait({site.topic(): 10})[site.topic()]
+    assert lake.state().position(site.topic()) == LogPosition(10, there.log, there.before)
+    with site_at(tmp_path / "second.db", site.folder, site.name) as second:
+        second.publish(20, first=100)
+        with pytest.raises(OtherLog, match="offset 10 is of the log"):
+            archive(spark, second, "another")
+    site.make_anew(20, first=100)
+    with pytest.raises(OtherLog, match=r"offset 10 is of the log .* made anew"):
+        archive(spark, site)
+    # Whoever gives up what is lost gets the new log, and not into this lake.
+    with pytest.raises(OtherLog, match=r"the lake's topic .* made anew") as caught:
+        archive(spark, site, fail_on_data_loss=False)
+    assert "another lake" in caught.value.hint
+    assert committed(lake) == found(lake_of(site)) == list(range(10))
+    assert stages(lake_of(site)) == []
+
+
+def test_a_lake_of_0_1_is_read_and_not_continued(spark: Any, site: Site) -> None:
+    site.publish(10)
+    lake = Lake(spark, lake_of(site))
+    take(lake, messages(spark, range(5), site.topic()))  # its record has no log
+    with pytest.raises(OtherLog, match=r"archived by Landbridge 0\.1") as caught:
+        archive(spark, site)
+    assert "another lake" in caught.value.hint
+    assert committed(lake) == list(range(5))
+    tables = Views(spark, where=site.access, lake=lake_of(site))
+    assert tables.sql(f"SELECT * FROM archive.{site.topic()}").count() == 5
+    with pytest.raises(OtherLog, match=r"as Landbridge 0\.1 did"):
+        tables.sql(f"SELECT * FROM topic.{site.topic()}")
 
 
 def both(spark: Any) -> Any:

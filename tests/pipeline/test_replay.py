@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.errors import BadName, BadOption, BadStatement
+from landbridge.errors import BadName, BadOption, BadStatement, OtherLog
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.jobs.replay import Chunk, Extent, Replay, identity, reached_by
 from landbridge.pipeline.jobs.running import Place
@@ -114,6 +114,33 @@ def test_the_archive_is_replayed_with_the_log(spark: Any, site: Site) -> None:
     )
     assert replay(site, lake=lake).run(place(spark, site)).rows == 7
     assert site.rows("again") == [b"%d" % n for n in range(7)]
+
+
+def test_a_topic_that_was_made_anew_is_replayed_from_its_beginning(spark: Any, site: Site) -> None:
+    site.publish(10)
+    job = replay(site, called=f"again-{site.name}")
+    assert job.run(place(spark, site)).rows == 10
+    site.make_anew(20, first=100)
+    done = job.run(place(spark, site))
+    assert (done.rows, done.began, done.reached) == (20, 0, 20)
+    assert site.rows("again") == [b"%d" % n for n in [*range(10), *range(100, 120)]]
+    assert job.run(place(spark, site)).rows == 0
+    # While it runs, it is of one log.
+    views = job._views(place(spark, site))
+    views.span(site.topic())
+    site.make_anew(20)
+    with pytest.raises(OtherLog, match="made anew meanwhile"):
+        job.rows(views, 0, 5)
+
+
+def test_a_replay_of_0_1_is_refused(spark: Any, site: Site) -> None:
+    site.publish(10)
+    job = replay(site)
+    site.bus.call("stage.commit", stage=job.name, number=4, log=None, runs=[])
+    with pytest.raises(OtherLog, match=r"begun by Landbridge 0\.1") as caught:
+        job.run(place(spark, site))
+    assert "--name" in caught.value.hint
+    assert site.rows("again") == []
 
 
 class Counted(Replay):

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from landbridge.broker.server import Terminal
+from landbridge.core.log.planning import LogPosition, to_json
 from landbridge.core.log.store import Trim
-from landbridge.errors import BadOption, OffsetGone, UnknownTopic
+from landbridge.errors import BadOption, OffsetGone, OtherLog, UnknownTopic
 from landbridge.pipeline import lag
 from landbridge.pipeline.connector.access import TerminalAccess
+from landbridge.pipeline.connector.failure import failure
 from landbridge.pipeline.connector.options import read_options
 from landbridge.pipeline.connector.source import BatchReader, StreamReader, Task
-from tests.pipeline.site import Site
+from tests.pipeline.site import Site, site_at
 
 
 def value_schema() -> Any:
@@ -41,6 +46,13 @@ def values(reader: Any, tasks: Any) -> list[bytes]:
 
 
 def at(site: Site, offset: int, which: str = "orders") -> dict[str, Any]:
+    """As a checkpoint has it."""
+    there = site.bus.topics.wait({site.topic(which): offset})[site.topic(which)]
+    return to_json({site.topic(which): LogPosition(offset, there.log, there.before)})
+
+
+def plain(site: Site, offset: int, which: str = "orders") -> dict[str, Any]:
+    """As a user gives it, and as 0.1 has kept it."""
     return {site.topic(which): {"0": offset}}
 
 
@@ -73,7 +85,7 @@ def test_a_range_is_cut_into_tasks_that_have_every_row_once(site: Site) -> None:
 
 def test_offsets_bound_a_batch_read(site: Site) -> None:
     site.publish(100)
-    start, end = json.dumps(at(site, 10)), json.dumps(at(site, 13))
+    start, end = json.dumps(plain(site, 10)), json.dumps(plain(site, 13))
     reader = batch_reader(site, startingOffsets=start, endingOffsets=end)
     assert values(reader, reader.partitions()) == [b"10", b"11", b"12"]
     everything = batch_reader(site, startingOffsets=json.dumps({site.topic(): -2}), endingOffsets="latest")
@@ -116,33 +128,154 @@ def test_offsets_that_are_gone_fail_or_are_left_out(site: Site, terminal: Termin
     with pytest.raises(OffsetGone, match="offsets 0 to 3 are gone"):
         values(batch_reader(site), tasks)
     assert values(batch_reader(site, failOnDataLoss="false"), tasks) == [b"%d" % n for n in range(4, 10)]
-    start = json.dumps(at(site, 1))
+    start = json.dumps(plain(site, 1))
     with pytest.raises(OffsetGone, match="no offset 1"):
         batch_reader(site, startingOffsets=start).partitions()
     with pytest.raises(OffsetGone, match="no offset 1"):
         stream_reader(site, startingOffsets=start).initialOffset()
     rest = batch_reader(site, startingOffsets=start, failOnDataLoss="false")
     assert len(values(rest, rest.partitions())) == 6
-    beyond = json.dumps(at(site, 99))
+    beyond = json.dumps(plain(site, 99))
     with pytest.raises(OffsetGone, match="ends at 10, before 99"):
         batch_reader(site, endingOffsets=beyond).partitions()
 
 
-def test_a_topic_that_was_made_anew_is_data_loss_for_a_stream(site: Site) -> None:
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("now_has", [3, 20])
+def test_a_topic_that_was_made_anew_is_another_log(site: Site, now_has: int, once: bool) -> None:
     site.publish(10)
-    site.bus.call("topic.delete", name=site.topic())
-    site.publish(3)
-    with pytest.raises(OffsetGone, match="the query is at 10, and it ends at 3"):
-        stream_reader(site).latestOffset(at(site, 10), ReadAllAvailable())
-    lenient = stream_reader(site, failOnDataLoss="false")
-    assert lenient.latestOffset(at(site, 10), ReadAllAvailable()) == at(site, 10)
+    start = at(site, 10)
+    site.make_anew(now_has, first=100)
+    reader, lenient = stream_reader(site), stream_reader(site, failOnDataLoss="false")
+    for each in (reader, lenient) if once else ():
+        each.prepareForTriggerAvailableNow()
+    with pytest.raises(OtherLog, match=r"offset 10 is of the log .* made anew at") as caught:
+        reader.latestOffset(start, ReadAllAvailable())
+    assert "new checkpoint folder" in caught.value.hint
+    # Whoever says that loss is no matter gets the new log, and all of it.
+    begin = lenient.latestOffset(start, ReadAllAvailable())
+    assert lenient.partitions(start, begin) == []
+    end = lenient.latestOffset(begin, ReadAllAvailable())
+    assert end == at(site, now_has)
+    assert len(values(lenient, lenient.partitions(begin, end))) == now_has
+
+
+def test_a_topic_that_is_made_anew_before_its_rows_are_read(site: Site) -> None:
+    site.publish(10)
+    for reader in (batch_reader(site), batch_reader(site, failOnDataLoss="false")):
+        site.make_anew(10)
+        tasks = reader.partitions()
+        site.make_anew(20, first=100)
+        if reader._options.fail_on_data_loss:
+            with pytest.raises(OtherLog, match="made anew"):
+                values(reader, tasks)
+        else:
+            assert values(reader, tasks) == []
+
+
+def test_a_group_is_not_moved_by_offsets_of_another_log(site: Site) -> None:
+    site.publish(10)
+    reader = stream_reader(site, group="spark")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    site.make_anew(20)
+    reader.commit(end)
+    assert site.bus.call("topic.show", name=site.topic())["groups"] == []
+
+
+def test_the_same_topic_of_another_terminal_is_another_log(site: Site, tmp_path: Path) -> None:
+    site.publish(10)
+    start = at(site, 10)
+    with site_at(tmp_path / "second.db", site.folder, site.name) as second:
+        second.publish(20)
+        with pytest.raises(OtherLog, match="offset 10 is of"):
+            stream_reader(second).latestOffset(start, ReadAllAvailable())
+        given = json.dumps(start)  # offsets that are given with their log
+        for reader in (stream_reader, batch_reader):
+            with pytest.raises(OtherLog, match="offset 10 is of"):
+                begin = reader(second, startingOffsets=given)
+                begin.initialOffset() if isinstance(begin, StreamReader) else begin.partitions()
+
+
+def test_a_terminal_that_was_restored_is_noticed(site: Site, tmp_path: Path) -> None:
+    live, backup = tmp_path / "live.db", tmp_path / "backup.db"
+    with site_at(live, site.folder, site.name) as before:
+        before.publish(10)
+    shutil.copy(live, backup)
+    with site_at(live, site.folder, site.name) as before:
+        kept = at(before, 10)
+        before.publish(10, first=10)
+        start, end = at(before, 12), at(before, 20)
+    with site_at(backup, site.folder, site.name) as restored:
+        with pytest.raises(OtherLog, match="ends at 10 now: the terminal was restored"):
+            stream_reader(restored).latestOffset(end, ReadAllAvailable())
+        restored.publish(30, first=100)
+        for now in (False, True):
+            reader = stream_reader(restored)
+            if now:
+                reader.prepareForTriggerAvailableNow()
+            with pytest.raises(OtherLog, match=r"the message before offset 20 .* was restored"):
+                reader.latestOffset(end, ReadAllAvailable())
+        # The micro-batch that was planned and not done is not read from the new history.
+        with pytest.raises(OtherLog, match="the message before offset 12 "):
+            stream_reader(restored).partitions(start, end)
+        # What was read before the backup was made is the same.
+        assert stream_reader(restored).latestOffset(kept, ReadAllAvailable()) == at(restored, 40)
+
+
+def test_a_checkpoint_of_0_1_is_refused(site: Site) -> None:
+    site.publish(10)
+    reader, old = stream_reader(site, failOnDataLoss="false"), plain(site, 4)
+    for call in (
+        lambda: reader.latestOffset(old, ReadAllAvailable()),
+        lambda: reader.partitions(old, plain(site, 8)),
+        lambda: reader.commit(old),
+    ):
+        with pytest.raises(OtherLog, match=r"made by Landbridge 0\.1: it has offset 4") as caught:
+            call()
+    hint = caught.value.hint
+    given = hint[hint.index("{") : hint.rindex("}") + 1]
+    assert stream_reader(site, startingOffsets=given).initialOffset() == at(site, 4)
+
+
+def test_what_is_available_now_is_checked_for_loss(site: Site, terminal: Terminal) -> None:
+    for n in range(10):
+        site.bus.publish(site.topic(), b"%d" % n)
+    start = at(site, 4)
+    trim(terminal, site.topic(), 6)
+    reader = stream_reader(site)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(OffsetGone, match="there is no offset 4, it has 6 to 9"):
+        reader.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_trimmed_log_begins_where_it_begins(site: Site, terminal: Terminal, once: bool) -> None:
+    options = {**site.access, "subscribePattern": f"{site.name}.#"}
+    reader = StreamReader(value_schema(), TerminalAccess.of(options), read_options(options, stream=True))
+    start = reader.initialOffset()
+    for n in range(10):
+        site.bus.publish(site.topic(), b"%d" % n)
+    trim(terminal, site.topic(), 6)
+    if once:
+        reader.prepareForTriggerAvailableNow()
+    got = []
+    for _ in range(3):
+        end = reader.latestOffset(start, ReadMaxRows(3))
+        got += values(reader, reader.partitions(start, end))
+        start = end
+    assert got == [b"6", b"7", b"8", b"9"]
+    assert end == at(site, 10)
+    assert stream_reader(site).initialOffset() == at(site, 6)
+    batch = batch_reader(site)
+    assert values(batch, batch.partitions()) == got
 
 
 def test_a_stream_begins_where_it_is_told(site: Site) -> None:
     site.publish(10)
     assert stream_reader(site).initialOffset() == at(site, 0)
     assert stream_reader(site, startingOffsets="latest").initialOffset() == at(site, 10)
-    assert stream_reader(site, startingOffsets=json.dumps(at(site, 4))).initialOffset() == at(site, 4)
+    assert stream_reader(site, startingOffsets=json.dumps(plain(site, 4))).initialOffset() == at(site, 4)
     assert stream_reader(site, startingTimestamp="0").initialOffset() == at(site, 0)
 
 
@@ -185,7 +318,10 @@ def test_a_topic_that_appears_joins_a_pattern(site: Site) -> None:
     start = reader.initialOffset()
     site.publish(3, "orders.us")
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {site.topic("orders.eu"): {"0": 2}, site.topic("orders.us"): {"0": 3}}
+    assert end == {**at(site, 2, "orders.eu"), **at(site, 0, "orders.us")}  # it begins at its beginning
+    assert reader.partitions(start, end) == []
+    start, end = end, reader.latestOffset(end, ReadAllAvailable())
+    assert end == {**at(site, 2, "orders.eu"), **at(site, 3, "orders.us")}
     assert len(values(reader, reader.partitions(start, end))) == 3
 
 
@@ -292,6 +428,18 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: Any, site: Site) -> None:
     assert [value for batch in got for value in batch] == [b"%d" % n for n in range(15)]
     # A batch counts as settled when Spark begins the one after.
     assert site.bus.call("group.show", topic=site.topic(), name="spark")["floor"] == 10
+
+
+def test_a_stream_is_not_continued_in_another_log(spark: Any, site: Site) -> None:
+    site.publish(10)
+    got: list[list[bytes]] = []
+    run_to_end(site.read_stream(spark), site, got)
+    site.make_anew(20, first=100)
+    with pytest.raises(StreamingQueryException) as caught:
+        run_to_end(site.read_stream(spark), site, got)
+    error = failure(caught.value)
+    assert (error.code, len(got)) == ("other_log", 1)
+    assert "new checkpoint folder" in error.hint
 
 
 @pytest.mark.slow

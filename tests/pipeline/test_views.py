@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from landbridge.broker.server import Terminal
-from landbridge.errors import BadOption, BadStatement, BusError, OffsetGone, UnknownTopic
+from landbridge.errors import BadOption, BadStatement, BusError, OffsetGone, OtherLog, UnknownTopic
 from landbridge.pipeline.jobs.archive import Archive
 from landbridge.pipeline.jobs.running import Place, Trigger, run
 from landbridge.pipeline.sql.need import ALL, Need
@@ -280,9 +280,13 @@ def test_archive_and_log_are_one_table(spark: Any, site: Site, terminal: Termina
     # Deleted, it is still in the archive; made anew, it is another topic.
     site.bus.call("topic.delete", name=name, force=True)
     assert offsets(tables, f"topic.{name}") == [3, 4, 5, 6]
-    site.publish(1)
-    with pytest.raises(OffsetGone, match="its log already at 1"):
-        tables.sql(f"SELECT * FROM topic.{name}")
+    for count in (1, 12):  # fewer and more than the archive has
+        site.publish(count)
+        for each in (tables, tolerant):
+            with pytest.raises(OtherLog, match=r"are not one: .* made anew"):
+                each.sql(f"SELECT * FROM topic.{name}")
+    assert offsets(tables, f"archive.{name}") == [3, 4, 5, 6]
+    assert offsets(tables, f"log.{name}") == list(range(13))
 
 
 def test_a_topic_that_is_not_archived_is_its_log(spark: Any, site: Site) -> None:

@@ -160,8 +160,16 @@ class Client(Protocol):
 
 class Broker:
     def __init__(
-        self, store: Store, limits: Limits, *, clock: Clock | None = None, auto_create: bool = True
+        self,
+        store: Store,
+        limits: Limits,
+        *,
+        name: str,
+        clock: Clock | None = None,
+        auto_create: bool = True,
     ) -> None:
+        #: The terminal's name, which is a part of the identity of its logs.
+        self.name = name
         self.store = store
         self.limits = limits
         self.clock: Callable[[], int] = clock or Clock()
@@ -355,7 +363,7 @@ class Broker:
     ) -> Topic:
         log = Log(number, bounds, self.store, self.cache)
         writer = self.writers[number % self.store.units]
-        topic = Topic(spec, log, writer, created_at=created_at, stored=stored)
+        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored)
         self.topics[spec.name] = self._by_log[log] = topic
         return topic
 

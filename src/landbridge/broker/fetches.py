@@ -70,7 +70,8 @@ class Fetches:
         connection = self._connection
         # Meanwhile the topic may have been deleted, or the token replaced by one that may less.
         connection.scopes.demand("subscribe", frame.topic)
-        log = connection.broker.topic(frame.topic).log
+        topic = connection.broker.topic(frame.topic)
+        log = topic.log
         most = connection.broker.limits.max_frame
         found = await log.fetch(frame.offset, min(frame.max_bytes, max(most - MAX_HEAD, most // 2)))
         rows, tail = [], []
@@ -79,7 +80,7 @@ class Fetches:
             origin = "" if batch.origin is None else batch.origin.terminal
             rows.append((first, len(batch), len(data), origin))
             tail.append(data)
-        connection.send(frames.Fetched(frame.request, log.first, log.end, rows), *tail)
+        connection.send(frames.Fetched(frame.request, log.first, log.end, rows, topic.log_id), *tail)
 
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._task = None

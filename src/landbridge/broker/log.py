@@ -177,6 +177,16 @@ class Log:
             return found
         return await self._read(offset, max_bytes)
 
+    async def time_before(self, offset: int) -> int | None:
+        """The time of the message before an offset; None where the log doesn't have that message."""
+        if not self.first < offset <= self.end:
+            return None
+        found = await self.fetch(offset - 1, 1)
+        if not found or found[0][0] >= offset:  # trimmed meanwhile
+            return None
+        first, batch = found[0]
+        return batch.time_of(offset - 1 - first)
+
     # -- producers ---------------------------------------------------------------------------------
 
     def entry(self, producer: bytes) -> Entry:

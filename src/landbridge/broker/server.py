@@ -41,7 +41,7 @@ class Terminal:
     ) -> None:
         self.store = store
         self.name = name
-        self.broker = Broker(store, limits or Limits(), clock=clock, auto_create=auto_create)
+        self.broker = Broker(store, limits or Limits(), name=name, clock=clock, auto_create=auto_create)
         #: Rows that Spark's writers put aside until all of them are there.
         self.stages = Stages(self.broker, self.spawn)
         self.operations = Operations(self, self.broker, self.stages)

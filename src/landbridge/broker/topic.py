@@ -45,7 +45,14 @@ class Claimant(Protocol):
 
 class Topic:
     def __init__(
-        self, spec: TopicSpec, log: Log, writer: Writer[BrokerCommit], *, created_at: int, stored: bool
+        self,
+        spec: TopicSpec,
+        log: Log,
+        writer: Writer[BrokerCommit],
+        *,
+        terminal: str,
+        created_at: int,
+        stored: bool,
     ) -> None:
         self.spec = spec
         self.name = spec.name
@@ -53,6 +60,8 @@ class Topic:
         #: The writer of the unit that the topic, its groups and its ledger live in.
         self.writer = writer
         self.created_at = created_at
+        #: What an offset of this topic has to be kept with: no other log of any terminal has the same one.
+        self.log_id = f"{terminal}/{log.number}/{created_at}"
         self.groups: dict[str, Group] = {}
         #: Those with consumers: the only ones that new messages have to be shown to at once. Apart, by key,
         #: those that take one key alone.

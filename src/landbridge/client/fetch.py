@@ -29,6 +29,7 @@ class Stretch(NamedTuple):
     first: int  #: oldest offset that the log has
     end: int  #: offset that its next message will get
     batches: list[FetchedBatch]
+    log: str = ""  #: the log's identity: a topic that was made anew has another one
 
 
 def stretch(frame: frames.Fetched, tail: memoryview) -> Stretch:
@@ -43,4 +44,4 @@ def stretch(frame: frames.Fetched, tail: memoryview) -> Stretch:
         at += size
     if at != len(tail):
         raise BadFrame(f"fetched batches with {len(tail) - at} bytes too many")
-    return Stretch(frame.first, frame.end, batches)
+    return Stretch(frame.first, frame.end, batches, frame.log)

@@ -13,14 +13,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from landbridge.errors import AlreadyArchived, LakeDamaged, StoreTooNew
+from landbridge.core.log.planning import LogPosition
+from landbridge.errors import AlreadyArchived, LakeDamaged, OtherLog, StoreTooNew
 
 #: The format of records and states. A higher number was written by a newer Landbridge.
-VERSION = 1
+#: Version 1 didn't say of which logs the offsets are.
+VERSION = 2
 #: After so many records the state is written down, so that no reader has to read many more records than that.
 STATE_EVERY = 64
 #: The two tables, each a folder.
 MESSAGES, REJECTS = "messages", "rejects"
+#: A lake has one log of each topic, because two messages of the topic would have the same offset otherwise.
+ANOTHER_LAKE = "archive the topic into another lake; this one stays as it is, and can be read"
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,6 +76,9 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fenced: tuple[str, ...] = ()
     #: topic → offset before which everything is in the lake, for the topics of this record.
     ends: dict[str, int] = {}
+    #: topic → the log that counts these offsets, and the time of the message before the end.
+    logs: dict[str, str] = {}
+    stamps: dict[str, int] = {}
 
 
 class LakeState(msgspec.Struct, kw_only=True):
@@ -84,6 +91,10 @@ class LakeState(msgspec.Struct, kw_only=True):
     files: dict[str, DataFile] = {}
     #: topic → offset before which everything is in the lake.
     ends: dict[str, int] = {}
+    #: topic → the log that counts the topic's offsets. A topic that Landbridge 0.1 has archived has none.
+    logs: dict[str, str] = {}
+    #: topic → the time of the message before the end; none where it isn't known.
+    stamps: dict[str, int] = {}
     #: query → its last committed micro-batch.
     batches: dict[str, int] = {}
     #: Files that no longer count and may still be on the disk.
@@ -94,6 +105,12 @@ class LakeState(msgspec.Struct, kw_only=True):
     def has(self, query: str, batch: int) -> bool:
         return batch <= self.batches.get(query, -1)
 
+    def position(self, topic: str) -> LogPosition | None:
+        """Where the lake ends; None where it has nothing of the topic."""
+        if topic not in self.ends:
+            return None
+        return LogPosition(self.ends[topic], self.logs.get(topic, ""), self.stamps.get(topic))
+
     def includes(self, record: LakeRecord) -> bool:
         """Whether a record was committed that adds files, ends a micro-batch or fences attempts."""
         if record.query:
@@ -103,7 +120,8 @@ class LakeState(msgspec.Struct, kw_only=True):
 
     def check(self, record: LakeRecord) -> None:
         """Check that a record may be the next one. Raises AlreadyArchived if another query has committed its
-        rows, and Overtaken if the state that it was built on has changed."""
+        rows, OtherLog if the lake has another log of the topic, and Overtaken if the state that the record
+        was built on has changed."""
         if record.attempt in self.fenced:
             raise Overtaken(f"the attempt {record.attempt} was given up by another process")
         if record.query and self.has(record.query, record.batch):
@@ -114,12 +132,16 @@ class LakeState(msgspec.Struct, kw_only=True):
             return
         for file in sorted(record.added, key=lambda file: file.first):
             topic = file.part.topic
+            here, there = record.logs.get(topic, ""), self.logs.get(topic, "")
+            if topic in self.ends and here != there:
+                what = LogPosition(self.ends[topic], there).difference(log=here, end=0, before=None)
+                raise OtherLog(f"the lake's topic {topic}: {what}", hint=ANOTHER_LAKE)
             if file.first < self.ends.get(topic, 0):
                 raise AlreadyArchived(
                     f"the lake has the topic {topic} up to offset {self.ends[topic] - 1}, and this query "
                     f"would add from {file.first} on",
-                    hint="was the topic made anew, is it of another terminal, or archived by another job? "
-                    "Go on with the checkpoint that was used, or take another lake",
+                    hint="is the topic archived by another job? Go on with the checkpoint that was used, or "
+                    "take another lake",
                 )
 
     def apply(self, record: LakeRecord) -> None:
@@ -135,7 +157,12 @@ class LakeState(msgspec.Struct, kw_only=True):
         self.leaving.difference_update(record.gone)
         self.fenced.update(record.fenced)
         for topic, end in record.ends.items():
-            self.ends[topic] = max(end, self.ends.get(topic, 0))
+            if end > self.ends.get(topic, 0):
+                self.ends[topic] = end
+                self.stamps.pop(topic, None)
+                if topic in record.stamps:
+                    self.stamps[topic] = record.stamps[topic]
+        self.logs.update(record.logs)
         if record.query:
             self.batches[record.query] = record.batch
         self.number += 1

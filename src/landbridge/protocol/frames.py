@@ -283,6 +283,7 @@ class Fetched(Frame, tag=42, frozen=True):
     end: Natural  #: of the log
     #: First offset, messages, bytes in the tail, and the terminal where it was published, "" for this one.
     batches: list[tuple[Natural, Natural, Natural, str]]
+    log: str = ""  #: the identity of the log, as in ``topic.show``
 
 
 # -- on a link, from either side ----------------------------------------------------------------------

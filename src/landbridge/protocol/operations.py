@@ -109,6 +109,9 @@ InTopic = Annotated[str | None, about("Look only in this topic. Ids that a produ
 StageName = Annotated[str, about("Name of the stage.")]
 TerminalName = Annotated[str, about("Name of the terminal.")]
 ArrivedAt = Annotated[int, about("When it arrived there, in microseconds; 0 if that is not known.")]
+LogId = Annotated[
+    str, about("Identity of the log: terminal, number and creation. A topic made anew has another one.")
+]
 Names = list[str]
 Until: TypeAlias = Literal["stored", "arrived", "acked"]
 Place: TypeAlias = Literal["earliest", "latest"]
@@ -193,6 +196,20 @@ class TopicFacts(Result, frozen=True, kw_only=True):
     messages: Annotated[int, about("Messages in the log.")]
     bytes: Annotated[int, about("Bytes of the log.")]
     created_at: Annotated[int, about("When it was made, in microseconds.")]
+    log: LogId
+
+
+class TopicBounds(Result, frozen=True, kw_only=True):
+    """What a topic's log has, and what shows whether an offset is of its history."""
+
+    first: Annotated[int, about("The oldest offset that the log has.")]
+    end: Annotated[int, about("The offset that the next message will get.")]
+    log: LogId
+    before: Annotated[
+        int | None,
+        about("Time of the message before the offset asked for; None: the log doesn't have that message."),
+    ]
+    newest: Annotated[int | None, about("Time of the last message; None: the log is empty.")]
 
 
 class TopicRow(TopicFacts, frozen=True, kw_only=True):
@@ -277,6 +294,7 @@ class GroupAdvance(OfGroup, frozen=True, kw_only=True):
     """A group whose consumer reads by offset, and how far it has come."""
 
     to: Annotated[int, about("Everything below this offset is settled.")]
+    log: Annotated[str, about("The log that the offset is of; another one is refused. Empty: any.")] = ""
 
 
 class GroupFacts(Result, frozen=True, kw_only=True):
@@ -816,9 +834,9 @@ TOPIC_DELETE = _operation(
     "Delete a topic with its messages and groups.", scope="admin",
 )  # fmt: skip
 TOPIC_WAIT = _operation(
-    "topic.wait", TopicWait, dict[str, tuple[int, int]], "POST /v1/offsets/wait",
+    "topic.wait", TopicWait, dict[str, TopicBounds], "POST /v1/offsets/wait",
     "Wait until one of these topics has a message at or beyond the offset given for it, and return the "
-    "(first, end) of each log.", scope="subscribe:{offsets}", safe=True,
+    "bounds of each log.", scope="subscribe:{offsets}", safe=True,
 )  # fmt: skip
 TOPIC_SEEK_TIME = _operation(
     "topic.seek_time", TopicSeekTime, dict[str, int], "POST /v1/offsets/seek",

@@ -19,7 +19,7 @@ from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.options import differences
 from landbridge.core.topic import group_spec
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone
+from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, OtherLog
 from landbridge.protocol import operations as table
 
 #: Messages per commit of a redrive.
@@ -135,6 +135,8 @@ class GroupOperations:
         """A consumer that reads by offset is a Spark query, for example."""
         broker, topic, name = self._broker, request.topic, request.name
         found = broker.topic(topic)
+        if request.log not in ("", found.log_id):
+            raise OtherLog(f"offset {request.to} is of the log {request.log}, and {topic} has {found.log_id}")
         group = found.groups.get(name)
         to = max(found.log.first, min(request.to, found.log.end))
         broker.check_group_name(name)

@@ -114,9 +114,10 @@ class TopicOperations:
         await self._broker.delete_topic(topic)
         return table.Deleted(deleted=topic.name)
 
-    async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, tuple[int, int]]:
+    async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, table.TopicBounds]:
         _check_number(request.offsets)
-        logs = {name: self._broker.topic(name).log for name in request.offsets}
+        topics = {name: self._broker.topic(name) for name in request.offsets}
+        logs = {name: topic.log for name, topic in topics.items()}
         loop = asyncio.get_running_loop()
         now = loop.time
         until = now() + min(request.within, LONGEST_WAIT)
@@ -128,12 +129,20 @@ class TopicOperations:
                 log.on_growth(grown)
             await asyncio.wait([grown], timeout=until - now())
             grown.cancel()
-        return {name: (log.first, log.end) for name, log in logs.items()}
+        return {name: await _bounds(topic, request.offsets[name]) for name, topic in topics.items()}
 
     async def seek_time(self, caller: TokenBearer, request: table.TopicSeekTime) -> dict[str, int]:
         broker = self._broker
         _check_number(request.times)
         return {name: await broker.position(broker.topic(name), at) for name, at in request.times.items()}
+
+
+async def _bounds(topic: Topic, offset: int) -> table.TopicBounds:
+    log = topic.log
+    before = await log.time_before(offset)
+    end = log.end
+    newest = before if offset == end else await log.time_before(end)
+    return table.TopicBounds(first=log.first, end=end, log=topic.log_id, before=before, newest=newest)
 
 
 def _check_number(topics: Mapping[str, int]) -> None:
@@ -157,4 +166,5 @@ def _facts(topic: Topic) -> dict[str, Any]:
         "messages": log.end - log.first,
         "bytes": log.bytes,
         "created_at": topic.created_at,
+        "log": topic.log_id,
     }

@@ -2,13 +2,18 @@
 tasks. These are functions of their arguments alone, because a plan that is made again after a failure must
 come out the same.
 
-Offsets say where the next read begins: topic → offset. As JSON they have the form that Spark users know from
-Kafka, ``{"orders": {"0": 12}}``, with the one partition that a topic has.
+Offsets say where the next read begins: topic → offset. Whoever keeps one keeps a position: the offset, the
+log that counts it, and the time of the message before it. Otherwise an offset of a topic that was made anew,
+of another terminal, or of a terminal that was restored from a backup would be taken for one of this log.
+
+As JSON positions have the form that Spark users know from Kafka, with the one partition that a topic has, and
+two more fields: ``{"orders": {"0": 12, "log": "berlin/3/1767225600000000", "stamp": 1767225812345678}}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 Offsets: TypeAlias = Mapping[str, int]
@@ -18,7 +23,59 @@ Offsets: TypeAlias = Mapping[str, int]
 ROWS_WORTH_A_TASK, FEW_TASKS = 500_000, 4
 #: Beyond that tasks grow up to this size. With rows of 100 bytes it is what Spark gives to a task on files.
 ROWS_PER_TASK = 1_250_000
-PARTITION = "0"
+PARTITION, LOG, STAMP = "0", "log", "stamp"
+
+
+class LogPosition(NamedTuple):
+    """A place in a log."""
+
+    offset: int
+    #: The identity of the log, as terminals give it; "" = not known.
+    log: str = ""
+    #: The time of the message before the offset, in microseconds; None = not known.
+    stamp: int | None = None
+
+    def difference(self, *, log: str, end: int, before: int | None) -> str | None:
+        """What shows that this is no position of a log; None where nothing does. The log has the identity
+        ``log`` and ends at ``end``, and the message before this offset has the time ``before``, if the log
+        still has it."""
+        if not self.log:
+            return f"offset {self.offset} was kept without the log that counts it, as Landbridge 0.1 did"
+        if self.log != log:
+            (terminal, _, made_at), (terminal_now, _, made_at_now) = _parts(self.log), _parts(log)
+            if terminal != terminal_now:
+                return f"offset {self.offset} is of the terminal {terminal}, and this is {terminal_now}"
+            return (
+                f"offset {self.offset} is of the log that was made at {made_at}, and the topic was made anew "
+                f"at {made_at_now}"
+            )
+        if end < self.offset:
+            return (
+                f"its log ended at {self.offset} at least, and ends at {end} now: the terminal was restored"
+            )
+        if self.stamp is not None and before is not None and self.stamp != before:
+            return (
+                f"the message before offset {self.offset} was of {_moment(self.stamp)}, and is of "
+                f"{_moment(before)} now: the terminal was restored"
+            )
+        return None
+
+
+Positions: TypeAlias = Mapping[str, LogPosition]
+
+
+def _parts(log: str) -> tuple[str, str, str]:
+    """Terminal, number and moment of an identity."""
+    terminal, _, rest = log.partition("/")
+    number, _, made_at = rest.partition("/")
+    return terminal, number, _moment(int(made_at)) if made_at.isdecimal() else made_at
+
+
+def _moment(micros: int) -> str:
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()
+    except OverflowError:
+        return f"{micros} µs"
 
 
 class Span(NamedTuple):
@@ -32,23 +89,47 @@ class Span(NamedTuple):
         return self.end - self.first
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+def to_json(positions: Positions) -> dict[str, dict[str, int | str]]:
     """Sorted by topic, because Spark compares offsets as text."""
-    return {topic: {PARTITION: offsets[topic]} for topic in sorted(offsets)}
+    document: dict[str, dict[str, int | str]] = {}
+    for topic in sorted(positions):
+        offset, log, stamp = positions[topic]
+        document[topic] = {PARTITION: offset}
+        if log:
+            document[topic][LOG] = log
+        if stamp is not None:
+            document[topic][STAMP] = stamp
+    return document
 
 
-def from_json(document: Mapping[str, Any]) -> dict[str, int]:
+def from_json(document: Mapping[str, Any]) -> dict[str, LogPosition]:
     """The inverse of ``to_json``; also takes ``{"orders": 12}``. Raises ValueError for anything else."""
-    offsets = {}
+    positions = {}
     for topic, given in document.items():
-        if isinstance(given, dict):
-            if set(given) != {PARTITION}:
-                raise ValueError(f"topic {topic!r} has one partition, {PARTITION!r}, not {sorted(given)}")
-            given = given[PARTITION]
-        if not isinstance(given, int) or isinstance(given, bool):
-            raise ValueError(f"topic {topic!r}: {given!r} is not a number")
-        offsets[topic] = given
-    return offsets
+        fields = given if isinstance(given, dict) else {PARTITION: given}
+        if not {PARTITION} <= set(fields) <= {PARTITION, LOG, STAMP}:
+            raise ValueError(f"topic {topic!r} has one partition, {PARTITION!r}, not {sorted(fields)}")
+        position = LogPosition(fields[PARTITION], fields.get(LOG, ""), fields.get(STAMP))
+        for number in (position.offset, position.stamp or 0):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise ValueError(f"topic {topic!r}: {number!r} is not a number")
+        if not isinstance(position.log, str):
+            raise ValueError(f"topic {topic!r}: {position.log!r} is not a log")
+        positions[topic] = position
+    return positions
+
+
+def offsets_of(positions: Positions) -> dict[str, int]:
+    return {topic: position.offset for topic, position in positions.items()}
+
+
+def starts(start: Positions, end: Positions) -> dict[str, int]:
+    """The offsets from which to read up to ``end``. Two offsets have rows between them if one log counts them
+    both. A topic or a log that ``start`` doesn't have begins where ``end`` has it."""
+    return {
+        topic: start[topic].offset if topic in start and start[topic].log == there.log else there.offset
+        for topic, there in end.items()
+    }
 
 
 def backlog(start: Offsets, end: Offsets) -> dict[str, int]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from landbridge.core.log.planning import from_json
+from landbridge.core.log.planning import LogPosition, from_json, offsets_of
 from landbridge.core.names import check_name, check_pattern
 from landbridge.errors import BadName, BadOption
 
@@ -50,6 +50,8 @@ class Bound(msgspec.Struct, frozen=True):
 
     at: PerTopic
     moment: PerTopic | None = None
+    #: Of the offsets that were given with their log: where they have to be.
+    positions: dict[str, LogPosition] = {}
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,9 @@ class GivenOptions:
 
     def numbers(self, name: str) -> dict[str, int]:
         """A JSON object with a number for each topic."""
+        return offsets_of(self.positions(name))
+
+    def positions(self, name: str) -> dict[str, LogPosition]:
         try:
             return from_json(self.document(name))
         except ValueError as error:
@@ -247,10 +252,13 @@ def _bound(given: GivenOptions, which: str, default: int, topics: tuple[str, ...
     offsets, by_timestamp = f"{which}Offsets", f"{which}OffsetsByTimestamp"
     at: PerTopic = default
     moment: PerTopic | None = None
+    known: dict[str, LogPosition] = {}
     if offsets in given:
         text = given.text(offsets)
         if text.startswith("{"):
-            at = given.numbers(offsets)
+            positions = given.positions(offsets)
+            at = offsets_of(positions)
+            known = {topic: each for topic, each in positions.items() if each.log}
             if any(offset < EARLIEST for offset in at.values()):
                 raise BadOption(f"{offsets}: -2 is the earliest, -1 the latest, and nothing is below")
         elif text in ("earliest", "latest"):
@@ -268,4 +276,4 @@ def _bound(given: GivenOptions, which: str, default: int, topics: tuple[str, ...
                 f"{name} speaks of {', '.join(sorted(numbers))}, and {', '.join(topics)} are read",
                 hint="name each topic that is read, and no other",
             )
-    return Bound(at, moment)
+    return Bound(at, moment, known)

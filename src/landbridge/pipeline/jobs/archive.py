@@ -11,14 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from landbridge.core.lake import MESSAGES, REJECTS, LakeRecord, Overtaken, ends_of
-from landbridge.core.log.planning import to_json
-from landbridge.errors import AlreadyArchived, BadOption, BusError, StoreBusy
+from landbridge.core.lake import (
+    ANOTHER_LAKE,
+    MESSAGES,
+    REJECTS,
+    LakeRecord,
+    LakeState,
+    Overtaken,
+    ends_of,
+)
+from landbridge.core.log.planning import LogPosition, Positions, to_json
+from landbridge.errors import AlreadyArchived, BadOption, BusError, OtherLog, StoreBusy
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.connector.failure import with_hint
 from landbridge.pipeline.connector.options import EARLIEST, LATEST, read_options
+from landbridge.pipeline.connector.progress import checkpointed
 from landbridge.pipeline.functions import F
 from landbridge.pipeline.jobs.running import Place, query_of
+from landbridge.pipeline.lake.files import files_at
 from landbridge.pipeline.lake.lake import CHECKPOINTS, Lake, micros
 from landbridge.pipeline.lake.rows import PAYLOADS, Payload, rejected, transform
 
@@ -96,8 +106,9 @@ class Archive:
             take = DeltaLake(self.lake, self.payload).take
         else:
             lake = Lake(place.spark, self.lake)
-            options |= self._starting_offsets(lake.snapshot().ends, place)
-            take = Batches(lake, self.payload).take
+            options |= self._starting_offsets(lake.state(), place)
+            checkpoint = files_at(place.spark, place.checkpoint)
+            take = Batches(lake, self.payload, lambda batch: checkpointed(checkpoint, batch)).take
 
         def each(frame: DataFrame, batch: int) -> None:
             try:
@@ -108,24 +119,33 @@ class Archive:
         name = " ".join(filter(None, (self.name, self.group)))  # A session has each name once.
         return place.writer(place.stream(**options), name).foreachBatch(each).start()
 
-    def _starting_offsets(self, ends: dict[str, int], place: Place) -> dict[str, str]:
-        """A query with a new checkpoint begins where the lake ends. Spark ignores this at later starts."""
+    def _starting_offsets(self, state: LakeState, place: Place) -> dict[str, str]:
+        """A query with a new checkpoint begins where the lake ends, in the same log. Spark ignores this at
+        later starts; then the checkpoint and the lake's records say of which logs they are."""
         from landbridge.pipeline.connector.source import SourceTopics
 
-        if not ends:
+        if not state.ends:
             return {}
         wanted = read_options(self._options(), stream=True)
         names = SourceTopics(TerminalAccess.of(place.where), wanted).names()
-        new = EARLIEST if self.start_at == "earliest" else LATEST
-        offsets = {name: ends.get(name, new) for name in names}
-        return {"startingOffsets": json.dumps(to_json(offsets))} if offsets else {}
+        new = LogPosition(EARLIEST if self.start_at == "earliest" else LATEST)
+        positions = {name: state.position(name) or new for name in names}
+        for name in state.ends:
+            if name in positions and not state.logs.get(name):
+                what = "was archived by Landbridge 0.1, which didn't keep of which log the offsets are"
+                raise OtherLog(f"the lake's topic {name} {what}", hint=ANOTHER_LAKE)
+        return {"startingOffsets": json.dumps(to_json(positions))} if positions else {}
 
 
 class Batches:
     """Writes micro-batches into a lake."""
 
-    def __init__(self, lake: Lake, payload: Payload) -> None:
+    def __init__(
+        self, lake: Lake, payload: Payload, positions: Callable[[int], Positions] = lambda batch: {}
+    ) -> None:
         self._lake, self._payload = lake, payload
+        #: Where a micro-batch ends.
+        self._positions = positions
         #: Whether the files that earlier runs of this query have left are cleared.
         self._clear = False
 
@@ -140,8 +160,17 @@ class Batches:
         self._stage(frame, attempt.url)
         places = attempt.staged()
         files = lake.describe(places)
+        ends, positions = ends_of(files), self._positions(batch)
+        reached = {topic: positions[topic] for topic in ends if topic in positions}
         record = LakeRecord(
-            attempt=attempt.id, at=micros(), query=query, batch=batch, added=files, ends=ends_of(files)
+            attempt=attempt.id,
+            at=micros(),
+            query=query,
+            batch=batch,
+            added=files,
+            ends=ends,
+            logs={topic: at.log for topic, at in reached.items()},
+            stamps={topic: at.stamp for topic, at in reached.items() if at.stamp is not None},
         )
         try:
             if places:
@@ -149,7 +178,7 @@ class Batches:
                 lake.commit(record)
             else:  # There are no rows; or another process took this one for dead and removed the files.
                 lake.state().check(record)
-        except AlreadyArchived:
+        except (AlreadyArchived, OtherLog):
             attempt.withdraw(places)
             raise
         except Overtaken as error:

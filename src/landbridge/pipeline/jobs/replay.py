@@ -1,9 +1,10 @@
 """The job ``replay``: the messages of a topic, from its log or its archive, are published again, each once.
 
 A replay goes through the source by offsets, in chunks. Each chunk is one batch write (ADR 12). Its producer
-is the replay's name, and its number is the source offset before which everything is replayed then. So the
-terminal knows how far a replay is, and the numbers only grow. A replay that is started again goes on from
-there, also with other chunks, another rate, or on another machine.
+is the replay's name together with the source's log, and its number is the source offset before which
+everything is replayed then. So the terminal knows how far a replay is, and the numbers only grow. A replay
+that is started again goes on from there, also with other chunks, another rate, or on another machine. Of a
+topic that was made anew, it begins at the beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from landbridge.core.names import check_name
-from landbridge.errors import BadOption, BadStatement
+from landbridge.errors import BadOption, BadStatement, OtherLog
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.functions import F
 from landbridge.pipeline.jobs.running import Place
@@ -183,14 +184,20 @@ class Replay:
         views = self._views(place, warn)
         with self._explained():
             begun = time.monotonic()
-            first, end = views.span(self.source)
-            reached = reached_by(TerminalAccess.of(place.where), self.name, first, end)
+            first, end, log = views.span(self.source)
+            access, stage = TerminalAccess.of(place.where), identity(self.name, log)
+            if position_of(access, self.name) is not None:
+                raise OtherLog(
+                    f"the replay {self.name} was begun by Landbridge 0.1, which didn't keep of which log",
+                    hint="--name with another name begins anew; --since leaves out what was replayed",
+                )
+            reached = reached_by(access, stage, first, end)
             done = Replayed(0, reached, end, None, reached, 0.0)
             for chunk in self.chunks(views, reached, end):
                 if stop.is_set() or (stop_at is not None and time.time() >= stop_at):
                     break
                 chunk_begun = time.monotonic()
-                rows, newest = self._publish(views, chunk, place) if chunk.rows else (0, None)
+                rows, newest = self._publish(views, chunk, place, stage) if chunk.rows else (0, None)
                 done = done._replace(
                     rows=done.rows + rows,
                     reached=chunk.end,
@@ -233,8 +240,8 @@ class Replay:
         if begin < end:
             yield Chunk(begin, end, held)
 
-    def _publish(self, views: Views, chunk: Chunk, place: Place) -> tuple[int, int | None]:
-        """Publish a chunk. Returns (rows, the newest timestamp)."""
+    def _publish(self, views: Views, chunk: Chunk, place: Place, stage: str) -> tuple[int, int | None]:
+        """Publish a chunk, once for this stage. Returns (rows, the newest timestamp)."""
         from pyspark.sql import Observation
 
         seen = Observation()
@@ -243,7 +250,7 @@ class Replay:
         counts = (F.count(F.lit(1)).alias("rows"), F.max(F.unix_micros("timestamp")).alias("newest"))
         writer = transform(rows.observe(seen, *counts)).write
         writer.format("landbridge").mode("append").options(
-            **place.where, topic=self.to, producerId=self.name, producerBatch=str(chunk.end)
+            **place.where, topic=self.to, producerId=stage, producerBatch=str(chunk.end)
         ).save()
         return int(seen.get["rows"]), seen.get["newest"]
 
@@ -261,8 +268,13 @@ def identity(*asked: object) -> str:
     return f"replay-{hashlib.sha256(repr(asked).encode()).hexdigest()[:20]}"
 
 
+def position_of(access: TerminalAccess, stage: str) -> int | None:
+    number: int | None = access.bus().call("stage.show", stage=stage)["number"]
+    return number
+
+
 def reached_by(access: TerminalAccess, name: str, first: int, end: int) -> int:
     """The offset before which a replay has published everything, as the terminal knows it; at least ``first``
     and at most ``end``."""
-    number = access.bus().call("stage.show", stage=name)["number"]
+    number = position_of(access, name)
     return first if number is None else min(max(number, first), end)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from landbridge.core.log.planning import LogPosition, Positions
 from landbridge.errors import BusError
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.connector.failure import failure
@@ -153,15 +154,15 @@ def _come_to_rest(query: StreamingQuery) -> None:
         time.sleep(LOOK_EVERY)
 
 
-def _settle(job: Job, place: Place, ends: Mapping[str, int]) -> None:
+def _settle(job: Job, place: Place, ends: Positions) -> None:
     """Move the job's cursor to the end of its last micro-batch, which Spark would report only with the next
     one. If the terminal doesn't answer, the next run does it."""
     group = getattr(job, "group", None)
     if group and ends:
         bus = TerminalAccess.of(place.where).bus()
-        for topic, end in ends.items():
+        for topic, (to, log, _) in ends.items():
             try:
-                bus.call_soon("group.advance", topic=topic, name=group, to=end).result(SETTLE_WITHIN)
+                bus.call_soon("group.advance", topic=topic, name=group, to=to, log=log).result(SETTLE_WITHIN)
             except (BusError, TimeoutError):
                 return
 
@@ -175,8 +176,8 @@ class _Reports:
         self._scans = scans
         #: (batch, timestamp) of the last report that was seen.
         self._last: tuple[int, str] = (-1, "")
-        #: topic → offset before which everything is done.
-        self.reached: dict[str, int] = {}
+        #: topic → position before which everything is done.
+        self.reached: dict[str, LogPosition] = {}
 
     def new(self) -> Iterator[MicroBatch]:
         for report in self._query.recentProgress:

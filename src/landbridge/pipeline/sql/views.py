@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from landbridge.core.lake import MESSAGES, REJECTS, DataFile, LakeState
-from landbridge.core.log.planning import Span
+from landbridge.core.log.planning import LogPosition, Span, to_json
 from landbridge.core.names import check_name
 from landbridge.core.wording import counted, did_you_mean
-from landbridge.errors import BadOption, BusError, OffsetGone, UnknownTopic
+from landbridge.errors import BadOption, BusError, OffsetGone, OtherLog, UnknownTopic
 from landbridge.pipeline.connector.access import TerminalAccess
 from landbridge.pipeline.functions import F
 from landbridge.pipeline.lake.lake import Lake
@@ -54,6 +54,16 @@ _DESCRIBED = ("messages", "bytes", "first", "end", "groups")
 _SHOW = re.compile(r"\s*show\s+(topics|tables|views)\s*;?\s*", re.IGNORECASE)
 
 
+class Logged(NamedTuple):
+    """A run of a topic's log, and which log it is."""
+
+    span: Span
+    log: str
+
+    def cut(self, first: int, end: int) -> Logged:
+        return Logged(Span(self.span.topic, min(first, end), end), self.log)
+
+
 class Views:
     """The tables of one terminal and one lake.
 
@@ -78,6 +88,8 @@ class Views:
         self._allow_gaps = allow_gaps
         self._tell = tell or (lambda text: None)
         self._lake = None if lake is None else Lake(spark, lake)
+        #: topic → the log that it has to have, for a reader that comes back with offsets.
+        self._expected: dict[str, str] = {}
         #: The number of views that were made, for names that no other statement has.
         self._made = 0
         #: The last statement, as Spark has it.
@@ -146,9 +158,10 @@ class Views:
             return self.log(topic, need)
         for is_last_look in (False, True):
             state = lake.state()
-            archived = state.ends.get(topic)
+            position = state.position(topic)
+            archived = None if position is None else position.offset
             try:
-                logged = self._logged(topic)
+                logged = self._logged(topic, position)
             except UnknownTopic:
                 if archived is None:
                     raise
@@ -156,48 +169,49 @@ class Views:
             if archived is None:
                 return self._from_log(logged, need)
             # Messages that are archived and trimmed between the two looks would seem to be gone: look again.
-            if logged.first <= archived <= logged.end:
+            if logged.span.first <= archived:
                 break
             if is_last_look:
-                self._gap(logged, archived)
+                self._gap(logged.span, archived)
         assert archived is not None
+        first, end = logged.span.first, logged.span.end
         frames = []
         begins = min((file.first for file in _files(state, topic)), default=archived)
-        if need.overlaps(logged.first, begins):
-            frames.append(self._from_log(Span(topic, logged.first, min(begins, logged.end)), need))
+        if need.overlaps(first, begins):
+            frames.append(self._from_log(logged.cut(first, min(begins, end)), need))
         if need.overlaps(begins, archived):
             frames.append(self._from_lake(lake, state, topic, need))
-        if not frames or need.overlaps(archived, logged.end):
-            start = min(max(archived, logged.first), logged.end)
-            frames.append(self._from_log(Span(topic, start, logged.end), need))
+        if not frames or need.overlaps(archived, end):
+            frames.append(self._from_log(logged.cut(max(archived, first), end), need))
         return reduce(lambda one, other: one.union(other), frames)
 
     def _gap(self, logged: Span, archived: int) -> None:
-        topic, first, end = logged
-        if first > archived:
-            lost = counted(first - archived, "message")
-            what = (
-                f"{lost} of {topic} are neither in the archive, which ends before offset {archived}, nor in "
-                f"the log, which begins at {first}"
-            )
-            hint = "retention was faster than the archive job; --allow-gaps goes on without them"
-        else:
-            what = f"the archive of {topic} ends before offset {archived}, and its log already at {end}"
-            hint = "the topic was made anew; read archive.NAME and log.NAME, or --allow-gaps"
+        topic, first, _ = logged
+        lost = counted(first - archived, "message")
+        what = (
+            f"{lost} of {topic} are neither in the archive, which ends before offset {archived}, nor in "
+            f"the log, which begins at {first}"
+        )
+        hint = "retention was faster than the archive job; --allow-gaps goes on without them"
         if not self._allow_gaps:
             raise OffsetGone(what, hint=hint)
         self._tell(what)
 
-    def span(self, topic: str) -> tuple[int, int]:
-        """(first, end): the offsets that ``topic.NAME`` has, by what log and lake say. No row is read."""
-        files = [] if self._lake is None else _files(self._lake.state(), topic)
-        spans = [(file.first, file.end) for file in files]
+    def span(self, topic: str) -> tuple[int, int, str]:
+        """(first, end, log): the offsets that ``topic.NAME`` has, by what log and lake say, and the log that
+        counts them. No row is read. From now on the topic has to have this log."""
+        state = LakeState() if self._lake is None else self._lake.state()
+        spans = [(file.first, file.end) for file in _files(state, topic)]
         try:
-            spans.append(self._logged(topic)[1:])
+            logged = self._logged(topic, state.position(topic))
+            spans.append(logged.span[1:])
+            log = logged.log
         except UnknownTopic:
             if not spans:
                 raise
-        return min(first for first, _ in spans), max(end for _, end in spans)
+            log = state.logs.get(topic, "")
+        self._expected[topic] = log
+        return min(first for first, _ in spans), max(end for _, end in spans), log
 
     def topics(self) -> DataFrame:
         """A row for each topic of the terminal and of the lake."""
@@ -220,14 +234,24 @@ class Views:
 
         return list(described_topics(self._access.bus()))
 
-    def _logged(self, topic: str) -> Span:
-        """What the log has."""
+    def _logged(self, topic: str, archived: LogPosition | None = None) -> Logged:
+        """What the log has. ``archived`` is where the lake ends: a position of this log, or an error."""
+        offset = 0 if archived is None else archived.offset
         try:
-            return Span(topic, *self._access.bus().call("topic.wait", offsets={topic: 0})[topic])
+            there = self._access.bus().topics.wait({topic: offset})[topic]
         except UnknownTopic as error:
             raise _unknown(topic, [str(row["name"]) for row in self._described()], str(error)) from None
+        if self._expected.get(topic, there.log) != there.log:
+            raise OtherLog(f"the topic {topic} was made anew meanwhile", hint="run it again")
+        if archived is not None:
+            what = archived.difference(log=there.log, end=there.end, before=there.before)
+            if what is not None:
+                hint = f"read archive.{topic} and log.{topic} as two tables, and archive it into another lake"
+                raise OtherLog(f"the archive and the log of {topic} are not one: {what}", hint=hint)
+        return Logged(Span(topic, there.first, there.end), there.log)
 
-    def _from_log(self, span: Span, need: Need) -> DataFrame:
+    def _from_log(self, logged: Logged, need: Need) -> DataFrame:
+        span = logged.span
         topic, first, end = span
         if need.since is not None:
             moment = max(0, need.since - CLOCKS_APART)
@@ -236,7 +260,7 @@ class Views:
         end = min(max(first, end if need.end is None else min(end, need.end)), span.end)
         wanted = COLUMNS if need.columns is None else need.columns
         read = {name: kind for name, kind in COLUMNS.items() if name in wanted} or {"offset": "bigint"}
-        offsets = {"startingOffsets": first, "endingOffsets": end}
+        start, until = {topic: LogPosition(first, logged.log)}, {topic: LogPosition(end)}
         rows = (
             self._spark.read.format("landbridge")
             .schema(", ".join(f"{name} {kind}" for name, kind in read.items() if name != "json"))
@@ -244,7 +268,8 @@ class Views:
                 **self._where,
                 subscribe=topic,
                 failOnDataLoss=str(not self._allow_gaps).lower(),
-                **{name: json.dumps({topic: {"0": at}}) for name, at in offsets.items()},
+                startingOffsets=json.dumps(to_json(start)),
+                endingOffsets=json.dumps(to_json(until)),
             )
             .load()
         )
