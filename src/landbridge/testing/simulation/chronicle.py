@@ -5,7 +5,7 @@ The rules:
     once        what has crossed is in the destination's log once for a group, whatever was sent again; among
                 several terminals of a group a failover may double a message, which is counted
     in order    the messages of one producer stand in the destination's log in the order of publishing, where
-                the group has one terminal from beginning to end
+                the group has one terminal from beginning to end; what a restored terminal had lost may be late
     no loop     no parcel comes to a terminal that it has been at; its hops and its ttl add up
     custody     what no consumer has begun to ack is on a disk, unsettled for the group, at every moment
     stored once what a publisher repeats, and what comes late on its old connection, is in the log once
@@ -52,6 +52,8 @@ class Chronicle:
         self.owed: set[tuple[str, str]] = set()
         #: (terminal, value) that may be stored there again: a deletion took the record that it had arrived.
         self.again: set[tuple[str, str]] = set()
+        #: (terminal, value) that may be stored there after later ones: the terminal has lost it once.
+        self.late: set[tuple[str, str]] = set()
         #: Value → which life of its topic it was published in, where that is not the last one. Order is
         #: kept within a life.
         self.life: dict[str, int] = {}
@@ -117,7 +119,7 @@ class Chronicle:
                 name, _, number = value.rpartition(":")
                 producer = (name, self.life.get(value, 0))
                 late = int(number) < last.get(producer, -1)
-                if late and (destination, value) not in self.again:
+                if late and (destination, value) not in self.again | self.late:
                     self.find("in order", f"{group} at {destination} from {source}: {value} too late")
                 last[producer] = int(number)
         for group, values in sorted(self.seen.items()):

@@ -44,9 +44,9 @@ KINDS = {
     "group-added": FaultKind(1, "a group is added to a topic"),
     "recreated": FaultKind(2, "a topic is deleted and made anew at a terminal that receives it"),
     "recreated-at-source": FaultKind(
-        0, "a topic is deleted and made anew at a terminal that publishes to it"
+        2, "a topic is deleted and made anew at a terminal that publishes to it"
     ),
-    "restore": FaultKind(0, "a terminal's store is replaced by a copy of an earlier moment"),
+    "restore": FaultKind(2, "a terminal's store is replaced by a copy of an earlier moment"),
 }
 #: Kind → how often it is drawn, where nobody chooses.
 DEFAULT = {name: kind.weight for name, kind in KINDS.items() if kind.weight}

@@ -263,12 +263,14 @@ class World:
             gone = [value for value in before.published(topic) if value not in kept]
             chronicle.forgiven |= {(group, value) for group in groups for value in gone}
             known = after.arrived(topic)
-            chronicle.owed |= {
+            owed = {
                 (group, value)
                 for value, audience in before.arrived(topic).items()
                 for group in audience
                 if group not in known.get(value, ())
             }
+            chronicle.owed |= owed
+            chronicle.late |= {(site.name, value) for _, value in owed}
         for key, values in chronicle.arrived.items():
             if key[0] == site.name:
                 del values[backup.arrived.get(key, 0) :]
