@@ -294,7 +294,9 @@ class GroupAdvance(OfGroup, frozen=True, kw_only=True):
     """A group whose consumer reads by offset, and how far it has come."""
 
     to: Annotated[int, about("Everything below this offset is settled.")]
-    log: Annotated[str, about("The log that the offset is of; another one is refused. Empty: any.")] = ""
+    log: Annotated[str | None, about("The log that the offset is of; another one is refused. None: any.")] = (
+        None
+    )
 
 
 class GroupFacts(Result, frozen=True, kw_only=True):

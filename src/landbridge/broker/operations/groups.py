@@ -135,7 +135,7 @@ class GroupOperations:
         """A consumer that reads by offset is a Spark query, for example."""
         broker, topic, name = self._broker, request.topic, request.name
         found = broker.topic(topic)
-        if request.log not in ("", found.log_id):
+        if request.log not in (None, found.log_id):
             raise OtherLog(f"offset {request.to} is of the log {request.log}, and {topic} has {found.log_id}")
         group = found.groups.get(name)
         to = max(found.log.first, min(request.to, found.log.end))
