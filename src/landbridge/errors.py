@@ -196,7 +196,7 @@ class OffsetGone(Misuse, code="offset_gone", exit_status=27, http_status=410):
     default_hint = "seek to 'earliest'"
 
 
-class OtherLog(Misuse, code="other_log", exit_status=45, http_status=409):
+class OtherLog(Misuse, code="other_log", exit_status=46, http_status=409):
     """An offset was counted by another log: the topic was made anew, or its terminal restored or changed."""
 
 

@@ -5,7 +5,8 @@ The rules:
     once        what has crossed is in the destination's log once for a group, whatever was sent again; among
                 several terminals of a group a failover may double a message, which is counted
     in order    the messages of one producer stand in the destination's log in the order of publishing, where
-                the group has one terminal from beginning to end; what a restored terminal had lost may be late
+                the group has one terminal from beginning to end; what a restored terminal had lost may
+                come later
     no loop     no parcel comes to a terminal that it has been at; its hops and its ttl add up
     custody     what no consumer has begun to ack is on a disk, unsettled for the group, at every moment
     stored once what a publisher repeats, and what comes late on its old connection, is in the log once
