@@ -12,10 +12,18 @@ import pytest
 import landbridge
 from landbridge.broker.connection import Connection
 from landbridge.broker.server import Terminal
+from landbridge.core.log.ledger import (
+    KEEP_LEFT,
+    KEEP_TRANSACTIONS,
+    MOST_TRANSACTIONS,
+    NO_TRANSACTIONS,
+)
 from landbridge.core.log.store import Append, Trim
+from landbridge.core.time import SECOND
 from landbridge.errors import (
     BusError,
     Disconnected,
+    LimitReached,
     QueueTaken,
     StoreFailed,
     TerminalUnreachable,
@@ -24,10 +32,10 @@ from landbridge.errors import (
 )
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.sqlite import SqliteStore
-from landbridge.testing import FaultyStore, attach, run_terminal
+from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.ports import free_port
-from tests.waiting import LIMIT, Reader, eventually
+from tests.waiting import LIMIT, Reader, eventually, turns
 
 
 def cut(terminal: Terminal, subject: str = "test") -> None:
@@ -437,14 +445,81 @@ async def test_the_ledger_forgets_a_producer_with_its_last_message(terminal: Ter
     assert isinstance(terminal.store, MemoryStore)
     async with way.connect(terminal) as bus:
         await bus.publish("orders", b"1")
-        async with bus.transaction() as t:
-            await t.publish("orders", b"2")
     await eventually(lambda: not terminal.connections)
     await terminal.broker.drain()
     number = terminal.broker.topics["orders"].log.number
     assert {log for log, entries in terminal.store._ledger.items() if entries} == {number}
     await trim(terminal, "orders", 1)
     assert not any(terminal.store._ledger.values())
+
+
+async def test_the_ledger_forgets_transactions_after_a_while(timed: Terminal, clock: FakeClock) -> None:
+    assert isinstance(timed.store, MemoryStore)
+    ledgers, units = timed.store._ledger, timed.store.units
+
+    def remembered() -> int:
+        return sum(len(ledgers.get(unit, {})) for unit in range(units))
+
+    async def transact(bus: Any) -> None:
+        async with bus.transaction() as t:
+            await t.publish("orders", b"1")
+
+    life = 2 * KEEP_TRANSACTIONS / SECOND
+    async with attach(timed, life=life) as idle, attach(timed, life=life) as killed:
+        async with attach(timed) as leaving:
+            await transact(leaving)
+        await transact(idle)
+        await transact(killed)
+        await eventually(lambda: len(timed.connections) == 2)
+        await timed.broker.drain()
+        assert remembered() == 3
+        clock.advance(KEEP_LEFT / SECOND + 1)  # bytes of the one that left may have been on their way
+        await timed.broker.trim_transactions()
+        assert remembered() == 2
+        clock.advance(KEEP_TRANSACTIONS / SECOND)
+        await timed.broker.trim_transactions()
+        assert remembered() == 0
+        assert not timed.broker._transactions
+        await transact(idle)  # it was here all the time, and goes on
+        assert length(timed, "orders") == 4
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_transaction_that_comes_late_on_an_old_connection_does_not_happen_again(
+    timed: Terminal, clock: FakeClock, is_forgotten: bool
+) -> None:
+    async with attach(timed) as bus:
+        [old] = timed.connections
+        late: list[bytes | bytearray] = []
+        old.data_received = late.append  # type: ignore[assignment,method-assign]  # of this one connection
+        transaction = bus.transaction()
+        await transaction.publish("orders", b"0")
+        committing = asyncio.ensure_future(transaction.commit())
+        await eventually(lambda: late)
+        assert bus.wire is not None
+        bus.wire.connection_lost(None)
+        await committing
+    await eventually(lambda: timed.connections == {old})
+    await timed.broker.drain()
+    if is_forgotten:
+        clock.advance(KEEP_LEFT / SECOND + 1)
+        await timed.broker.trim_transactions()
+    del old.data_received
+    for data in late:
+        old.data_received(data)
+    await timed.broker.drain()
+    await turns()
+    await timed.broker.drain()
+    assert length(timed, "orders") == 1
+
+
+async def test_the_ledger_of_transactions_is_bounded() -> None:
+    happened = NO_TRANSACTIONS
+    for number in range(2, MOST_TRANSACTIONS + 2):
+        happened = happened.after(number, 1, 1)  # number 1 is never answered
+    with pytest.raises(LimitReached, match="no answer for"):
+        happened.after(MOST_TRANSACTIONS + 2, 1, 1)
+    assert happened.after(MOST_TRANSACTIONS + 2, MOST_TRANSACTIONS, 1).floor == MOST_TRANSACTIONS
 
 
 async def trim(terminal: Terminal, topic: str, before: int) -> None:

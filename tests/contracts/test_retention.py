@@ -288,3 +288,10 @@ async def test_a_cursor_that_did_not_hear_of_the_last_trim_goes_on_behind_it(
             assert sorted(payload[:1] for payload in await reader.payloads(4)) == [b"6", b"7", b"8", b"9"]
             await reader.subscription.flush()
         assert terminal.broker.group("orders", "g").delivery.cursor.floor == 10
+
+
+async def test_topics_that_come_and_go_leave_no_plans(terminal: Terminal, bus: Any) -> None:
+    for number in range(300):
+        await bus.publish(f"topic-{number}", b"x")
+        await bus.topics.delete(f"topic-{number}")
+    assert len(terminal.broker.trimmer._planned) < 100

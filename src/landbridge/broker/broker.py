@@ -44,8 +44,8 @@ from landbridge.core.log.store import (
     DropLog,
     LogBounds,
     PutDocument,
-    PutLedger,
     Store,
+    Trim,
     Write,
 )
 from landbridge.core.names import is_reserved
@@ -81,6 +81,8 @@ INCARNATION = "incarnation"
 NEXT_LOG = "next-log"
 #: The documents that name topics which were deleted here and which other terminals send messages of.
 DELETED = "deleted"
+#: Microseconds between two looks for clients whose last transaction was long ago, and before the first one.
+TRIM_TRANSACTIONS_EVERY, TRIM_TRANSACTIONS_AFTER = 3600 * SECOND, 60 * SECOND
 #: Seconds that a moved cursor may wait for a commit to go along with.
 CHANGED_WITHIN = 0.005
 #: Microseconds between two looks at how far behind the groups are.
@@ -206,6 +208,10 @@ class Broker:
         self._stamp = 0
         #: What is known of producers' transactions, per unit; the rest is read when they come.
         self._transactions: OrderedDict[tuple[int, bytes], Transactions] = OrderedDict()
+        #: Unit → of transactions that were begun up to here it may be forgotten that they have happened.
+        self._forgotten: dict[int, int] = {}
+        #: When the ledgers of transactions are trimmed next, microseconds.
+        self._trim_transactions_at = 0
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -256,6 +262,7 @@ class Broker:
         store = self.store
         bounds = await store.logs(unit)
         self._stamp = max([self._stamp, *(each.forgotten for each in bounds.values())])
+        self._forgotten[unit] = bounds.get(unit, EMPTY).forgotten
         by_number: dict[int, Topic] = {}
         for _, raw in await store.documents(unit, topics.KIND):
             found = topics.decode(raw)
@@ -578,10 +585,30 @@ class Broker:
         )
 
     def forget_transactions(self, producer: bytes) -> None:
-        """A client left in good order, with every answer in hand: it will never repeat a transaction."""
+        """A client left in good order, with every answer in hand: it will never repeat a transaction. Bytes
+        that an earlier connection has sent may still come."""
         for unit in range(self.store.units):
-            if self._transactions.pop((unit, producer), None) is not None:
-                self.writers[unit].tell(adding([PutLedger(unit, producer, None)]))
+            found = self._transactions.pop((unit, producer), None)
+            if found is not None and found.stored:
+                self.writers[unit].tell(adding([found.left(unit, producer, self.clock())]))
+
+    async def trim_transactions(self) -> None:
+        """Forget the producers whose last transaction was long ago."""
+        before = self.clock() - ledger.KEEP_TRANSACTIONS
+        for writer in self.writers:
+
+            def work(commit: BrokerCommit) -> None:
+                commit.writes.append(Trim(commit.unit, before))
+                commit.on_stored.append(lambda: self._trimmed_transactions(commit))
+
+            await writer.put(work)
+
+    def _trimmed_transactions(self, commit: BrokerCommit) -> None:
+        self._forgotten[commit.unit] = commit.trimmed[commit.unit].forgotten
+        before = self.clock() - ledger.KEEP_TRANSACTIONS
+        for key, found in list(self._transactions.items()):
+            if key[0] == commit.unit and 0 < found.last < before:
+                del self._transactions[key]
 
     def _transactions_of(self, commit: BrokerCommit, producer: bytes) -> Transactions:
         found = commit.transactions.get(producer) or self._transactions.get((commit.unit, producer))
@@ -630,6 +657,8 @@ class Broker:
                 if frame.producer in commit.transactions:
                     return []
                 raise Answered([])
+            if not happened.stored and 0 < frame.begun <= self._forgotten.get(commit.unit, 0):
+                raise TooOld("it is no longer known whether this transaction has happened")
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
@@ -638,7 +667,9 @@ class Broker:
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self._ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
-            commit.transactions[frame.producer] = happened.after(frame.number, frame.floor)
+            commit.transactions[frame.producer] = happened.after(
+                frame.number, frame.floor, commit.now if frame.begun else 0
+            )
             return [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
 
         return asyncio.ensure_future(_all_of(writer.put(work)))
@@ -899,6 +930,15 @@ class Broker:
             self.note_lags()
         self.write_status()
         self.trimmer.tick()
+        self._look_at_transactions()
+
+    def _look_at_transactions(self) -> None:
+        now = self.clock()
+        if not self._trim_transactions_at:
+            self._trim_transactions_at = now + TRIM_TRANSACTIONS_AFTER
+        elif not 0 < self._trim_transactions_at - now <= TRIM_TRANSACTIONS_EVERY:
+            self._trim_transactions_at = now + TRIM_TRANSACTIONS_EVERY
+            self.trimmer.run(self.trim_transactions())
 
     def time_passed(self) -> None:
         """The clock was moved by hand: leases, delays, retention and the status log look at it now."""

@@ -72,6 +72,5 @@ class BrokerCommit(Commit):
             last = entry.firsts[-1] if born else None
             self.writes.append(PutLedger(log.number, producer, ledger.encode(entry), last, born))
         for producer, transactions in self.transactions.items():
-            # A unit's log number 0 (its own number, see ``number_of``) has no batches, only this ledger.
-            self.writes.append(PutLedger(self.unit, producer, ledger.encode(transactions)))
+            self.writes.append(transactions.put(self.unit, producer))
         return self.writes

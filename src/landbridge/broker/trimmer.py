@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Protocol
 
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.topic import Topic
@@ -62,6 +62,18 @@ class Trimmer:
         if topic.trim_at is None or at < topic.trim_at - SECOND:
             topic.trim_at = at
             heapq.heappush(self._planned, (at, topic.name))
+            if len(self._planned) > 2 * len(self._broker.topics) + 64:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Drop the plans of topics that were deleted or planned anew since."""
+        topics = self._broker.topics
+        self._planned = [
+            (at, name)
+            for at, name in self._planned
+            if (topic := topics.get(name)) is not None and topic.trim_at == at
+        ]
+        heapq.heapify(self._planned)
 
     def tick(self) -> None:
         now = self._broker.clock()
@@ -70,9 +82,12 @@ class Trimmer:
             topic = self._broker.topics.get(name)
             if topic is not None and topic.trim_at == due:
                 topic.trim_at = None
-                task = asyncio.ensure_future(self._look(topic))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self.run(self._look(topic))
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         for task in list(self._tasks):

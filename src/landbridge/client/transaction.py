@@ -115,9 +115,11 @@ class Transaction:
         def make(request: int) -> Frame:
             floor = self._bus.oldest_transaction
             producer = self._bus.producer
-            return frames.Transact(request, producer, number, floor, publishes, self._acks, self._documents)
+            return frames.Transact(
+                request, producer, number, floor, publishes, self._acks, self._documents, begun
+            )
 
-        number = self._bus.begin_transaction()
+        number, begun = self._bus.begin_transaction(), self._bus.time_there()
         try:
             await self._bus.ask(make, *tails)
         finally:

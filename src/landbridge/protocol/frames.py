@@ -121,6 +121,7 @@ class Transact(Frame, tag=7, frozen=True):
     publishes: list[tuple[Text, Natural]]  #: topic, size of its batch in the tail
     acks: list[tuple[Natural, Natural, list[Run]]]  #: subscription, lease, offsets
     documents: list[DocumentEdit] = []
+    begun: Natural = 0  #: when it was begun, by the terminal's clock (Welcome.time); 0: not told
 
     @property
     def parts(self) -> int:

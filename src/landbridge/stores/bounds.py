@@ -31,6 +31,11 @@ def check_source(copy: Copy, end: int | None) -> None:
         )
 
 
+def is_ledger_only(log: int, units: int, bounds: LogBounds | None) -> bool:
+    """Is it a unit's own log, which has a ledger and never a batch?"""
+    return log < units and (bounds is None or bounds.end == 0)
+
+
 def extended(bounds: LogBounds | None, append: Append | Copy, size: int) -> LogBounds:
     """The log's bounds after an append; ``bounds`` None where the append makes the log."""
     log, first, end = append.log, append.first, append.end

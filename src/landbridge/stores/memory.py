@@ -24,7 +24,7 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed
-from landbridge.stores.bounds import check_source, extended, size_of
+from landbridge.stores.bounds import check_source, extended, is_ledger_only, size_of
 
 
 class _Log:
@@ -208,6 +208,10 @@ class MemoryStore:
 
     def _trim(self, write: Trim) -> None:
         log = self._logs.get(write.log)
+        if is_ledger_only(write.log, self.units, log.bounds if log else None):
+            known = max(log.bounds.forgotten if log else 0, self._forget(write.log, write.before))
+            self._logs[write.log] = _Log(LogBounds(0, 0, 0, 0, known))
+            return
         if log is None:
             return
         count = bisect_right(log.batches, write.before, key=_end)
@@ -217,7 +221,11 @@ class MemoryStore:
         del log.batches[:count]
         was = log.bounds
         first = log.batches[0].first if log.batches else was.end
-        entries, forgotten = self._ledger.get(write.log, {}), was.forgotten
-        for producer in [key for key, put in entries.items() if put.last is not None and put.last < first]:
-            forgotten = max(forgotten, entries.pop(producer).born)
+        forgotten = max(was.forgotten, self._forget(write.log, first))
         log.bounds = LogBounds(first, was.end, was.bytes - freed, was.time, forgotten)
+
+    def _forget(self, log: int, before: int) -> int:
+        """Forget the producers whose last entry is below. Returns when the youngest of them was born."""
+        entries = self._ledger.get(log, {})
+        gone = [key for key, put in entries.items() if put.last is not None and put.last < before]
+        return max((entries.pop(producer).born for producer in gone), default=0)

@@ -25,7 +25,7 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.errors import StoreCorrupt
-from landbridge.stores.bounds import LIMIT, check_source, extended, size_of
+from landbridge.stores.bounds import LIMIT, check_source, extended, is_ledger_only, size_of
 
 SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x4C616E64  # "Land", so that file(1) and we can tell it from other databases
@@ -314,6 +314,10 @@ class Changes:
     def _trim(self, write: Trim) -> None:
         log = write.log
         bounds = self._bounds_of(log)
+        if is_ledger_only(log, 1, bounds):
+            known = max(bounds.forgotten if bounds else 0, self._forget(log, write.before))
+            self._bounds[log], self._trimmed[log] = LogBounds(0, 0, 0, 0, known), 0
+            return
         if bounds is None or write.before <= bounds.first:
             return
         self._insert_rows()
@@ -324,14 +328,18 @@ class Changes:
             return
         _, cut, _, total = last
         size = self._trimmed_of(log) + bounds.bytes - total
-        self._put_ledger()
-        (forgotten,) = self._db.execute(FORGOTTEN, (log, cut)).fetchone()
-        if forgotten is not None:
-            self._db.execute(FORGET, (log, cut))
-        known = max(bounds.forgotten, forgotten or 0)
+        known = max(bounds.forgotten, self._forget(log, cut))
         self._bounds[log] = LogBounds(cut, bounds.end, size, bounds.time, known)
         self._trimmed[log] = total
         self._sweep(log, cut)
+
+    def _forget(self, log: int, before: int) -> int:
+        """Forget the producers whose last entry is below. Returns when the youngest of them was born."""
+        self._put_ledger()
+        (forgotten,) = self._db.execute(FORGOTTEN, (log, before)).fetchone()
+        if forgotten is not None:
+            self._db.execute(FORGET, (log, before))
+        return forgotten or 0
 
     def _put_ledger(self) -> None:
         if self._ledger:

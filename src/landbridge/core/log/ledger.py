@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import msgspec
 
-from landbridge.errors import BadRequest, SequenceGap
+from landbridge.core.log.store import PutLedger
+from landbridge.core.time import SECOND
+from landbridge.errors import BadRequest, LimitReached, SequenceGap
 
 #: How many batches a producer may have unanswered: their offsets are remembered, so that a repeat is answered
 #: with the offset that the first try got.
@@ -59,6 +61,13 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
         return Entry(self.last, (*self.firsts[:-1], first))
 
 
+#: Transactions of one producer that may happen while it has no answer to an earlier one.
+MOST_TRANSACTIONS = 1024
+#: Microseconds after its last transaction for which a producer is remembered, and after it has left in good
+#: order. A transaction that was begun before that and comes again is refused: it may have happened.
+KEEP_TRANSACTIONS, KEEP_LEFT = 7 * 86_400 * SECOND, 3600 * SECOND
+
+
 class Transactions(msgspec.Struct, array_like=True, frozen=True):
     """A producer's transactions. They are numbered too, but several may be under way at once, be repeated in
     any order, and be refused one by one; so it is remembered which of them happened, down to the lowest one
@@ -66,14 +75,37 @@ class Transactions(msgspec.Struct, array_like=True, frozen=True):
 
     floor: int = 1  #: every number below has been answered, and is never repeated
     stored: tuple[int, ...] = ()  #: those at or above the floor that happened
+    #: When the last one happened, microseconds; 0: the producer doesn't say when its transactions were begun,
+    #: so it is never forgotten.
+    last: int = 0
 
     def known(self, number: int) -> bool:
         return number < self.floor or number in self.stored
 
-    def after(self, number: int, floor: int) -> Transactions:
+    def after(self, number: int, floor: int, last: int) -> Transactions:
         """The entry once this one has happened; ``floor``: the lowest that the producer has no answer for."""
         floor = max(self.floor, min(floor, number))
-        return Transactions(floor, (*(n for n in self.stored if n >= floor), number))
+        stored = (*(n for n in self.stored if n >= floor), number)
+        if len(stored) > MOST_TRANSACTIONS:
+            raise LimitReached(
+                f"{len(stored)} transactions of one client since number {floor}, which it has no answer for;"
+                f" allowed are {MOST_TRANSACTIONS}",
+                hint="wait for the answers of earlier transactions",
+            )
+        return Transactions(floor, stored, last)
+
+    def put(self, unit: int, producer: bytes) -> PutLedger:
+        """The write that remembers it. A unit's log number 0 (its own number, see ``number_of``) has no
+        batches, only this ledger; the moment takes the place of an offset and of a birth there: what was
+        begun later than all that was forgotten has not happened."""
+        return PutLedger(unit, producer, encode(self), self.last or None, self.last)
+
+    def left(self, unit: int, producer: bytes, now: int) -> PutLedger:
+        """The write when the client has left in good order: what it has sent may still be on its way."""
+        if not self.last:
+            return PutLedger(unit, producer, None)
+        until = now - KEEP_TRANSACTIONS + KEEP_LEFT
+        return PutLedger(unit, producer, encode(self), min(until, self.last), self.last)
 
 
 #: What the names of the terminal's own entries begin with: handovers between units, stages, arrivals.

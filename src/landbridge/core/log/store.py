@@ -47,7 +47,8 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Trim:
     """Forget whole batches whose end is at or below ``before``, and the ledger's entries whose ``last`` is
-    gone with them. The log's end stays known for ever, even when every batch is gone."""
+    gone with them. The log's end stays known for ever, even when every batch is gone. A unit's own log, whose
+    number is the unit's, never has batches: of it the entries are forgotten whose ``last`` is below."""
 
     log: int
     before: int
