@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import landbridge
 from landbridge.broker.connection import Connection
 from landbridge.broker.server import Terminal
+from landbridge.client import line
 from landbridge.core.log.ledger import (
     KEEP_LEFT,
     KEEP_TRANSACTIONS,
@@ -731,3 +733,26 @@ async def test_a_repeat_of_a_stored_batch_is_answered_also_if_the_queue_was_take
 async def one_message(bus: Any, topic: str, payload: bytes) -> None:
     async with bus.transaction() as t:
         await t.publish(topic, payload)
+
+
+async def test_outboxes_of_topics_that_are_used_no_more_are_forgotten(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "MOST_OUTBOXES", 3)
+    async with attach(terminal) as bus, bus.publisher("kept") as kept:
+        for number in range(20):
+            await bus.publish(f"topic-{number}", b"first")
+        gc.collect()
+        assert len(bus._recent) <= 3
+        assert len(bus._resenders) <= 3 + 1, "and the publisher's"
+        # Whoever comes back has other numbers than before, so nothing is taken for a repeat.
+        for number in range(20):
+            assert (await bus.publish(f"topic-{number}", b"second")).offset == 1
+        # A publisher that has been idle goes on, also over a lost connection.
+        assert bus.wire is not None
+        await kept.send(b"1")
+        bus.wire.connection_lost(None)
+        await kept.flush()
+        await asyncio.gather(*(bus.publish(f"topic-{number}", b"third") for number in range(20)))
+        assert [length(terminal, f"topic-{number}") for number in range(20)] == [3] * 20
+    assert length(terminal, "kept") == 1

@@ -85,6 +85,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         found = self._resenders.get(topic)
         if not isinstance(found, Outbox):
             found = self._resenders[check_name(topic, "topic")] = Outbox(self, topic)
+        self.use(found)
         return found
 
     async def publish(

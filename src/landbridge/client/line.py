@@ -9,8 +9,10 @@ import logging
 import os
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from landbridge.client.wire import Dial, Wire, open_wire
 from landbridge.core.time import SECOND, uuid7
@@ -26,10 +28,14 @@ L = TypeVar("L", bound="TerminalLine")
 #: Reconnecting: the bounds of the wait between two attempts, in seconds. Each wait is a random share of the
 #: current bound, which doubles.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
+#: Topics whose outboxes are kept although they have nothing to send.
+MOST_OUTBOXES = 1024
 
 
 class Resender(Protocol):
     """What a line has to know of an outbox."""
+
+    topic: str
 
     @property
     def empty(self) -> bool:
@@ -101,7 +107,11 @@ class TerminalLine:
         self.subscriptions: dict[int, Receiver] = {}
         #: The terminal's name; empty before the first connection.
         self.terminal_name = ""
-        self._resenders: dict[str, Resender] = {}
+        self._resenders: WeakValueDictionary[str, Resender] = WeakValueDictionary()
+        #: Those of them that were used last, and all that have something to send: they must stay.
+        self._recent: OrderedDict[str, Resender] = OrderedDict()
+        #: Was one forgotten? The ledgers may still know the numbers that it has used.
+        self.has_forgotten = False
         self._next_transaction = 1
         #: Transactions without an answer.
         self._transactions: set[int] = set()
@@ -143,7 +153,7 @@ class TerminalLine:
         self.max_payload = welcome.max_payload
         self.max_batch = max(welcome.max_frame - MAX_HEAD // 2, welcome.max_frame // 2)
         self.terminal_name = welcome.terminal
-        for resender in self._resenders.values():
+        for resender in list(self._resenders.values()):
             resender.send_all()
         for subscription in list(self.subscriptions.values()):
             subscription.restart()
@@ -194,7 +204,7 @@ class TerminalLine:
         """Give up for good, and tell everyone who waits."""
         self.closed = error
         self._up.set()
-        for resender in self._resenders.values():
+        for resender in list(self._resenders.values()):
             resender.fail(error)
         for subscription in list(self.subscriptions.values()):
             subscription.fail(error)
@@ -275,6 +285,18 @@ class TerminalLine:
         return time.perf_counter() - begin
 
     # -- for outboxes and transactions -------------------------------------------------------------
+
+    def use(self, resender: Resender) -> None:
+        """An outbox is used. One that has not been used for long, and has nothing to send, is forgotten."""
+        recent = self._recent
+        recent[resender.topic] = resender
+        recent.move_to_end(resender.topic)
+        if len(recent) > MOST_OUTBOXES:
+            topic, oldest = recent.popitem(last=False)
+            if oldest.empty:
+                self.has_forgotten = True
+            else:
+                recent[topic] = oldest
 
     def time_there(self) -> int:
         """The terminal's clock, about; 0 where it has not told."""

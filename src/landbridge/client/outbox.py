@@ -53,10 +53,10 @@ class Outbox:
         self._bus = bus
         self.topic = topic
         #: The id under which the topic's ledger knows this outbox, and the next number there.
-        self._producer = bus.producer
+        self._producer = os.urandom(16) if bus.has_forgotten else bus.producer
         #: When that producer was born, by the terminal's clock. None: with the bus. 0: the ledger is to
         #: remember it for ever.
-        self._born: int | None = None
+        self._born: int | None = bus.time_there() if bus.has_forgotten else None
         #: Was nothing stored since the ledger had forgotten the producer before?
         self._anew = False
         self._next = 1
@@ -90,6 +90,7 @@ class Outbox:
         batch = SentBatch(self._next, data, then)
         self._next += 1
         self._batches.append(batch)
+        self._bus.use(self)
         self._bus.unanswered += len(data)
         if self._retry is None:
             self._send(batch, self._batches[-2].sequence if len(self._batches) > 1 else self._stored)
