@@ -33,7 +33,7 @@ def test_what_a_terminal_has_lost_is_what_it_confirmed_and_has_not(said, later, 
     for terminal, runs in said:
         confirmed.add(terminal, 1, runs)
         model[terminal] |= each(runs)
-    is_known = any(terminal == "a" for terminal, _ in said)
+    is_known = bool(model["a"])
     assert confirmed.due(lambda terminal: 2 if terminal == "a" else 1) == ["a"] * is_known
     asked = confirmed.of("a")
     confirmed.add("a", 2, later)  # while the question is under way
@@ -81,13 +81,13 @@ def test_a_source_that_lost_its_log_sends_new_messages_and_the_old_ones_stay_kno
     floor, runs, given_back, began
 ):
     inbound = Inbound()
-    inbound.begin_run(1, 1, 0)
+    inbound.begin_run(1, 1, [(1, 0)])
     inbound.apply(1, 1, {"billing": floor}, runs)
     inbound.give_back("billing", given_back)
     here = (set(range(floor)) | each(runs)) - each(given_back)
-    told, also = inbound.known("billing", 2, began)
+    told, also = inbound.known("billing", 2, [(1, 0), (2, began)])
     assert set(range(told)) | each(also) == {offset for offset in here if offset < began}
-    has_lost = inbound.begin_run(5, 2, began)
+    has_lost = inbound.begin_run(5, 2, [(1, 0), (2, began)]) is not None
     inbound = inbound.copy()
     assert inbound.run == 2
     wanted = inbound.fresh("billing", [(0, 40)])
@@ -95,4 +95,4 @@ def test_a_source_that_lost_its_log_sends_new_messages_and_the_old_ones_stay_kno
     assert inbound.lost == ([LostLife(began, 5)] if has_lost else [])
     assert has_lost or all(offset < began for offset in here)
     assert inbound.own_end(4) == (began if has_lost else inbound.own_end(5))
-    assert not inbound.begin_run(6, 2, began), "the same run"
+    assert inbound.begin_run(6, 2, [(2, began)]) is None, "the same run"

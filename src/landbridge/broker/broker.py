@@ -22,7 +22,7 @@ from landbridge.broker import handover
 from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
@@ -50,6 +50,7 @@ from landbridge.core.log.store import (
 )
 from landbridge.core.names import is_reserved
 from landbridge.core.shipping.confirmed import Confirmed
+from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
 from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
@@ -79,8 +80,6 @@ SETTINGS = "settings"
 INCARNATION = "incarnation"
 #: The setting of each unit that numbers its next log, where a log was deleted.
 NEXT_LOG = "next-log"
-#: The documents that name topics which were deleted here and which other terminals send messages of.
-DELETED = "deleted"
 #: Microseconds between two looks for clients whose last transaction was long ago, and before the first one.
 TRIM_TRANSACTIONS_EVERY, TRIM_TRANSACTIONS_AFTER = 3600 * SECOND, 60 * SECOND
 #: Seconds that a moved cursor may wait for a commit to go along with.
@@ -208,6 +207,8 @@ class Broker:
         self._stamp = 0
         #: What is known of producers' transactions, per unit; the rest is read when they come.
         self._transactions: OrderedDict[tuple[int, bytes], Transactions] = OrderedDict()
+        #: The number of this run of the terminal, which other terminals know; 0: it is linked to none.
+        self.run = 0
         #: Unit → of transactions that were begun up to here it may be forgotten that they have happened.
         self._forgotten: dict[int, int] = {}
         #: When the ledgers of transactions are trimmed next, microseconds.
@@ -247,7 +248,7 @@ class Broker:
             store,
             unit,
             epoch,
-            begin=lambda: BrokerCommit(self.clock(), unit),
+            begin=lambda: BrokerCommit(self.clock(), unit, self.run),
             finish=self._finish,
             apply=self._apply,
             most_bytes=self.limits.commit,
@@ -269,6 +270,9 @@ class Broker:
             by_number[found.log] = self._add_topic(
                 found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
             )
+        for key, raw in await store.documents(unit, HISTORY):
+            if (topic := by_number.get(int(key))) is not None:
+                topic.log.history = decode_history(raw)
         used = max([0, *by_number, *bounds])
         stored = dict(await store.documents(unit, SETTINGS)).get(NEXT_LOG, b"1")
         self._next_log[unit] = max(used // store.units + 1, int(stored))
@@ -318,6 +322,19 @@ class Broker:
         """Wait until all that is queued is written."""
         for writer in self.writers:
             await writer.drain()
+
+    async def begin_run(self, run: int) -> None:
+        """This is the number of the terminal's run, as other terminals know it. Logs that were added to since
+        the start say so on disk."""
+        self.run = run
+        for writer in self.writers:
+
+            def work(commit: BrokerCommit) -> None:
+                for topic in self.topics.values():
+                    if topic.writer.unit == commit.unit and topic.log.end > topic.log.began:
+                        commit.note_run(topic.log)
+
+            await writer.put(work)
 
     @property
     def commits(self) -> int:
@@ -446,11 +463,10 @@ class Broker:
                 return
             topic.deleted = True
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
+            commit.writes.append(DeleteDocument(HISTORY, str(topic.log.number)))
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
             commit.writes.append(PutDocument(SETTINGS, NEXT_LOG, next_log))
-            if self.crossing is not None and self.crossing.groups_of(topic.name) is not None:
-                commit.writes.append(PutDocument(DELETED, topic.name, b""))
             for group in topic.groups.values():
                 commit.writes += group.documents_to_delete()
             commit.on_stored.append(forget)
@@ -467,11 +483,6 @@ class Broker:
             topic.deleted = False
 
         await topic.writer.put(work)
-
-    async def was_deleted(self, topic: str) -> bool:
-        """Was a topic of this name, which other terminals send messages of, ever deleted here?"""
-        writer = self.writer_for(topic)
-        return topic in dict(await self.store.documents(writer.unit, DELETED))
 
     async def delete_group(self, group: Group) -> None:
         def work(commit: BrokerCommit) -> None:
@@ -604,7 +615,8 @@ class Broker:
             await writer.put(work)
 
     def _trimmed_transactions(self, commit: BrokerCommit) -> None:
-        self._forgotten[commit.unit] = commit.trimmed[commit.unit].forgotten
+        forgotten = self._forgotten[commit.unit] = commit.trimmed[commit.unit].forgotten
+        self._stamp = max(self._stamp, forgotten)
         before = self.clock() - ledger.KEEP_TRANSACTIONS
         for key, found in list(self._transactions.items()):
             if key[0] == commit.unit and 0 < found.last < before:

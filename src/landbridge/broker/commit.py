@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 
 from landbridge.broker.log import Log
 from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry, Transactions
-from landbridge.core.log.store import Append, Copy, DropLog, PutLedger, Trim, Write
+from landbridge.core.log.store import Append, Copy, DropLog, PutDocument, PutLedger, Trim, Write
+from landbridge.core.shipping.history import encode as encode_history
 from landbridge.stores.writer import Commit
 
+#: The kind of the documents that tell the history of a log, by its number.
+HISTORY = "history"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
 
 
 class BrokerCommit(Commit):
-    def __init__(self, now: int, unit: int) -> None:
+    def __init__(self, now: int, unit: int, run: int = 0) -> None:
+        """``run``: the number of the terminal's run, as other terminals know it; 0: they know none."""
         super().__init__(now)
-        self.unit = unit
+        self.unit, self.run = unit, run
+        #: Logs whose history this commit writes.
+        self._noted: set[Log] = set()
         #: What this commit adds: batches by log, in order; producers' new ledger entries.
         self.appended: dict[Log, list[tuple[int, Batch]]] = {}
         self.entries: dict[tuple[Log, bytes], Entry] = {}
@@ -31,6 +38,8 @@ class BrokerCommit(Commit):
     def append(self, log: Log, batch: Batch, *, held: tuple[int, int] | None = None) -> int:
         """Put a batch at the end of a log. Returns the offset of its first message. ``held``: the log and the
         first offset there where the store has this very batch already, so that it isn't written again."""
+        if self.run and not log.is_run_stored:
+            self.note_run(log)
         batches = self.appended.get(log)
         if batches:
             last_first, last = batches[-1]
@@ -49,6 +58,14 @@ class BrokerCommit(Commit):
             self.size += len(data)
         batches.append((first, batch))
         return first
+
+    def note_run(self, log: Log) -> None:
+        """Write down that the log is added to in this run of the terminal, before or with the first time."""
+        if log not in self._noted:
+            self._noted.add(log)
+            history = log.history_of(self.run)
+            self.writes.append(PutDocument(HISTORY, str(log.number), encode_history(history)))
+            self.on_stored.append(partial(log.run_stored, history))
 
     def keeps(self, log: Log) -> bool:
         """Will the log still be there as its bounds in memory say once this commit is done? Where it isn't, a

@@ -15,6 +15,7 @@ from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
 from landbridge.core.log.store import LogBounds, Store
+from landbridge.core.shipping.history import History, with_run
 from landbridge.errors import BadFrame, StoreCorrupt
 from landbridge.stores.writer import NotLoaded
 
@@ -62,6 +63,9 @@ class Log:
         self.first, self.end = bounds.first, bounds.end
         #: Where it ended when this terminal was started, or the topic made.
         self.began = bounds.end
+        #: The runs of this terminal that have added to it, and whether the present one is on disk with them.
+        self.history: History = []
+        self.is_run_stored = False
         #: Bytes stored.
         self.bytes = bounds.bytes
         #: Time of the newest append.
@@ -93,6 +97,13 @@ class Log:
             for waiter in growth:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def history_of(self, run: int) -> list[tuple[int, int]]:
+        """The history with the present run in it."""
+        return list(self.history) if self.is_run_stored else with_run(self.history, run, self.began)
+
+    def run_stored(self, history: History) -> None:
+        self.history, self.is_run_stored = history, True
 
     def on_growth(self, waiter: asyncio.Future[None]) -> None:
         """Let this be done with the next append. Whoever waits no longer cancels it."""

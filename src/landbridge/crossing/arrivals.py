@@ -8,7 +8,6 @@ seals are opened, keys and missing shipments asked for, commits and the shelf wr
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -160,9 +159,10 @@ class Arrivals:
         """What has arrived of a source, as it is on disk. It is read when it is first asked for."""
         found = self.table.inbound(source)
         if found is None:
-            topic, raw = self._broker.topics.get(source.topic), None
-            if topic is not None:
-                raw = await self._broker.store.ledger(topic.log.number, _ledger_key(source))
+            store, unit = self._broker.store, self._broker.writer_for(source.topic).unit
+            raw = await store.ledger(unit, _ledger_key(source))
+            if raw is None and (topic := self._broker.topics.get(source.topic)) is not None:
+                raw = await store.ledger(topic.log.number, _ledger_key_0_1(source))
             self._perform(self.table.load(self._now(), source, Inbound.decode(raw) if raw else Inbound()))
             found = self.table.inbound(source)
             assert found is not None, "it was loaded in the line before"
@@ -272,7 +272,7 @@ class Arrivals:
                 forming.append(topic.log, batch)
             stored.append((arrival, batches))
         if topic is not None and (stored or any(back.taken for back in backs)):
-            forming.writes.append(PutLedger(topic.log.number, _ledger_key(source), draft.encode()))
+            forming.writes.append(PutLedger(forming.unit, _ledger_key(source), draft.encode()))
         return stored
 
     def _topic_for(self, arrival: Arrival) -> Topic:
@@ -415,9 +415,7 @@ class Arrivals:
         """Tell a source what has arrived of a group's messages."""
         source = ShipmentSource(terminal, message.topic, message.incarnation)
         inbound = await self.inbound(source)
-        floor, runs = inbound.known(message.group, message.run, message.began)
-        if not inbound.is_compared and await self._broker.was_deleted(message.topic):
-            floor = sys.maxsize  # they were deleted here on purpose, with the topic
+        floor, runs = inbound.known(message.group, message.run, message.history)
         self._network.say(terminal, Have(message, self._network.current_run, floor, runs[:MOST_TOLD]))
 
     # -- giving back -------------------------------------------------------------------------------
@@ -475,4 +473,11 @@ def _group_of(back: GiveBack, topic: Topic | None) -> Group | None:
 
 
 def _ledger_key(source: ShipmentSource) -> bytes:
+    """In the ledger of the unit, so that it outlives the topic here: whoever deletes a topic doesn't want its
+    messages sent again."""
+    return f"from:{source.terminal}:{source.incarnation}:{source.topic}".encode()
+
+
+def _ledger_key_0_1(source: ShipmentSource) -> bytes:
+    """In the ledger of the topic's log, where version 0.1 kept it."""
     return f"from:{source.terminal}:{source.incarnation}".encode()

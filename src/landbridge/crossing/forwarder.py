@@ -220,6 +220,9 @@ class Forwarder:
         found = [topic.groups[name].confirmed for name in groups if name in topic.groups]
         return 0 if any(confirmed.is_due(terminal, run) for confirmed in found) else run
 
+    def run_of(self, terminal: str) -> int:
+        return self._placing.run_of(terminal)
+
     def is_late(self, terminal: str, run: int) -> bool:
         """Was this run of a terminal followed by another one?"""
         return 0 < run < self._placing.run_of(terminal)
@@ -228,7 +231,9 @@ class Forwarder:
         """Ask each terminal that was restarted since what it has of the group's messages."""
         now, topic = self.ground.now(), group.topic
         for terminal in group.confirmed.due(self._placing.run_of):
-            question = Compare(topic.name, topic.created_at, group.name, self.ground.run, topic.log.began)
+            run = self.ground.run
+            history = tuple(topic.log.history_of(run))
+            question = Compare(topic.name, topic.created_at, group.name, run, history)
             asked_at, _ = self._comparing.get((terminal, question), (0, []))
             if not 0 <= now - asked_at < ASK_AGAIN * SECOND:
                 self._comparing[terminal, question] = (now, group.confirmed.of(terminal))

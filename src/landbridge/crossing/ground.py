@@ -6,6 +6,7 @@ built on it; the ground itself calls none of them.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -130,9 +131,12 @@ class Ground:
     async def open(self) -> None:
         """Load what an earlier start has left: the epochs used so far, and the directory."""
         documents = dict(await self.broker.store.documents(0, DOCUMENTS))
-        self._epoch = max(int(documents.get("epoch", b"0")), self.now())
+        # Somewhere in the next second: if this terminal was restored from a backup, the run that followed it
+        # had another number.
+        self._epoch = max(int(documents.get("epoch", b"0")), self.now()) + secrets.randbelow(EPOCHS)
         await self._reserve_epochs()
         self.run = self.new_epoch()
+        await self.broker.begin_run(self.run)
         if "directory" in documents:
             try:
                 signed = msgspec.msgpack.decode(documents["directory"], type=list[SignedDirectory])

@@ -95,6 +95,9 @@ class LaneOwner(Protocol):
         """The run of a terminal that the confirmations of these groups were compared with; 0 if it is not
         known, or they were not."""
 
+    def run_of(self, terminal: str) -> int:
+        """The run of a terminal; 0 = not known."""
+
     def is_late(self, terminal: str, run: int) -> bool:
         """Was this run of a terminal followed by another one?"""
 
@@ -154,6 +157,8 @@ class Lane:
         #: microseconds.
         self._narrow_since = self._narrow_at = 0
         self._pause = Pause()
+        #: The run of the destination that has confirmed something in this run; 0: none has.
+        self._knows_run = 0
         #: What the lane waits for, for people; empty while it waits for nothing.
         self.waits_for = ""
 
@@ -356,7 +361,7 @@ class Lane:
             shipment.pieces,
             self.outbound.oldest,
             self._ground.run,
-            self.topic.log.began,
+            self._history(),
             self._owner.compared(self.topic, self.destination, shipment.groups),
         )
         shipment.seal_id = sealer.seal_id
@@ -374,6 +379,11 @@ class Lane:
         except BusError as error:
             self.waits_for = str(error)
             return None
+
+    def _history(self) -> list[tuple[int, int]]:
+        run, log = self._ground.run, self.topic.log
+        is_known = self._knows_run == self._owner.run_of(self.destination)
+        return [(run, log.began)] if is_known else log.history_of(run)
 
     def _decided(self, shipment: Shipment, code: str | None) -> None:
         if self.outbound.find(shipment.id) is not shipment:
@@ -458,6 +468,7 @@ class Lane:
     def _arrived(self, message: Arrived) -> None:
         if self._owner.is_late(self.destination, message.run):
             return  # it may have lost them since; they are sent again
+        self._knows_run = message.run
         now = self._ground.now()
         for shipment in self.outbound.arrived(message.stream.epoch, message.sequences):
             self._owner.records.arrived(shipment, now)

@@ -293,6 +293,8 @@ def _manifest(file: Path, into: Path) -> BackupManifest:
         raise BadBackup(f"{file} is incomplete: it has no manifest") from None
     except msgspec.MsgspecError as error:
         raise BadBackup(f"{file}: its manifest can't be read: {error}") from None
+    if manifest.format < 1 or not any(each.name.endswith(".db") for each in manifest.members):
+        raise BadBackup(f"{file} is incomplete: it holds no store")
     if manifest.format > FORMAT:
         raise BadBackup(
             f"{file} was made by Landbridge {manifest.version}",

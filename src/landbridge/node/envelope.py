@@ -51,9 +51,17 @@ def is_sealed(file: BinaryIO) -> bool:
 
 def unwrap(file: BinaryIO, passphrase: str | None) -> Content:
     if not is_sealed(file):
+        if passphrase is not None:
+            raise BadBackup(
+                "a passphrase was given, and the file is not encrypted: anybody may have made it",
+                hint="if it is the right one, leave out --passphrase-file and LANDBRIDGE_BACKUP_PASSPHRASE",
+            )
         return _PlainContent(file)
     if passphrase is None:
-        raise BadRequest("the backup is sealed with a passphrase", hint="give --passphrase-file FILE")
+        raise BadRequest(
+            "the backup is encrypted with a passphrase",
+            hint="give --passphrase-file FILE, or set LANDBRIDGE_BACKUP_PASSPHRASE",
+        )
     return _SealedContent(file, passphrase)
 
 

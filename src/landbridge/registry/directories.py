@@ -16,7 +16,7 @@ from landbridge.registry.change import Change
 from landbridge.registry.state import RegistryState
 
 #: Versions that a restored registry may have lost. Its terminals tell how many; none is believed beyond this.
-LEAP_MOST = 1_000_000
+LEAP_MOST = 1_000_000_000
 
 
 class Directories:

@@ -14,6 +14,7 @@ old state can't come back once the newer one that replaced it has been dropped.
 from __future__ import annotations
 
 import math
+import secrets
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -293,7 +294,8 @@ class LinkStates:
     def _leap(self, now: int, heard: LinkState) -> None:
         """Others know a newer state of this terminal than it has told: it has restarted with a clock that was
         set back. Unless its next state is newer still, nobody would believe it until the old one expires."""
-        self.epoch, self._sequence = heard.age
+        # Not the heard epoch itself, which is that of another run of this terminal.
+        self.epoch, self._sequence = heard.epoch + 1 + secrets.randbelow(1 << 20), 0
         self._told = None
         if self._tell_at is not None:
             self._tell_at = now

@@ -35,16 +35,21 @@ class Confirmed:
 
     def add(self, terminal: str, run: int, runs: Iterable[Range]) -> None:
         """The terminal has said, in this run, that these have arrived."""
-        _, known = self._terminals.setdefault(terminal, (run, RangeSet()))
+        if not self._has(terminal):
+            self._terminals[terminal] = (run, RangeSet())
+        _, known = self._terminals[terminal]
         for first, end in runs:
             known.add(first, end)
         if len(known) > 2 * MOST_RANGES:
             _fill_gaps(known)
         self.dirty = True
 
+    def _has(self, terminal: str) -> bool:
+        return terminal in self._terminals and bool(self._terminals[terminal][1])
+
     def is_due(self, terminal: str, run: int) -> bool:
         """Has the terminal been restarted since, so that it has to be asked what it has?"""
-        return terminal in self._terminals and run not in (0, self._terminals[terminal][0])
+        return self._has(terminal) and run not in (0, self._terminals[terminal][0])
 
     def due(self, run_of: Callable[[str], int]) -> list[str]:
         """The terminals that have to be asked. ``run_of``: the run of a terminal; 0 = not known."""
@@ -76,6 +81,7 @@ class Confirmed:
             known.remove(0, first)
             if len(known) > MOST_RANGES:
                 _fill_gaps(known)
+        self._terminals = {terminal: known for terminal, known in self._terminals.items() if known[1]}
         self.dirty = False
         return _encode({terminal: (run, list(known)) for terminal, (run, known) in self._terminals.items()})
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from landbridge.core.log.ranges import Range, RangeSet, clip, intersect, normalise, subtract
+from landbridge.core.shipping.history import History, first_change
 from landbridge.errors import StoreCorrupt
 
 #: Losses of a source that are remembered, so that its old messages aren't taken for those that have their
@@ -92,7 +93,6 @@ class _InboundRecord(msgspec.Struct, array_like=True):
     groups: dict[str, _GroupRecord]
     run: int = 0
     lost: list[LostLife] = []
-    is_compared: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -149,8 +149,6 @@ class Inbound:
         self.run = 0
         #: What the source has lost, newest last.
         self.lost: list[LostLife] = []
-        #: The source's word was believed of what it has nothing of any more for a group.
-        self.is_compared = False
 
     def _group(self, name: str) -> _Received:
         if name not in self._groups:
@@ -170,25 +168,27 @@ class Inbound:
             wanted = normalise([*intersect(list(known.given_back), runs), *wanted])
         return wanted
 
-    def begin_run(self, epoch: int, run: int, began: int) -> bool:
-        """A shipment comes of this run of the source, whose log ended at ``began`` when the run began.
-        Returns whether the source has lost messages that are known here."""
+    def begin_run(self, epoch: int, run: int, history: History) -> int | None:
+        """A shipment comes of this run of the source. Returns the offset from which on the source has lost
+        messages that are known here; None: it has lost none."""
         if run in (0, self.run):
-            return False
+            return None
+        began = first_change(history, self.run)
         self.run = run
         has_lost = [known.forget_from(began) for known in self._groups.values()]
-        if any(has_lost):
-            self.lost = [*self.lost, LostLife(began, epoch)][-MOST_LOST:]
-        return any(has_lost)
+        if not any(has_lost):
+            return None
+        self.lost = [*self.lost, LostLife(began, epoch)][-MOST_LOST:]
+        return began
 
     def own_end(self, epoch: int) -> int:
         """From this offset on, a message that came in this epoch is one that its source has lost since."""
         return min((first for first, since in self.lost if epoch < since), default=sys.maxsize)
 
-    def known(self, group: str, run: int, began: int) -> tuple[int, list[Range]]:
-        """What has arrived for a group: everything below an offset, and these. ``run`` and ``began`` are the
-        source's, see ``begin_run``."""
-        end = sys.maxsize if run in (0, self.run) else began
+    def known(self, group: str, run: int, history: History) -> tuple[int, list[Range]]:
+        """What has arrived for a group: everything below an offset, and these. ``run`` and ``history`` are
+        the source's, see ``begin_run``."""
+        end = sys.maxsize if run in (0, self.run) else first_change(history, self.run)
         known = self._groups.get(group)
         if known is None:
             return 0, []
@@ -223,7 +223,7 @@ class Inbound:
 
     def encode(self) -> bytes:
         groups = {name: known.record() for name, known in self._groups.items()}
-        return _encode(_InboundRecord(*self.position, groups, self.run, self.lost, self.is_compared))
+        return _encode(_InboundRecord(*self.position, groups, self.run, self.lost))
 
     @classmethod
     def decode(cls, raw: bytes) -> Inbound:
@@ -235,6 +235,6 @@ class Inbound:
             ) from None
         found = cls()
         found.position = Position(record.epoch, record.next)
-        found.run, found.lost, found.is_compared = record.run, record.lost, record.is_compared
+        found.run, found.lost = record.run, record.lost
         found._groups = {name: _Received(group) for name, group in record.groups.items()}
         return found

@@ -64,10 +64,10 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     #: The sequence number below which everything has arrived, as the source knows: for a destination that has
     #: lost its memory.
     oldest: int
-    #: The run of the source, which each of its starts makes anew, and the end of the topic's log when it
-    #: began. What the destination knows beyond it came from a log that the source has lost. 0 = not told.
+    #: The run of the source, which each of its starts makes anew; 0 = not told. And the runs that have
+    #: changed the topic's log, see ``history.py``; only the last one where the destination knows it already.
     run: int = 0
-    began: int = 0
+    history: list[tuple[int, int]] = []
     #: The run of the destination that the source has compared its confirmations with: only then the floors of
     #: the groups count. 0 = none.
     compared: int = 0
@@ -150,13 +150,13 @@ class Tell(msgspec.Struct, array_like=True, frozen=True, tag=6):
 
 class Compare(msgspec.Struct, array_like=True, frozen=True, tag=8):
     """What of this group's messages do you have? The destination was restarted, and may have been restored
-    from a backup. ``run`` and ``began`` are those of a manifest."""
+    from a backup. ``run`` and ``history`` are those of a manifest."""
 
     topic: str
     incarnation: int
     group: str
     run: int
-    began: int
+    history: tuple[tuple[int, int], ...]
 
 
 class Have(msgspec.Struct, array_like=True, frozen=True, tag=9):

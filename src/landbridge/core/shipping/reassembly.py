@@ -264,12 +264,18 @@ class Reassembly:
         twin = flow.arrivals.get(arrival.key)
         if twin is not None:
             self.totals.repeated += 1
+            effects: list[Effect] = []
             if twin.place is None:
                 # Another hop has brought it, and each has to keep its own until this one is on disk.
                 twin.hops.append(hop)
-                return []
-            twin.heard_at = now
-            return [TellHops([hop], None)]
+            else:
+                twin.heard_at = now
+                effects.append(TellHops([hop], None))
+            if arrival.manifest.oldest > twin.manifest.oldest:
+                # What it waited for has arrived, in a run of this terminal that was lost.
+                twin.manifest = msgspec.structs.replace(twin.manifest, oldest=arrival.manifest.oldest)
+                effects += self._look_at(now, flow, twin)
+            return effects
         arrival.hops.append(hop)
         if flow.inbound is not None and (done := self._end_old(flow.inbound, arrival)):
             return done
@@ -465,12 +471,12 @@ class Reassembly:
         draft, manifest = self._flow(arrival.source).draft, arrival.manifest
         assert draft is not None, "shipments are counted in while a commit is formed"
         everyone = frozenset(manifest.groups)
-        if draft.begin_run(arrival.key[0], manifest.run, manifest.began):
-            self._flow(arrival.source).losses.append(manifest.began)
+        lost = draft.begin_run(arrival.key[0], manifest.run, manifest.history)
+        if lost is not None:
+            self._flow(arrival.source).losses.append(lost)
         # A source that has not compared may not know that this terminal has lost something.
         is_believed = manifest.run == 0 or manifest.compared == run
         floors = manifest.groups if is_believed else dict.fromkeys(manifest.groups, 0)
-        draft.is_compared |= is_believed
         batches: list[Batch] = []
         for piece, batch in arrival.pieces:
             wanted = {group: tuple(draft.fresh(group, piece.runs)) for group in everyone}
