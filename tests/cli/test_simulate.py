@@ -53,7 +53,8 @@ def test_a_broken_promise_fails_and_says_how_to_repeat_it(
     monkeypatch.setattr(seeds, "simulate", broken)
     found = place.call("simulate", "--seed", "5", "--seeds", "3", *SMALL, "--faults", "0")
     assert found.status == 70
-    assert "lost      1\n  delivered: p0:1 not to billing" in found.out
+    assert "lost      1     an answered message" in found.out
+    assert "\n  delivered: p0:1 not to billing" in found.out
     assert "a promise was broken; again: landbridge simulate --seed 6 " in found.out
     assert "seed 5:" not in found.out
     assert found.out.endswith("1 seed broke a promise\n")

@@ -67,7 +67,8 @@ def create(file: File, data: DataFolder = None, passphrase_file: PassphraseFile 
         made = backup.create(_folder(data), file.absolute(), passphrase, tell)
     size = file.stat().st_size
     result = output.fields(made, file=str(file), size=size, sealed=passphrase is not None)
-    output.tell(result, f"{file} has {units.size(size)}: {_names(made)}")
+    how = ", encrypted" if passphrase is not None else ""
+    output.tell(result, f"{file} has {units.size(size)}{how}: {_names(made)}")
     _tell_of_master_key(made.lacks_master_key)
     output.note(f"next: landbridge backup verify {file}")
 
@@ -124,7 +125,7 @@ def _show(done: Restored) -> None:
     if done.context:
         print(f"context  {done.context}")
     elif done.wanted_context:
-        print(f"context  none: {done.wanted_context} is another's; give --context NAME to the next command")
+        print(f"context  none: {done.wanted_context} leads to another terminal; give --context NAME")
     print(f"next     {done.next}")
 
 

@@ -8,6 +8,7 @@ import typer
 
 from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
+from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import (
     START,
     Commands,
@@ -31,9 +32,10 @@ from landbridge.core.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from landbridge.client.bus import Bus
     from landbridge.client.registry import RegistryClient
     from landbridge.client.registry_documents import TerminalGroup
-    from landbridge.protocol.operations import GroupDetails
+    from landbridge.protocol.operations import GroupDetails, GroupRow
 
 app = Commands(
     no_args_is_help=True,
@@ -140,7 +142,14 @@ def create(
         return
     if terminal or registry:
         raise typer.BadParameter("--registry and --terminal are for a terminal group: give GROUP alone")
-    made = ask(context, lambda bus: bus.groups.create(first, second, **wanted))
+
+    async def make(bus: Bus) -> GroupRow:
+        watch = await Watch.begin(bus, first)
+        found = await bus.groups.create(first, second, **wanted)
+        await watch.tell()
+        return found
+
+    made = ask(context, make)
     output.tell(made, f"the group {second} of {first} is there, lag {made.lag:,}")
 
 

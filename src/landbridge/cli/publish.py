@@ -91,6 +91,10 @@ def _read(file: Path) -> bytes:
         raise BadRequest(f"can't read {file}: {error.strerror}") from None
 
 
+#: Seconds of silence after which the user is told what is waited for.
+TELL_AFTER = 5.0
+
+
 class _Job(NamedTuple):
     """What is to be published, and where to."""
 
@@ -134,6 +138,7 @@ class _Job(NamedTuple):
                 await self._many(bus, _repeated(payload, repeat), messages=repeat)
 
     async def _wait(self, bus: Bus, offset: int) -> None:
+        told = asyncio.get_running_loop().call_later(TELL_AFTER, self._tell_of_waiting)
         try:
             async with asyncio.timeout(self.within):
                 await bus.messages.wait(self.topic, offset, self.until)
@@ -142,6 +147,13 @@ class _Job(NamedTuple):
                 f"stored, but not {self.until} within {units.span(self.within or 0)}",
                 hint="it is on its way: don't publish it again, ask 'landbridge where ID'",
             ) from None
+        finally:
+            told.cancel()
+
+    def _tell_of_waiting(self) -> None:
+        output.notice(
+            f"waiting until it is {self.until}; 'landbridge where ID' tells where it is, Ctrl-C ends the wait"
+        )
 
     async def publish_lines(self, context: str | None) -> None:
         """Publish each line of stdin."""

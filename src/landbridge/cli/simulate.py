@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 BROKEN = 70
 #: For each virtual minute, where the command line does not say it: faults, and messages of each producer.
 FAULTS, MESSAGES = 20, 80
+#: What a finding of each kind would be.
+MEANINGS = {
+    "lost": "an answered message that a group never got",
+    "doubled": "a message that is in a log twice",
+    "order": "a producer's messages in another order",
+    "custody": "a message that was on no disk for a moment",
+    "loops": "a parcel that came back to where it had been",
+    "crashes": "an error in the program",
+}
 #: Findings of a promise that are printed.
 SHOWN = 10
 
@@ -146,17 +155,17 @@ def _tell(story: Story, world: WorldOptions) -> None:
     """The account of one seed."""
     print(f"seed {story.seed}: {world.terminals} terminals, {story.lasted:.0f} virtual seconds\n")
     for at, kind, what in story.incidents:
-        print(f"{at:9.2f} s  {kind:<16}{what}")
+        print(f"{at:9.2f} s  {kind:<21}{what}")
     numbers = f"{counted(story.published, 'message')} published, {story.stored} answered"
-    print(f"\n{numbers}, {story.delivered:,} delivered to a group")
+    print(f"\n{numbers}, {story.delivered:,} delivered (once for each group)")
     if story.forgiven:
-        print(f"{counted(story.forgiven, 'message')} excused by a deleted topic or a restored store")
+        print(f"{story.forgiven:,} excused (once for each group) by a deleted topic or a restored store")
     for name, count in sorted(story.counts.items()):
         if count:
             print(f"  {name}: {count}")
     print()
     for promise, findings in story.broken().items():
-        print(f"{promise:<10}{'none' if not findings else len(findings)}")
+        print(f"{promise:<10}{len(findings) or 'none':<6}{MEANINGS[promise]}")
         for finding in findings[:SHOWN]:
             print(f"  {finding}")
         if len(findings) > SHOWN:

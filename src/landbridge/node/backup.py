@@ -323,7 +323,7 @@ def restore(
         if foreign:
             raise BadRequest(
                 f"{folder} holds more than a backup replaces: {', '.join(foreign)[:200]}",
-                hint="restore into another folder with --data, or move it away yourself",
+                hint="restore into another folder with --data; or stop what uses these and move them away",
             )
         for name in STORES:
             if name in present or f"{name}.lock" in present:
@@ -460,7 +460,7 @@ def _next(folder: Path, context: str | None) -> str:
     if not (folder / assembly.DATABASE).exists():
         return f"landbridge registry --data {folder}{suffix}"
     if (folder / member.REGISTRY_KEY).exists() or (folder / "tls").exists():
-        return "landbridge terminal --config FILE, with the terminal's own file, which no backup has"
+        return f"landbridge terminal --config FILE --data {folder} (FILE is the terminal's own, in no backup)"
     data = "" if folder == Path(os.path.realpath(data_folder())) else f" --data {folder}"
     return f"landbridge up{data}{suffix}"
 

@@ -172,7 +172,7 @@ class Trouble:
     async def _late(self, span: float) -> None:
         """Mostly between programs and their terminal, where messages are published."""
         world, chance = self._world, self._chance
-        what = f"bytes of the connections there are arrive {span:g} s after these have broken"
+        what = f"bytes of its present connections arrive {span:g} s after these have broken"
         if chance.random() < BETWEEN_PROGRAMS:
             site = chance.choice(
                 [program.site for program in world.clients.values() if program.process.alive]
