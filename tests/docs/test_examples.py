@@ -9,11 +9,11 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -24,18 +24,16 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks() -> list[Any]:
-    """Both kinds, in the order in which a reader meets them."""
-    found = []
+def blocks() -> Iterator[tuple[str, str, str]]:
+    """(place, language, text), in the order in which a reader meets them."""
     for path in DOCUMENTS:
         text = path.read_text()
         for match in re.finditer(r"^```(python|console)\n(.*?)^```", text, re.S | re.M):
             line = text[: match.start()].count("\n") + 2
-            found.append(pytest.param(match[1], match[2], id=f"{path.name}:{line}"))
-    return found
+            yield f"{path.name}:{line}", match[1], match[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A terminal in a thread of its own, as the current context."""
     loop = asyncio.new_event_loop()
@@ -58,12 +56,19 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         loop.close()
 
 
-@pytest.mark.parametrize(("language", "text"), blocks())
-def test_example_runs(language: str, text: str, terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if language == "python":
-        run_python(text, monkeypatch)
-    else:
-        run_console(text)
+@pytest.mark.timeout(600)
+def test_examples_run(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one test, because the later ones use what the earlier ones have made."""
+    failures = []
+    for place, language, text in blocks():
+        try:
+            if language == "python":
+                run_python(text, monkeypatch)
+            else:
+                run_console(text)
+        except Exception:
+            failures.append(f"{place}\n{traceback.format_exc()}")
+    assert not failures, "\n\n".join(failures)
 
 
 def run_python(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
