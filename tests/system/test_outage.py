@@ -43,11 +43,15 @@ class Outage:
             await asyncio.sleep(0.1)
 
     async def take(self, count: int) -> list[str]:
-        async with (
-            self.right.connect("reader") as bus,
-            Reader(bus.subscribe("orders", group="billing")) as reader,
-        ):
-            return [payload.decode() for payload in await reader.payloads(count)]
+        """Take messages, and wait for their acks: a kill that follows must not bring them back."""
+        found = []
+        async with asyncio.timeout(LIMIT), self.right.connect("reader") as bus:
+            async for message in bus.subscribe("orders", group="billing"):
+                found.append(message.payload.decode())
+                await message.ack(wait=True)
+                if len(found) == count:
+                    break
+        return found
 
     async def shown(self, member: Member) -> Any:
         return await member.ask("network.show")
