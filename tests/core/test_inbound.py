@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from landbridge.core.log.ranges import RangeSet
-from landbridge.core.shipping.inbound import Inbound, Position, Verdict
+from landbridge.core.shipping.inbound import MOST_HOLES, Inbound, Position, Verdict
 from landbridge.core.shipping.outbound import Outbound
 from landbridge.core.shipping.parcel import Piece
 
@@ -158,11 +158,27 @@ def test_an_epoch_that_is_over_is_stale():
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), max_size=20), st.integers(0, 60))
-def test_state_stays_small_however_the_offsets_come(runs, floor):
-    """Whatever holes filters and other terminals leave, nothing below the source's floor is remembered."""
-    inbound = Inbound()
+def test_what_the_source_has_nothing_of_is_wanted_again_if_it_comes(runs, floor):
+    """It went to another terminal of the group, which may lose it; then it is sent here."""
+    inbound, came = Inbound(), set[int]()
     for sequence, (first, length) in enumerate(runs, 1):
         inbound.apply(1, sequence, {"g": 0}, [(first, first + length)])
+        came |= set(range(first, first + length))
     inbound.apply(1, len(runs) + 1, {"g": floor}, [])
-    assert inbound.fresh("g", [(0, floor)]) == []
-    assert len(Inbound.decode(inbound.encode())._groups["g"].above) <= max(0, 60 - floor)
+    inbound = Inbound.decode(inbound.encode())
+    wanted = {offset for first, end in inbound.fresh("g", [(0, 60)]) for offset in range(first, end)}
+    assert wanted == set(range(60)) - came
+    assert len(inbound._groups["g"].above) <= max(0, 60 - floor)
+    inbound.apply(1, len(runs) + 2, {"g": floor}, [(0, 60)])
+    assert inbound.fresh("g", [(0, 60)]) == [], "once"
+
+
+def test_state_stays_small_whatever_holes_filters_and_other_terminals_leave():
+    inbound = Inbound()
+    for number in range(10_000):
+        first = 10 * number
+        inbound.apply(1, number + 1, {"g": first}, [(first, first + 1)])
+    holes = inbound._groups["g"].holes
+    assert len(holes) == MOST_HOLES
+    assert holes.last() == (99_981, 99_990), "those with the highest offsets"
+    assert len(inbound.encode()) < 20 * MOST_HOLES

@@ -19,7 +19,7 @@ def test_a_later_shipment_does_not_hide_what_is_missing_before_it():
     assert inbound.fresh("billing", [(56, 60)]) == [(56, 58)]
     inbound.apply(1, 2, {"billing": 56}, [(56, 58)])
     assert inbound.fresh("billing", [(56, 61)]) == [(60, 61)]
-    assert Inbound.decode(inbound.encode()).fresh("billing", [(50, 61)]) == [(60, 61)]
+    assert Inbound.decode(inbound.encode()).fresh("billing", [(56, 61)]) == [(60, 61)]
 
 
 def test_a_given_back_message_is_wanted_again_and_a_late_order_is_void():
@@ -34,8 +34,18 @@ def test_a_given_back_message_is_wanted_again_and_a_late_order_is_void():
     inbound.apply(3, 1, {"billing": 1}, [(1, 2)])
     assert inbound.has_come_back("billing", 2)
     assert inbound.fresh("billing", [(0, 6)]) == [(2, 3), (5, 6)]
-    inbound.apply(3, 2, {"billing": 4}, [(5, 6)])  # the source has nothing below 4 any more
-    assert Inbound.decode(inbound.encode()).fresh("billing", [(0, 7)]) == [(6, 7)]
+    inbound.apply(3, 2, {"billing": 4}, [(5, 6)])  # the source has nothing below 4 any more: 2 went elsewhere
+    assert Inbound.decode(inbound.encode()).fresh("billing", [(0, 7)]) == [(2, 3), (6, 7)]
+
+
+def test_what_another_terminal_got_is_taken_here_after_that_terminal_has_lost_it():
+    # Seed 86: a member of a group was restored from a backup and the group failed over to this one. What the
+    # restored member had confirmed counted here as arrived, because it lay below the source's floor.
+    inbound = Inbound()
+    inbound.apply(1, 1, {"audit": 6}, [(6, 8)])  # 0 to 5 went to the other member
+    assert inbound.fresh("audit", [(0, 9)]) == [(0, 6), (8, 9)]
+    inbound.apply(2, 1, {"audit": 0}, [(0, 6)])
+    assert Inbound.decode(inbound.encode()).fresh("audit", [(0, 9)]) == [(8, 9)]
 
 
 def test_a_shipment_for_two_groups_does_not_overtake_what_one_of_them_gave_before():

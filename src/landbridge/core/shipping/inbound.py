@@ -27,6 +27,8 @@ from landbridge.core.log.ranges import Range, RangeSet, clip, intersect, normali
 from landbridge.core.shipping.history import History, first_change
 from landbridge.errors import StoreCorrupt
 
+#: Ranges of offsets that are remembered as not here. Of more, those with the highest offsets.
+MOST_HOLES = 64
 #: Losses of a source that are remembered, so that its old messages aren't taken for those that have their
 #: offsets now.
 MOST_LOST = 16
@@ -73,7 +75,7 @@ class Position(NamedTuple):
 class _GroupRecord(msgspec.Struct, array_like=True):
     floor: int
     runs: list[Range]
-    given_back: list[Range] = []
+    holes: list[Range] = []
     epoch: int = 0
 
 
@@ -102,24 +104,29 @@ _decode = msgspec.msgpack.Decoder(_InboundRecord).decode
 class _Received:
     """What has arrived for one group."""
 
-    __slots__ = ("above", "epoch", "floor", "given_back")
+    __slots__ = ("above", "epoch", "floor", "holes")
 
     def __init__(self, record: _GroupRecord) -> None:
-        #: Everything below this offset is here, or is not meant for the group.
+        #: Everything below this offset is here, except for the holes.
         self.floor = record.floor
         #: The offsets at or above the floor that are here.
         self.above = RangeSet(record.runs)
-        #: The offsets below the floor that were given back: if they are sent again, they are wanted again.
-        self.given_back = RangeSet(record.given_back)
+        #: The offsets below the floor that are not here: they were given back, or went to another terminal,
+        #: or the group doesn't want them. If one is sent, because that terminal has lost it, it is wanted.
+        self.holes = RangeSet(record.holes)
         #: The epoch of the last shipment that was for the group; 0 = none was.
         self.epoch = record.epoch
 
     def add(self, epoch: int, floor: int, runs: list[Range]) -> None:
         for first, end in runs:
             self.above.add(first, end)
-        for first, end in [(0, floor), *runs]:
-            self.given_back.remove(first, end)
+            self.holes.remove(first, end)
         floor = max(floor, self.floor)
+        if floor > self.floor:
+            for first, end in subtract([(self.floor, floor)], clip(list(self.above), self.floor, floor)):
+                self.holes.add(first, end)
+            while len(self.holes) > MOST_HOLES:
+                self.holes.remove(*self.holes.first())
         at = self.above.range_at(floor)
         if at is not None and at[0] <= floor:  # otherwise there is a gap between the floor and the next range
             floor = at[1]
@@ -133,12 +140,12 @@ class _Received:
         if end <= first:
             return False
         self.above.remove(first, end)
-        self.given_back.remove(first, end)
+        self.holes.remove(first, end)
         self.floor = min(self.floor, first)
         return True
 
     def record(self) -> _GroupRecord:
-        return _GroupRecord(self.floor, list(self.above), list(self.given_back), self.epoch)
+        return _GroupRecord(self.floor, list(self.above), list(self.holes), self.epoch)
 
 
 class Inbound:
@@ -164,8 +171,8 @@ class Inbound:
         wanted = [(max(first, known.floor), end) for first, end in runs if end > known.floor]
         if known.above:
             wanted = subtract(wanted, list(known.above))
-        if known.given_back:
-            wanted = normalise([*intersect(list(known.given_back), runs), *wanted])
+        if known.holes:
+            wanted = normalise([*intersect(list(known.holes), runs), *wanted])
         return wanted
 
     def begin_run(self, epoch: int, run: int, history: History) -> int | None:
@@ -192,9 +199,9 @@ class Inbound:
         known = self._groups.get(group)
         if known is None:
             return 0, []
-        given_back = list(known.given_back)
-        floor = min(known.floor, end, given_back[0][0] if given_back else end)
-        below = subtract([(floor, min(known.floor, end))], given_back) if floor < known.floor else []
+        holes = list(known.holes)
+        floor = min(known.floor, end, holes[0][0] if holes else end)
+        below = subtract([(floor, min(known.floor, end))], holes) if floor < known.floor else []
         return floor, [*below, *clip(list(known.above), 0, end)]
 
     def apply(self, epoch: int, sequence: int, groups: dict[str, int], runs: Iterable[Range]) -> None:
@@ -216,7 +223,7 @@ class Inbound:
         for first, end in normalise(runs):
             known.above.remove(first, end)
             if first < known.floor:
-                known.given_back.add(first, min(end, known.floor))
+                known.holes.add(first, min(end, known.floor))
 
     def copy(self) -> Inbound:
         return Inbound.decode(self.encode())
