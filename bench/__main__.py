@@ -9,7 +9,7 @@ import time
 
 from rich.console import Console
 
-from bench import against, crossing, events, report, scenarios
+from bench import against, crossing, events, latency, report, scenarios, storage
 from bench.scenarios import Row
 
 
@@ -20,10 +20,16 @@ def _pipeline(scale: float, times: int) -> list[Row]:
     return pipeline(scale, times)
 
 
-#: By name; those of one terminal are run when none is named. `--against` reads this table in both revisions:
+#: Run when no scenario is named.
+DEFAULT = [*scenarios.SCENARIOS, "disk"]
+#: By name. `--against` reads this table in both revisions:
 #: a later revision has to offer it under this name too.
 SCENARIOS = {
     **scenarios.SCENARIOS,
+    "disk": storage.disk,
+    "publish": latency.publish,
+    "beside": latency.beside,
+    "restart": storage.restart,
     "crossing": crossing.crossing,
     "events": events.events,
     "pipeline": _pipeline,
@@ -35,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "scenario",
         nargs="*",
-        help=f"of: {', '.join(SCENARIOS)}; the first seven by default, with --against the first eight",
+        help=f"of: {', '.join(SCENARIOS)}; by default {', '.join(DEFAULT)}, with --against also crossing",
     )
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the messages, once; nothing is saved"
@@ -72,7 +78,7 @@ def main() -> int:
             parser.error("--pairs is at least 1")
         return against.compare(
             options.against,
-            options.scenario or [*scenarios.SCENARIOS, "crossing"],
+            options.scenario or [*DEFAULT, "crossing"],
             pairs=options.pairs,
             seconds=options.seconds,
             least=options.least,
@@ -81,7 +87,7 @@ def main() -> int:
     unknown = [name for name in options.scenario if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {', '.join(unknown)}: there are {', '.join(SCENARIOS)}")
-    names = options.scenario or list(scenarios.SCENARIOS)
+    names = options.scenario or DEFAULT
     scale, times = (0.1, 1) if options.quick else (1.0, options.times)
     console = Console(stderr=True)
     rows: list[Row] = []

@@ -34,7 +34,7 @@ from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 from landbridge.testing.wan import Line
 
 SIZE = 100
@@ -64,7 +64,7 @@ def _registry(folder: str, ready: Connection) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
 
     async def main() -> None:
-        store = SqliteStore(Path(folder) / "registry.db")
+        store = JournalStore(Path(folder) / "registry")
         registry = Registry(store, os.urandom(32), lambda: time.time_ns() // 1000)
         await registry.open()
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -82,7 +82,7 @@ def _member(path: str, port: int, membership: Membership, ready: Connection) -> 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
 
     async def main() -> None:
-        terminal = Terminal(SqliteStore(path))
+        terminal = Terminal(JournalStore(path))
         await terminal.open()
         key = SecureKey.parse(membership.key)
         identity = Identity(membership.customer, membership.terminal, key)
@@ -158,7 +158,7 @@ def pair(folder: Path, delay: float | None) -> Iterator[tuple[RunningTerminal, R
             terminal, key = made[name]
             membership = Membership(customer, terminal, key, url, registry_key, settings)
             (where, shown), pid = stack.enter_context(
-                _process(_member, str(folder / f"{name}.db"), ports[name], membership)
+                _process(_member, str(folder / f"{name}"), ports[name], membership)
             )
             running[name] = RunningTerminal(where, shown, 0.0, pid)
         uvloop.run(_crossed(running["a"], running["b"]))

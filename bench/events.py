@@ -27,7 +27,7 @@ from bench.roles import SPAWN
 from bench.scenarios import Row
 from landbridge.gateways.event_topics import event_gateway
 from landbridge.gateways.events import EventGateway, EventOptions
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import attach, run_terminal
 
 USERS = 1000
@@ -194,7 +194,7 @@ def _serve(start: Callable[[], Any], out: Connection) -> None:
 async def through_topics(folder: str) -> tuple[int, int]:
     """Gateway and terminal in one process, as ``landbridge up --events`` with a topic."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    running = run_terminal(SqliteStore(Path(folder) / "bus.db"))
+    running = run_terminal(JournalStore(Path(folder) / "bus"))
     bus = await attach(await running.__aenter__()).__aenter__()
     gateway = await event_gateway(bus, "events", OPTIONS).__aenter__()
     await gateway.listen("127.0.0.1", 0, 0)

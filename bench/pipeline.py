@@ -112,7 +112,7 @@ class Pipeline:
 def pipeline(scale: float, times: int, *, growth: bool = False) -> list[Row]:
     rows = []
     count = int(ROWS * scale)
-    with roles.scratch() as folder, roles.terminal(Path(folder) / "bus.db") as running:
+    with roles.scratch() as folder, roles.terminal(Path(folder) / "bus") as running:
         begin = time.perf_counter()
         spark = session("local[2]", **{"spark.driver.memory": "2g", "spark.log.level": "ERROR"})
         rows.append(Row("pipeline: session start", time.perf_counter() - begin, "s", None, "less"))

@@ -19,9 +19,10 @@ import structlog
 import uvloop
 
 import landbridge
+from bench.floor import Sample
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 
 SPAWN = mp.get_context("spawn")
 
@@ -31,7 +32,7 @@ def serve(path: str, ready: Connection, levels: str) -> None:
 
     async def main() -> None:
         begin = time.perf_counter()
-        terminal = Terminal(SqliteStore(path), limits=Limits())
+        terminal = Terminal(JournalStore(path), limits=Limits())
         await terminal.open()
         terminal.broker.status.levels.default = levels
         await terminal.listen("127.0.0.1", 0)
@@ -51,6 +52,10 @@ class RunningTerminal:
 
     def rss(self) -> int:
         return int(self.process.memory_info().rss)
+
+    def written(self) -> int:
+        """Bytes that the process has made the kernel write to a disk, or will have (Linux only)."""
+        return int(self.process.io_counters().write_bytes)
 
     def cpu(self) -> float:
         times = self.process.cpu_times()
@@ -104,6 +109,10 @@ class Crew:
         process.start()
         self._roles.append((process, here))
 
+    def begin(self) -> None:
+        """Wait for the roles and start with them, where the caller is one of the parties."""
+        self._gate.wait()
+
     def results(self) -> list[Any]:
         """What the roles returned, in the order in which they were added."""
         found = []
@@ -142,10 +151,11 @@ async def publish_each(
 
 
 async def publish_many(
-    bus: landbridge.Bus, gate: Any, topic: str, count: int, size: int
+    bus: landbridge.Bus, gate: Any, topic: str, count: int, size: int, per_call: int = 100_000
 ) -> tuple[float, float]:
+    """By ``send_many``, with so many messages a call."""
     data = payload(size)
-    rows = [data] * min(count, 100_000)
+    rows = [data] * min(count, per_call)
     await ready(gate)
     begin = time.monotonic()
     async with bus.publisher(topic) as out:
@@ -180,6 +190,48 @@ async def publish_paced(
             if pause > 0:
                 await asyncio.sleep(pause)
             await out.send(time.monotonic_ns().to_bytes(8, "little") + filler)
+
+
+async def publish_stamped(
+    bus: landbridge.Bus, gate: Any, topic: str, count: int, size: int, rate: float, stop: Any = None
+) -> list[Sample]:
+    """By ``bus.publish`` at a fixed rate, each message carrying the moment of its sending. A message that
+    takes long doesn't hold up the next ones. ``stop`` is an event that ends this earlier; the last message is
+    empty. Returns how long each message took to be acked."""
+    filler = payload(size - 8)
+    acked: list[Sample] = []
+
+    async def publish() -> None:
+        at = time.monotonic_ns()
+        await bus.publish(topic, at.to_bytes(8, "little") + filler)
+        acked.append((at, (time.monotonic_ns() - at) / 1e9))
+
+    await ready(gate)
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        for index in range(count):
+            pause = begin + index / rate - time.monotonic()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            if stop is not None and stop.is_set():
+                break
+            tasks.create_task(publish())
+    await bus.publish(topic, b"")
+    return acked
+
+
+async def consume_stamped(bus: landbridge.Bus, gate: Any, topic: str, group: str) -> list[Sample]:
+    """Message by message, each acked, until an empty one. Returns how long each took to be received."""
+    subscription = await bus.subscribe(topic, group=group).open()
+    await ready(gate)
+    received: list[Sample] = []
+    async for message in subscription:
+        if not message.payload:
+            break
+        at = int.from_bytes(message.payload[:8], "little")
+        received.append((at, (time.monotonic_ns() - at) / 1e9))
+        await message.ack()
+    return received
 
 
 async def consume_each(

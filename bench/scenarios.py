@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -18,6 +19,8 @@ from bench.roles import Crew, RunningTerminal, scratch, terminal
 SIZES = (100, 1024, 16384)
 #: Messages per batch that the client cuts for each size: the ceiling gets the same.
 PER_BATCH = {100: 4096, 1024: 512, 16384: 32}
+#: Least share of the bare ceiling for each size.
+SHARES = {100: 0.6, 1024: 0.4, 16384: 0.6}
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def both(
     publish: Callable[..., Any], consume: Callable[..., Any], count: int, size: int, **options: Any
 ) -> float:
     """Messages per second from the first send to the last ack on disk, publisher and consumer at once."""
-    with scratch() as folder, terminal(folder / "bus.db", **options) as running:
+    with scratch() as folder, terminal(folder / "bus", **options) as running:
         crew = Crew(running, 2)
         crew.add(consume, "orders", "group", count)
         crew.add(publish, "orders", count, size)
@@ -64,21 +67,28 @@ def both(
 
 def one_after_the_other(publish: Any, consume: Any, count: int, size: int) -> tuple[float, float]:
     """(published, consumed) messages per second, each alone with the terminal."""
-    with scratch() as folder, terminal(folder / "bus.db") as running:
-        begin, end = _alone(running, publish, "orders", count, size)
+    with scratch() as folder, terminal(folder / "bus") as running:
+        begin, end = alone(running, publish, "orders", count, size)
         published = count / (end - begin)
-        begin, end = _alone(running, consume, "orders", "group", count)
+        begin, end = alone(running, consume, "orders", "group", count)
         return published, count / (end - begin)
 
 
-def _alone(running: RunningTerminal, role: Any, *args: Any) -> Any:
+def publish_alone(publish: Any, count: int) -> float:
+    """Messages of 100 B per second, until the last is stored."""
+    with scratch() as folder, terminal(folder / "bus") as running:
+        begin, end = alone(running, publish, "orders", count, 100)
+        return float(count / (end - begin))
+
+
+def alone(running: RunningTerminal, role: Any, *args: Any) -> Any:
     crew = Crew(running, 1)
     crew.add(role, *args)
     return crew.results()[0]
 
 
 def fan_out(count: int, groups: int) -> float:
-    with scratch() as folder, terminal(folder / "bus.db") as running:
+    with scratch() as folder, terminal(folder / "bus") as running:
         crew = Crew(running, 2)
         crew.add(roles.consume_groups, "orders", [f"group-{n}" for n in range(groups)], count)
         crew.add(roles.publish_many, "orders", count, 100)
@@ -87,7 +97,7 @@ def fan_out(count: int, groups: int) -> float:
 
 
 def latency(count: int) -> list[float]:
-    with scratch() as folder, terminal(folder / "bus.db") as running:
+    with scratch() as folder, terminal(folder / "bus") as running:
         crew = Crew(running, 2)
         crew.add(roles.consume_latency, "orders", "group", count)
         crew.add(roles.publish_paced, "orders", count, 100, 500.0)
@@ -95,8 +105,8 @@ def latency(count: int) -> list[float]:
 
 
 def requests(count: int) -> list[float]:
-    with scratch() as folder, terminal(folder / "bus.db") as running:
-        return sorted(_alone(running, roles.publish_requests, "orders", count, 100))
+    with scratch() as folder, terminal(folder / "bus") as running:
+        return sorted(alone(running, roles.publish_requests, "orders", count, 100))
 
 
 def median(measure: Callable[[], float], times: int) -> float:
@@ -135,7 +145,7 @@ def speed(scale: float, times: int) -> list[Row]:
                 f"both at once, batches, share of the ceiling, {size} B",
                 statistics.median(ours) / statistics.median(bare),
                 "×",
-                0.4,
+                SHARES[size],
             ),
         ]
         for label, pair in (("each", each), ("batches", many)):
@@ -143,6 +153,25 @@ def speed(scale: float, times: int) -> list[Row]:
             rows.append(Row(f"publish alone, {label}, {size} B", published, "msg/s"))
             rows.append(Row(f"consume alone, {label}, {size} B", consumed, "msg/s"))
     return rows
+
+
+def calls(scale: float, times: int) -> list[Row]:
+    """What small calls of ``send_many`` cost: 500 messages a call beside 100,000."""
+    count = int(1_000_000 * scale)
+    both_shares, alone_shares = [], []
+    for _ in range(max(3, times)):
+        rates = []
+        for per_call in (100_000, 500):
+            publish = partial(roles.publish_many, per_call=per_call)
+            rates.append((both(publish, roles.consume_batches, count, 100), publish_alone(publish, count)))
+        (both_large, alone_large), (both_small, alone_small) = rates
+        both_shares.append(both_small / both_large)
+        alone_shares.append(alone_small / alone_large)
+    name = "send_many with 500 a call, share of 100,000 a call"
+    return [
+        Row(f"{name}, both at once", statistics.median(both_shares), "×", 0.75),
+        Row(f"{name}, publish alone", statistics.median(alone_shares), "×", 0.75),
+    ]
 
 
 def fan(scale: float, times: int) -> list[Row]:
@@ -169,17 +198,17 @@ def memory(scale: float, times: int) -> list[Row]:
     """Resident memory and start time, idle and with a million messages waiting."""
     count = int(1_000_000 * scale)
     with scratch() as folder:
-        path = folder / "bus.db"
+        path = folder / "bus"
         with terminal(path) as running:
             idle, cold = running.rss(), running.start_seconds
-            _run(running, lambda bus: bus.call("group.create", topic="orders", name="group"))
-            _alone(running, roles.publish_many, "orders", count, 100)
+            run(running, lambda bus: bus.call("group.create", topic="orders", name="group"))
+            alone(running, roles.publish_many, "orders", count, 100)
             loaded = running.rss()
         with terminal(path) as running:
             warm = running.start_seconds
             restarted = running.rss()
             begin = time.perf_counter()
-            _alone(running, roles.consume_batches, "orders", "group", count)
+            alone(running, roles.consume_batches, "orders", "group", count)
             drained = time.perf_counter() - begin
     return [
         Row("RSS, idle", idle / 2**20, "MiB", None, "less"),
@@ -204,15 +233,15 @@ def topics(scale: float, times: int) -> list[Row]:
         return time.perf_counter() - begin
 
     with scratch() as folder:
-        path = folder / "bus.db"
+        path = folder / "bus"
         with terminal(path) as running:
             idle = running.rss()
-            seconds = _run(running, make)
+            seconds = run(running, make)
             grown = running.rss()
         with terminal(path) as running:
             restart = running.start_seconds
             rate = _both_on(running, int(500_000 * scale))
-    with scratch() as folder, terminal(folder / "bus.db") as running:
+    with scratch() as folder, terminal(folder / "bus") as running:
         alone = _both_on(running, int(500_000 * scale))
     return [
         Row(f"make {count:,} topics with a group and a message each", count / seconds, "topics/s"),
@@ -233,11 +262,11 @@ def _both_on(running: RunningTerminal, count: int) -> float:
 def growth(scale: float, times: int) -> list[Row]:
     """Throughput with 10 M messages stored, beside that with 100 k."""
     part, many = int(1_000_000 * scale), int(10_000_000 * scale)
-    with scratch() as folder, terminal(folder / "bus.db") as running:
-        _alone(running, roles.publish_many, "orders", int(100_000 * scale), 100)
+    with scratch() as folder, terminal(folder / "bus") as running:
+        alone(running, roles.publish_many, "orders", int(100_000 * scale), 100)
         few = _publish_and_read(running, part, int(100_000 * scale))
         stored = int(100_000 * scale) + part
-        _alone(running, roles.publish_many, "orders", many - stored, 100)
+        alone(running, roles.publish_many, "orders", many - stored, 100)
         after = _publish_and_read(running, part, many)
     return [
         Row("both at once with 100 k stored", few, "msg/s"),
@@ -248,7 +277,7 @@ def growth(scale: float, times: int) -> list[Row]:
 
 def _publish_and_read(running: RunningTerminal, count: int, at: int) -> float:
     group = f"group-{at}"
-    _run(running, lambda bus: bus.call("group.create", topic="orders", name=group, start="latest"))
+    run(running, lambda bus: bus.call("group.create", topic="orders", name=group, start="latest"))
     crew = Crew(running, 2)
     crew.add(roles.consume_batches, "orders", group, count)
     crew.add(roles.publish_many, "orders", count, 100)
@@ -267,7 +296,7 @@ def status(scale: float, times: int) -> list[Row]:
     return [Row("status log at 'batches', share of 'off'", statistics.median(shares), "×", 0.95)]
 
 
-def _run(running: RunningTerminal, ask: Callable[[landbridge.Bus], Any]) -> Any:
+def run(running: RunningTerminal, ask: Callable[[landbridge.Bus], Any]) -> Any:
     async def main() -> Any:
         async with landbridge.connect(running.url, token=running.token) as bus:
             return await ask(bus)
@@ -277,6 +306,7 @@ def _run(running: RunningTerminal, ask: Callable[[landbridge.Bus], Any]) -> Any:
 
 SCENARIOS: dict[str, Callable[[float, int], list[Row]]] = {
     "speed": speed,
+    "calls": calls,
     "fan": fan,
     "latency": waiting,
     "memory": memory,

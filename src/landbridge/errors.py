@@ -307,13 +307,13 @@ class StoreFailure(BusError, code="store_failure", exit_status=60, http_status=5
 
 
 class StoreFull(StoreFailure, code="store_full", exit_status=61, http_status=507, retriable=True):
-    """The disk is full. Nothing is lost, and reading goes on."""
+    """There is no room for messages on the disk. Nothing is lost; reading, acks and deletes go on."""
 
-    default_hint = "make room on the disk: publishing then goes on by itself"
+    default_hint = "delete or trim topics, or give the disk more room: publishing then goes on by itself"
 
 
 class StoreCorrupt(StoreFailure, code="store_corrupt", exit_status=62, http_status=500):
-    """A stored batch or page fails its checksum."""
+    """A stored batch or document is damaged. Everything else works."""
 
     default_hint = "the rest stays readable; move the group past it with 'landbridge group seek'"
 

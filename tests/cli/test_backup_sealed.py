@@ -9,13 +9,13 @@ import pytest
 from landbridge.broker.server import Terminal
 from landbridge.errors import BadBackup
 from landbridge.node import assembly, backup
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 
 
 async def test_a_plain_backup_in_place_of_a_sealed_one_is_refused(tmp_path: Path):
     data = tmp_path / "data"
     data.mkdir()
-    terminal = Terminal(SqliteStore(data / assembly.DATABASE), name="paris")
+    terminal = Terminal(JournalStore(data / assembly.DATABASE), name="paris")
     await terminal.open()
     await terminal.close()
     backup.create(data, tmp_path / "forged", None, lambda done, whole: None)

@@ -402,7 +402,7 @@ def test_info(shared: Place) -> None:
     found = shared.call("info", "--json").json
     assert found["version"] == __version__
     assert found["url"].startswith("lb://127.0.0.1:")
-    assert "SqliteStore" in shared.call("info").out
+    assert "JournalStore" in shared.call("info").out
 
 
 def test_version(place: Place) -> None:

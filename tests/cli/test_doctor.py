@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from landbridge.cli import doctor
+from landbridge.protocol.operations import TerminalInfo
 from tests.cli.conftest import LIMIT, Place, until
 from tests.ports import free_port
 
@@ -41,7 +42,7 @@ def test_all_is_well(place: Place) -> None:
         busy = {"store": "warn"}  # it is open, so it can't be checked
         for disk in ("data", "fsync"):
             assert states.pop(disk) in ("ok", "warn")  # as the disk is
-        names = "python packages config context terminal latency clock registry links store"
+        names = "python packages config context terminal latency clock room registry links store"
         others = ["registry from here", "registry clock", "bus port", "http port"]
         assert states == dict.fromkeys([*names.split(), *others], "ok") | busy
         assert "in use, by the context's terminal" in checks(found)["bus port"]["detail"]
@@ -83,7 +84,7 @@ def test_damaged_store_is_found(place: Place) -> None:
         for _ in range(5):
             place.call("publish", "orders", "x" * 100, "--repeat", "1000")
         running.stop()
-    file = place.data / "bus.db"
+    file = place.data / "bus" / "00000001.segment"
     data = bytearray(file.read_bytes())
     at = data.index(b"x" * 1000)
     data[at : at + 100] = b"y" * 100
@@ -150,3 +151,22 @@ def test_tokens_that_say_nothing() -> None:
 @pytest.mark.parametrize(("days", "state"), [(20, "ok"), (1, "warn"), (-1, "fail")])
 def test_a_certificate_that_ends(days: int, state: str) -> None:
     assert doctor._certificate(days * 86400.0).state == state
+
+
+def test_what_the_terminal_says_of_its_disk_and_data() -> None:
+    facts: dict[str, Any] = {
+        "name": "t",
+        "version": "1",
+        "protocol": 1,
+        "python": "",
+        "platform": "",
+        "time": 0,
+    }
+    counts: dict[str, Any] = {"started_at": 0, "start": 1, "topics": 0, "connections": 0, "store": ""}
+    well = TerminalInfo(**facts, **counts, free=10 << 30)
+    assert [(check.check, check.state) for check in doctor._condition(well)] == [("room", "ok")]
+    ill = TerminalInfo(**facts, **counts, free=0, low=True, damage=["log 1 is lost"])
+    room, damage = doctor._condition(ill)
+    assert (room.state, damage.state) == ("fail", "warn")
+    assert "delete or trim topics" in room.hint
+    assert damage.detail == "log 1 is lost"

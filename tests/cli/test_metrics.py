@@ -13,7 +13,8 @@ from landbridge.errors import LimitReached, StoreFailed, TerminalUnreachable
 from landbridge.gateways.metrics import Metrics
 from landbridge.node.assembly import dial_to
 from landbridge.protocol.http import problem_of
-from landbridge.testing import run_terminal
+from landbridge.stores.memory import MemoryStore
+from landbridge.testing import FaultyStore, run_terminal
 
 
 @pytest.fixture
@@ -81,6 +82,24 @@ async def test_health_needs_no_token(terminal: Terminal) -> None:
         assert (await http.get("/")).status_code == 404
         refused = await http.post("/healthz")
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_health_tells_of_trouble() -> None:
+    """Alive is alive; but who can't take messages is not ready for them."""
+    async with run_terminal(store := FaultyStore(MemoryStore())) as terminal:
+        condition = lambda: (not terminal.store.is_low, terminal.troubles)  # noqa: E731
+        async with client(Metrics(dial_to(terminal), condition)) as http:
+            assert (await http.get("/readyz")).text == "ok\n"
+            terminal.broker.damage.note("a finding", "mend it")
+            found = await http.get("/readyz")
+            assert (found.status_code, found.text) == (200, "degraded\ndamage: 1 finding since the start\n")
+            store.full = True
+            alive, ready = await http.get("/healthz"), await http.get("/readyz")
+            assert (alive.status_code, ready.status_code) == (200, 503)
+            assert alive.text == ready.text
+            assert alive.text.startswith("degraded\nno room on the disk")
+            store.full = False
+            assert (await http.get("/readyz")).status_code == 200
 
 
 async def test_terminal_that_is_not_there() -> None:

@@ -377,7 +377,7 @@ def test_up_without_a_registry(place: Place) -> None:
         assert "registry" not in running.ready
         assert "stands alone" in place.call("network", "--json").error["message"]
         assert httpx.get(f"{running.ready['http']}/v1/registry").status_code == 404
-    assert not (place.data / "registry.db").exists()
+    assert not (place.data / "registry").exists()
 
 
 def test_up_whose_terminal_was_removed_or_revoked(place: Place) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -55,9 +56,9 @@ def test_first_start_makes_the_context_and_the_next_one_keeps_it(place: Place) -
 def test_folders_and_files_are_ours_alone(place: Place) -> None:
     with place.up("--http-port", "0"):
         home = place.folder / "home"
-        for path in (home / "contexts", place.data):
+        for path in (home / "contexts", place.data, place.data / "bus"):
             assert path.stat().st_mode & 0o777 == 0o700
-        for path in (home / "contexts" / "local.json", place.data / "bus.db"):
+        for path in (home / "contexts" / "local.json", *(place.data / "bus").iterdir()):
             assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -86,7 +87,7 @@ def test_a_second_terminal_does_not_take_the_context_of_the_first(place: Place) 
         first.stop()
     # It belongs to the first, running or not, until it is removed or the data is gone.
     assert place.run("up", "--port", "0", "--json", *other).error["code"] == "context_taken"
-    (place.data / "bus.db").unlink()
+    shutil.rmtree(place.data / "bus")
     with place.up(*other) as moved:
         assert place.call("context", "show", "--json").json["url"] == moved.ready["url"]
 

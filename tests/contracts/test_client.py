@@ -305,6 +305,30 @@ async def test_send_many_large_messages(terminal: Terminal, bus: Any) -> None:
         assert await reader.payloads(20) == payloads
 
 
+async def test_small_calls_of_send_many_share_batches(way: Way, terminal: Terminal, bus: Any) -> None:
+    async with bus.publisher("orders") as out:
+        for part in range(20):
+            await out.send_many([b"%d" % number for number in range(part * 500, part * 500 + 500)])
+    log = terminal.broker.topics["orders"].log
+    assert log.end == 10_000
+    if way.name != "sync":  # there each call is a turn of the loop
+        assert len(log.firsts) <= 4
+    async with Reader(bus.subscribe("orders", group="g", prefetch=10_000)) as reader:
+        assert await reader.payloads(10_000) == [b"%d" % number for number in range(10_000)]
+
+
+async def test_send_many_between_messages_with_keys(bus: Any) -> None:
+    async with bus.publisher("orders") as out:
+        await out.send_many([b"1", b"2"])
+        await out.send(b"3", key="k")
+        await out.send_many([b"4", bytes(500_000), bytes(100_000), b"5"])
+        await out.send(b"6")
+    async with Reader(bus.subscribe("orders", group="g")) as reader:
+        messages = await reader.take(8)
+    assert [m.payload for m in messages if len(m.payload) == 1] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert [m.payload for m in messages if m.key] == [b"3"]
+
+
 async def test_publishers_of_one_bus_share_its_order(bus: Any) -> None:
     async with bus.publisher("a") as one, bus.publisher("b") as other:
         for number in range(100):

@@ -20,8 +20,8 @@ from landbridge.errors import (
     TooLarge,
     UnknownDocument,
 )
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader
@@ -68,7 +68,7 @@ async def test_a_version_never_comes_again(tmp_path: Any, crashes: list[Any]) ->
     """Not after a deletion, and not after a restart: whoever holds an old version is refused."""
     versions = set()
     for _ in range(3):
-        async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
+        async with run_terminal(JournalStore(tmp_path / "bus")) as terminal, attach(terminal) as bus:
             for _ in range(3):
                 versions.add((await bus.documents.create("jobs", "a", 1)).version)
                 await bus.documents.delete("jobs", "a")
@@ -76,12 +76,12 @@ async def test_a_version_never_comes_again(tmp_path: Any, crashes: list[Any]) ->
 
 
 async def test_documents_survive_and_are_listed_by_key(tmp_path: Any, crashes: list[Any]) -> None:
-    async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(tmp_path / "bus")) as terminal, attach(terminal) as bus:
         for key in ("b/2", "b/10", "a", "b"):
             await bus.documents.create("jobs", key, key)
         await bus.documents.create("jobs-of-another-kind", "b", 1)
         await bus.documents.create("jobs", "b", "of a topic", topic="orders")
-    async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(tmp_path / "bus")) as terminal, attach(terminal) as bus:
         rows = await bus.documents.list("jobs")
         assert [(row.key, row.value) for row in rows] == [(key, key) for key in ("a", "b", "b/10", "b/2")]
         assert [row.key for row in await bus.documents.list("jobs", prefix="b/")] == ["b/10", "b/2"]
@@ -221,13 +221,13 @@ async def test_a_watch_shows_what_is_there_and_then_each_change(terminal: Termin
 
 async def test_a_watch_goes_on_after_a_restart(tmp_path: Any, crashes: list[Any]) -> None:
     """Numbers of changes begin anew with each start: a watch must not take one for another."""
-    path = tmp_path / "bus.db"
-    async with run_terminal(SqliteStore(path), port=0) as terminal, attach(terminal) as bus:
+    path = tmp_path / "bus"
+    async with run_terminal(JournalStore(path), port=0) as terminal, attach(terminal) as bus:
         for key in "abc":
             await bus.documents.create("jobs", key, 1)
         watch = bus.documents.watch("jobs")
         assert [(await anext(watch)).key for _ in "abc"] == ["a", "b", "c"]
-    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(path)) as terminal, attach(terminal) as bus:
         watch._noun.call = bus.call  # as after a reconnect
         await bus.documents.delete("jobs", "b")
         await bus.documents.create("jobs", "d", 1)

@@ -14,7 +14,7 @@ from landbridge.client.fetch import Stretch
 from landbridge.core.log.batch import Batch, Origin, build
 from landbridge.errors import BadRequest, Forbidden, LimitReached, OtherLog, UnknownTopic
 from landbridge.protocol import frames
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import eventually
@@ -48,7 +48,7 @@ async def test_a_log_is_read_by_offset(bus: Any) -> None:
 
 @pytest.mark.parametrize("cache", [1, 64 << 20], ids=["from-disk", "from-memory"])
 async def test_a_log_is_read_in_pieces(tmp_path: Any, crashes: list[Any], cache: int) -> None:
-    store = SqliteStore(tmp_path / "bus.db")
+    store = JournalStore(tmp_path / "bus")
     async with run_terminal(store, limits=Limits(cache=cache)) as terminal, attach(terminal) as bus:
         async with bus.publisher("orders") as out:
             sent = [b"%06d" % n for n in range(20_000)]

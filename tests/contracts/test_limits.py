@@ -18,7 +18,7 @@ from landbridge.protocol.session import Session
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.contracts.ways import WAYS, Way
-from tests.waiting import LIMIT, Reader, eventually
+from tests.waiting import LIMIT, Reader, eventually, turns
 
 TCP = WAYS[1]
 
@@ -125,6 +125,31 @@ async def test_patience_is_not_multiplied_by_those_who_wait(terminal: Terminal) 
         # One after the other would take ten times the patience, and half a minute with the usual one.
         assert max(given_up) - began < 10 * 0.5
         assert end(terminal, "orders") == stored
+
+
+def not_stored(error: BacklogFull) -> int:
+    """As how many messages it tells."""
+    (note,) = error.__notes__
+    return int(note.split()[0].replace(",", ""))
+
+
+async def test_a_refused_send_many_stores_none_of_its_messages(terminal: Terminal, way: Way) -> None:
+    async with way.connect(terminal, patience=0.05) as bus:
+        await bus.call("topic.create", name="orders", max_backlog=10_000)
+        await bus.call("group.create", topic="orders", name="g")
+        out = bus.publisher("orders")
+        given = refused = 0
+        with pytest.raises(BacklogFull) as caught:
+            for _ in range(100_000):
+                given += 16  # they divide what a batch takes, so a call that raises has taken all
+                await out.send_many([bytes(100)] * 16)
+                await turns(1)  # what has gathered is a batch
+        try:
+            await out.flush()
+        except BacklogFull as error:  # the batches that were under way
+            refused += not_stored(error)
+        refused += not_stored(caught.value)
+        assert 0 < end(terminal, "orders") == given - refused
 
 
 async def test_a_refused_pipelined_publish_says_how_many_and_goes_on(terminal: Terminal, way: Way) -> None:

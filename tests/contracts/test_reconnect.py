@@ -32,8 +32,8 @@ from landbridge.errors import (
     TimedOut,
     TooOld,
 )
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.ports import free_port
@@ -608,8 +608,8 @@ async def test_nobody_there() -> None:
 
 async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes: list[Any]) -> None:
     """Three starts on the same file and port, with clients that stay."""
-    path, port = tmp_path / "bus.db", free_port()
-    async with run_terminal(SqliteStore(path), port=port) as terminal:
+    path, port = tmp_path / "bus", free_port()
+    async with run_terminal(JournalStore(path), port=port) as terminal:
         token = terminal.issue_token("test", ["admin"], 3600)
         producer = await landbridge.connect(terminal.url, token=token)
         consumer = await landbridge.connect(terminal.url, token=token)
@@ -622,13 +622,13 @@ async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes
         pending = asyncio.ensure_future(
             out.send_many([b"%d" % n for n in range(part * 100, part * 100 + 100)])
         )
-        async with run_terminal(SqliteStore(path), port=port) as terminal:
+        async with run_terminal(JournalStore(path), port=port) as terminal:
             await pending
             await out.flush()
             while not set(range(part * 100 + 50)) <= set(seen):
                 seen += numbers(await reader.payloads(1))
             assert terminal.broker.start == part + 1
-    async with run_terminal(SqliteStore(path), port=port) as terminal:
+    async with run_terminal(JournalStore(path), port=port) as terminal:
         while not set(range(300)) <= set(seen):
             seen += numbers(await reader.payloads(1))
         await reader.__aexit__()
@@ -639,8 +639,8 @@ async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes
 
 async def test_the_ledger_survives_a_restart(tmp_path: Path, crashes: list[Any]) -> None:
     """Stored, the answer lost, and then the terminal restarts: the repetition is still known."""
-    path, port = tmp_path / "bus.db", free_port()
-    async with run_terminal(SqliteStore(path), port=port) as terminal:
+    path, port = tmp_path / "bus", free_port()
+    async with run_terminal(JournalStore(path), port=port) as terminal:
         token = terminal.issue_token("test", ["admin"], 3600)
         bus = await landbridge.connect(terminal.url, token=token)
         await bus.publish("orders", b"0")
@@ -649,7 +649,7 @@ async def test_the_ledger_survives_a_restart(tmp_path: Path, crashes: list[Any])
         publish = asyncio.ensure_future(bus.publish("orders", b"1"))
         transaction = asyncio.ensure_future(one_message(bus, "orders", b"2"))
         await eventually(lambda: terminal.broker.topics["orders"].log.end == 3)
-    async with run_terminal(SqliteStore(path), port=port) as terminal:
+    async with run_terminal(JournalStore(path), port=port) as terminal:
         async with asyncio.timeout(LIMIT):
             assert (await publish).offset == 1
             await transaction

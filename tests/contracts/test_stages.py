@@ -20,8 +20,8 @@ from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.ranges import Range
 from landbridge.core.log.store import Append, Bounds, Copy, PutDocument, Store, Trim, Write
 from landbridge.errors import BadFrame, Forbidden, OffsetGone, StoreFull, UnknownTopic
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
 
 
@@ -217,8 +217,8 @@ async def test_a_large_commit_goes_on_where_a_full_disk_stopped_it(crashes: list
 
 
 async def test_a_restart_brings_a_decided_commit_to_its_end(tmp_path: Path, crashes: list[Any]) -> None:
-    path = tmp_path / "bus.db"
-    store = FullAt(SqliteStore(path), piece=3)
+    path = tmp_path / "bus"
+    store = FullAt(JournalStore(path), piece=3)
     async with (
         run_terminal(store, limits=Limits(commit=1)) as terminal,
         attach(terminal, patience=0.1) as bus,
@@ -229,20 +229,20 @@ async def test_a_restart_brings_a_decided_commit_to_its_end(tmp_path: Path, cras
         with pytest.raises(StoreFull):
             await commit(bus, "q", 0, log, (0, 5))
         assert await rows(bus) == [b"0", b"1"]
-    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(path)) as terminal, attach(terminal) as bus:
         while terminal.tasks:
             await asyncio.gather(*terminal.tasks)
         assert await rows(bus) == [b"%d" % n for n in range(5)]
         assert stages(terminal) == []
         log, run = await put(bus, "q", b"again")
         assert not await commit(bus, "q", 0, log, run)
-    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(path)) as terminal, attach(terminal) as bus:
         assert await commit(bus, "q", 1, log, run)
         assert await rows(bus) == [*(b"%d" % n for n in range(5)), b"again"]
 
 
 async def test_whole_batches_are_copied_and_cut_ones_are_appended(tmp_path: Path, crashes: list[Any]) -> None:
-    store = WatchedStore(SqliteStore(tmp_path / "bus.db"))
+    store = WatchedStore(JournalStore(tmp_path / "bus"))
     async with run_terminal(store) as terminal, attach(terminal) as bus:
         log, one = await put(bus, "q", b"1", b"2")
         _, two = await put(bus, "q", b"3" * 50_000, b"4")
@@ -252,7 +252,7 @@ async def test_whole_batches_are_copied_and_cut_ones_are_appended(tmp_path: Path
         assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
         assert orders.log.end == (await store.logs(0))[orders.log.number].end == 5
         assert await store.check() == []
-    async with run_terminal(SqliteStore(tmp_path / "bus.db")) as terminal, attach(terminal) as bus:
+    async with run_terminal(JournalStore(tmp_path / "bus")) as terminal, attach(terminal) as bus:
         assert await rows(bus) == [b"2", b"3" * 50_000, b"4", b"1", b"2"]
         assert await terminal.store.check() == []
 

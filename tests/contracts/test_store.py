@@ -31,9 +31,10 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.errors import BadRequest, StoreBusy, StoreFailed
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from tests.plain_store import PlainStore
+from tests.store_model import Model
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class Driver:
         return PlainStore(self.of(folder))
 
 
-def restless(folder: Path) -> SqliteStore:
-    """Copies its WAL all the time, and sweeps trimmed batches two at a time."""
-    return SqliteStore(folder / "bus.db", checkpoint_bytes=60_000, wal_bound=400_000, sweep_rows=2)
+def restless(folder: Path) -> JournalStore:
+    """Has small segments, so that it makes, cleans and removes them all the time."""
+    return JournalStore(folder / "bus", smallest=8192, largest=16384)
 
 
 STORES = [
     Driver("memory", lambda folder: MemoryStore(), durable=False),
-    Driver("sqlite", lambda folder: SqliteStore(folder / "bus.db")),
-    Driver("sqlite-restless", restless),
+    Driver("journal", lambda folder: JournalStore(folder / "bus")),
+    Driver("journal-restless", restless),
 ]
 #: A disk in memory, where there is one: thousands of commits, and none of them has to survive a power cut.
 MEMORY_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -594,74 +595,6 @@ def test_a_reader_beside_the_writer_sees_whole_commits(store: PlainStore) -> Non
 
 
 # -- random writes against a naive model
-
-
-class Model:
-    """What a store is, said with lists and dicts."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[StoredBatch]] = {}
-        self.ends: dict[int, int] = {}
-        self.times: dict[int, int] = {}
-        self.ledger: dict[tuple[int, bytes], PutLedger] = {}
-        self.forgotten: dict[int, int] = {}
-        self.documents: dict[tuple[str, str], bytes] = {}
-
-    def apply(self, write: Write) -> None:
-        match write:
-            case Append(log, first, end, time, data):
-                self.batches.setdefault(log, []).append(StoredBatch(first, end, time, bytes(data)))
-                self.ends[log], self.times[log] = end, time
-            case Copy(log, first, end, time, from_log, from_first):
-                (data,) = (each.data for each in self.batches[from_log] if each.first == from_first)
-                self.apply(Append(log, first, end, time, data))
-            case Trim(log, before):
-                if any(each.end <= before for each in self.batches.get(log, ())):
-                    self.batches[log] = held = [each for each in self.batches[log] if each.end > before]
-                    first = held[0].first if held else self.ends[log]
-                    for key, put in list(self.ledger.items()):
-                        if key[0] == log and put.last is not None and put.last < first:
-                            del self.ledger[key]
-                            self.forgotten[log] = max(self.forgotten.get(log, 0), put.born)
-            case DropLog(log):
-                for known in (self.batches, self.ends, self.times, self.forgotten):
-                    known.pop(log, None)
-                self.ledger = {key: entry for key, entry in self.ledger.items() if key[0] != log}
-            case PutDocument(kind, key, value):
-                self.documents[kind, key] = value
-            case DeleteDocument(kind, key):
-                self.documents.pop((kind, key), None)
-            case PutLedger(log, producer, entry):
-                self.ledger.pop((log, producer), None)
-                if entry is not None:
-                    self.ledger[log, producer] = write
-
-    def logs(self) -> dict[int, LogBounds]:
-        return {
-            log: LogBounds(
-                held[0].first if held else self.ends[log],
-                self.ends[log],
-                sum(len(each.data) for each in held),
-                self.times[log],
-                self.forgotten.get(log, 0),
-            )
-            for log, held in self.batches.items()
-        }
-
-    def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        found: list[StoredBatch] = []
-        for each in self.batches.get(log, []):
-            if each.end > offset:
-                if found and sum(len(one.data) for one in [*found, each]) > max_bytes:
-                    break
-                found.append(each)
-        return found
-
-    def seek_time(self, log: int, time: int) -> int:
-        for each in self.batches.get(log, []):
-            if each.time >= time:
-                return each.first
-        return self.ends.get(log, 0)
 
 
 LOGS = st.integers(1, 3)

@@ -18,7 +18,7 @@ from landbridge.client.bus import Bus
 from landbridge.client.context import Context
 from landbridge.client.wire import dial_of
 from landbridge.protocol import frames
-from landbridge.protocol.session import Session, State
+from landbridge.protocol.session import Session
 from landbridge.testing import run_terminal
 from landbridge.transport.strangers import Strangers, site_of
 from tests.certificates import self_signed
@@ -120,7 +120,7 @@ class Joiners:
         transport.set_protocol(asyncio.Protocol())
         self.kept.append(transport)
         if self._proven:
-            session.state = State.LINKED
+            session.link()
 
     async def close(self) -> None:
         for transport in self.kept:

@@ -14,8 +14,8 @@ from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.server import Terminal
 from landbridge.core.log.store import Append, DeleteDocument, PutDocument, PutLedger, Store, Trim
 from landbridge.errors import BadRequest, Fenced
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FaultyStore, attach, run_terminal
 from tests.waiting import LIMIT, Reader, eventually
 
@@ -23,7 +23,7 @@ UNITS = 4
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
     "memory of four units": lambda folder: MemoryStore(units=UNITS),
-    "sqlite": lambda folder: SqliteStore(folder / "bus.db"),
+    "journal": lambda folder: JournalStore(folder / "bus"),
 }
 
 
@@ -249,11 +249,11 @@ async def test_a_dead_letter_goes_to_a_topic_of_another_unit(terminal: Terminal)
 
 async def test_nothing_waits_for_a_slow_read_on_the_loop(tmp_path: Path, crashes: list[Any]) -> None:
     """The store is held at a gate: whoever needs it waits, and the loop goes on for everybody else."""
-    path = tmp_path / "bus.db"
-    async with run_terminal(SqliteStore(path)) as terminal, attach(terminal) as bus:
+    path = tmp_path / "bus"
+    async with run_terminal(JournalStore(path)) as terminal, attach(terminal) as bus:
         for n in range(10):
             await bus.publish("orders", b"%d" % n)
-    store = FaultyStore(SqliteStore(path))
+    store = FaultyStore(JournalStore(path))
     async with run_terminal(store) as terminal, attach(terminal) as bus, attach(terminal) as other:
         ticks = 0
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from landbridge.core.log.store import PutDocument
+from landbridge.core.log.store import Append, PutDocument
+from landbridge.errors import BadRequest, StoreCorrupt, StoreFull
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.writer import Commit, Writer, adding
+from landbridge.stores.writer import Commit, NotLoaded, Writer, adding
 from landbridge.testing import FaultyStore
 from tests.waiting import eventually, turns
 
@@ -43,6 +45,16 @@ async def place() -> AsyncIterator[Place]:
 
 def document(key: str) -> Any:
     return PutDocument("kind", key, b"")
+
+
+def giving(result: int, key: str) -> Callable[[Commit], int]:
+    """Work that writes a document and has this result."""
+
+    def work(commit: Commit) -> int:
+        commit.writes.append(document(key))
+        return result
+
+    return work
 
 
 async def test_what_only_goes_along_waits_until_somebody_asks(place: Place) -> None:
@@ -82,3 +94,126 @@ async def test_what_goes_along_with_nothing_is_not_committed_after_every_commit(
     place.writer.poke()
     await eventually(lambda: place.writer.commits == 2)
     assert await place.keys() == ["a", "along"]
+
+
+async def test_who_hands_in_is_told_in_the_turn_in_which_the_commit_is_on_disk(place: Place) -> None:
+    told: list[Any] = []
+    place.store.gate.clear()
+    done = place.writer.put(adding([document("a")]))
+    place.writer.hand_in(giving(2, "b"), told.append)
+    await turns()
+    assert not told
+    done.add_done_callback(lambda done: told.append("a turn later"))
+    place.store.gate.set()
+    await place.writer.drain()
+    await turns()
+    assert told == [2, "a turn later"]
+
+
+async def test_ends_are_told_in_the_order_in_which_they_came(place: Place) -> None:
+    """The next commit is formed before the callers of this one are told. What it refuses comes after."""
+    told: list[Any] = []
+
+    def refused(commit: Commit) -> int:
+        raise BadRequest("no")
+
+    place.store.gate.clear()
+    place.writer.hand_in(giving(1, "a"), told.append)
+    await turns()
+    place.writer.hand_in(refused, told.append)
+    place.writer.hand_in(giving(3, "b"), told.append)
+    place.store.gate.set()
+    await place.writer.drain()
+    assert [type(result) for result in told] == [int, BadRequest, int]
+
+
+async def test_a_caller_that_crashes_keeps_nobody_from_being_told(place: Place) -> None:
+    told: list[Any] = []
+    crashes: list[Any] = []
+
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: crashes.append(context))
+    place.writer.hand_in(giving(1, "a"), lambda result: crash())
+    place.writer.hand_in(giving(2, "b"), told.append)
+    await place.writer.drain()
+    assert told == [2]
+    assert [type(context["exception"]) for context in crashes] == [ZeroDivisionError]
+
+
+async def test_a_commit_that_fails_is_told_to_all_who_have_handed_in(place: Place) -> None:
+    told: list[Any] = []
+    place.store.fail_on = {place.store.commits + 1}
+    place.writer.hand_in(adding([document("a")]), told.append)
+    place.writer.hand_in(adding([document("b")]), told.append)
+    await place.writer.drain()
+    assert [type(result) for result in told] == [StoreFull, StoreFull]
+
+
+def appending(key: str) -> Any:
+    """Work that needs room."""
+
+    def work(commit: Commit) -> str:
+        commit.need_room()
+        commit.writes += [document(key), Append(1, 0, 1, 0, b"batch")]
+        return key
+
+    return work
+
+
+async def test_work_that_needs_room_is_refused_while_the_store_is_low(place: Place) -> None:
+    place.store.full = True
+    refused, done = place.writer.put(appending("a")), place.writer.put(adding([document("b")]))
+    with pytest.raises(StoreFull, match="no room"):
+        await refused
+    await done
+    assert await place.keys() == ["b"]
+    assert place.writer.commits == 1, "the refusal came while the commit was formed"
+    place.store.full = False
+    assert await place.writer.put(appending("a")) == "a"
+
+
+async def test_a_commit_without_room_fails_only_what_needs_it(place: Place) -> None:
+    """The disk is full in the very commit that finds it out."""
+    undone: list[str] = []
+
+    def settling(key: str) -> Any:
+        def work(commit: Commit) -> str:
+            commit.writes.append(document(key))
+            commit.on_failed.append(lambda: undone.append(f"undo {key}"))
+            commit.on_given_up.append(lambda: undone.append(f"give up {key}"))
+            return key
+
+        return work
+
+    place.store.full = place.store.full_by_surprise = True
+    place.store.gate.clear()
+    first = place.writer.put(settling("a"))
+    refused, last = place.writer.put(appending("b")), place.writer.put(settling("c"))
+    await turns()
+    late = place.writer.put(appending("d"))
+    place.store.gate.set()
+    for each in refused, late:
+        with pytest.raises(StoreFull, match="no room"):
+            await each
+    assert [await first, await last] == ["a", "c"]
+    assert await place.keys() == ["a", "c"]
+    assert undone == ["undo c", "undo a"], "both are formed again"
+    place.store.full = False
+    assert await place.writer.put(appending("e")) == "e", "the next commit has room"
+
+
+async def test_a_load_that_fails_beside_a_full_disk_fails_its_own_work_alone(place: Place) -> None:
+    async def load() -> None:
+        await turns()
+        raise StoreCorrupt("damaged (as told)")
+
+    def missing(commit: Commit) -> None:
+        raise NotLoaded(load)
+
+    place.store.full = place.store.full_by_surprise = True
+    works = [place.writer.put(work) for work in (appending("a"), adding([document("b")]), missing)]
+    done = await asyncio.gather(*works, return_exceptions=True)
+    assert [type(each) for each in done] == [StoreFull, type(None), StoreCorrupt]
+    assert await place.keys() == ["b"]

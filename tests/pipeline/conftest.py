@@ -18,7 +18,7 @@ from tests.pipeline.site import Site, terminal_at
 @pytest.fixture(scope="session")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     # Small commits, so that the commits of stages have several pieces.
-    path = tmp_path_factory.mktemp("terminal") / "bus.db"
+    path = tmp_path_factory.mktemp("terminal") / "bus"
     with terminal_at(path, limits=Limits(commit=64 << 10)) as running:
         yield running
 

@@ -14,7 +14,7 @@ import landbridge.sync
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.errors import UnknownTopic
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import run_terminal
 
 
@@ -24,7 +24,7 @@ def terminal_at(path: Path, limits: Limits | None = None) -> Iterator[Terminal]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    running = run_terminal(SqliteStore(path), port=0, limits=limits)
+    running = run_terminal(JournalStore(path), port=0, limits=limits)
 
     def wait(coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)

@@ -198,10 +198,10 @@ def test_the_same_topic_of_another_terminal_is_another_log(site: Site, tmp_path:
 
 
 def test_a_terminal_that_was_restored_is_noticed(site: Site, tmp_path: Path) -> None:
-    live, backup = tmp_path / "live.db", tmp_path / "backup.db"
+    live, backup = tmp_path / "live", tmp_path / "backup"
     with site_at(live, site.folder, site.name) as before:
         before.publish(10)
-    shutil.copy(live, backup)
+    shutil.copytree(live, backup)
     with site_at(live, site.folder, site.name) as before:
         kept = at(before, 10)
         before.publish(10, first=10)

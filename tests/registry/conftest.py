@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from landbridge.core.log.store import Store
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from tests.registry.site import Site, Tenant
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "registry.db"),
+    "journal": lambda folder: JournalStore(folder / "registry"),
 }
 
 

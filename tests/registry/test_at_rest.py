@@ -14,8 +14,8 @@ from landbridge.core.log.store import Store
 from landbridge.core.trust import directory
 from landbridge.core.trust.identity import SecureKey
 from landbridge.errors import StoreCorrupt, StoreFull, TicketExpired, Unauthenticated
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 from landbridge.testing import FakeClock, FaultyStore
 from tests.registry.site import MASTER, Site, Tenant
 from tests.registry.test_entities import state
@@ -87,7 +87,7 @@ async def test_removed_customer_stays_removed(store: Store) -> None:
 
 
 async def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
-    async with Site.running(SqliteStore(tmp_path / "registry.db")) as site:
+    async with Site.running(JournalStore(tmp_path / "registry")) as site:
         acme = await site.tenant("acme")
         registry = site.registry
         account = registry.index.accounts[acme.id]
@@ -121,8 +121,8 @@ async def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
             "topic's public key": topic.keys[0].public,
             "terminal's public key": acme.paris.key.public.sign,
         }
-        live = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
-    closed = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+        live = b"".join(path.read_bytes() for path in sorted((tmp_path / "registry").iterdir()))
+    closed = b"".join(path.read_bytes() for path in sorted((tmp_path / "registry").iterdir()))
     assert len(closed) > 10_000
     for what, value in public.items():  # that this looks in the right place
         assert value in live + closed, what

@@ -22,7 +22,7 @@ from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.ground import Settings
 from landbridge.errors import BusError
 from landbridge.registry.limits import RegistryLimits
-from landbridge.stores.sqlite import SqliteFile
+from landbridge.stores.journal.store import JournalFolder
 from landbridge.testing.wan import Line
 from tests.ports import free_port
 from tests.system.member_process import Plan
@@ -125,7 +125,7 @@ class Member:
 
 def stored(path: Path, topic: str) -> list[str]:
     """The payloads in a topic's log, in order, of a terminal that isn't running."""
-    store = SqliteFile(path)
+    store = JournalFolder(path)
     store.open()
     try:
         assert store.check() == []
@@ -215,7 +215,7 @@ class FleetProcess:
             customer=customer_id,
             terminal=made.terminal_id,
             key=made.secure_key,
-            database=str(folder / "bus.db"),
+            database=str(folder / "bus"),
             port=port,
             registry=self.url,
             registry_key=self.registry_key,

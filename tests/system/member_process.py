@@ -18,7 +18,7 @@ from landbridge.client.registry import RegistryClient
 from landbridge.core.trust.identity import Identity, SecureKey
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -39,7 +39,7 @@ async def main(plan: Plan) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(20),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    terminal = Terminal(SqliteStore(plan.database), name=plan.name)
+    terminal = Terminal(JournalStore(plan.database), name=plan.name)
     await terminal.open()
     key = SecureKey.parse(plan.key)
     identity = Identity(plan.customer, plan.terminal, key)

@@ -197,7 +197,7 @@ class NamespaceFleet:
         return made
 
     def database(self, terminal: str) -> Path:
-        return self.folder / terminal / "bus.db"
+        return self.folder / terminal / "bus"
 
     async def kill(self) -> None:
         """All of them. What they have stored can be read then."""

@@ -20,7 +20,7 @@ import uvloop
 from landbridge.registry.http import app
 from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.registry import Registry
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 
 
 def master_key(path: Path) -> bytes:
@@ -32,7 +32,7 @@ def master_key(path: Path) -> bytes:
 async def main(folder: Path, port: int, limits: RegistryLimits) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     registry = Registry(
-        SqliteStore(folder / "registry.db"),
+        JournalStore(folder / "registry"),
         master_key(folder / "master.key"),
         lambda: time.time_ns() // 1000,
         limits=limits,

@@ -11,12 +11,12 @@ import structlog
 import uvloop
 
 from landbridge.broker.server import Terminal
-from landbridge.stores.sqlite import SqliteStore
+from landbridge.stores.journal.store import JournalStore
 
 
 async def main(path: str, port: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    terminal = Terminal(SqliteStore(path))
+    terminal = Terminal(JournalStore(path))
     await terminal.open()
     await terminal.listen("127.0.0.1", port)
     print(terminal.issue_token("test", ["admin"], 3600.0), flush=True)

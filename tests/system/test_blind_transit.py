@@ -169,7 +169,7 @@ async def test_a_transit_sees_neither_messages_nor_topics_nor_keys(tmp_path: Pat
         assert found == set()
         # The search finds what is there: where it goes is no secret, and its source has it in the clear.
         places = [place for place, held in seen.items() if held and right.id.encode() in held]
-        assert {"wire left–c", "wire c–right", f"{c.database}-wal"} <= set(places)
+        assert {"wire left–c", "wire c–right", f"{c.database}/00000001.segment"} <= set(places)
         if os.geteuid() == 0:
             assert "memory" in places
             assert text.encode() in memory(left.process.pid)

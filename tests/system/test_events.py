@@ -150,7 +150,7 @@ async def test_killed_gateway_and_terminal_lose_and_double_nothing(tmp_path: Pat
     lines = random_lines(11, 4000, users=20)
     names = [b"%d" % n for n in range(1, 6)]
     dice = random.Random(11)
-    async with TerminalProcess(tmp_path / "bus.db") as terminal:
+    async with TerminalProcess(tmp_path / "bus") as terminal:
         token = terminal.token
         async with landbridge.connect(terminal.url, token=token, name="watch") as bus:
             sent: list[bytes] = []
@@ -213,7 +213,7 @@ async def read_notifications(bus: landbridge.Bus, clients: int, last: bytes) -> 
 
 
 async def test_second_gateway_on_a_topic_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
-    async with TerminalProcess(tmp_path / "bus.db") as terminal:
+    async with TerminalProcess(tmp_path / "bus") as terminal:
         first = await start("event_gateway_process.py", terminal.url, terminal.token, "happenings")
         assert await line_of(first)
         second = await start("event_gateway_process.py", terminal.url, terminal.token, "happenings")

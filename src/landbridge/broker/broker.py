@@ -23,12 +23,14 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, BrokerCommit
+from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import status
@@ -64,6 +66,7 @@ from landbridge.errors import (
     LeaseLost,
     LimitReached,
     QueueTaken,
+    StoreCorrupt,
     TooLarge,
     TooOld,
     UnknownGroup,
@@ -72,6 +75,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol.session import Session
 from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
+from landbridge.transport.outgoing import gathering
 
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
@@ -93,6 +97,9 @@ PARTS_PER_WORK = 4
 #: Producers whose transactions are kept in memory.
 PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
+#: More than any terminal has been started, or has deleted topics.
+LATE_START = 1_000_000
+GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
 
 class Totals(msgspec.Struct):
@@ -178,6 +185,9 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.totals = Totals()
         self.status = StatusLog()
+        self.damage = Damage(self.status, lambda: self.clock())
+        #: Topics whose document is damaged: name → why nobody can use them. Their messages are kept.
+        self.damaged: dict[str, StoreCorrupt] = {}
         self.cache = Cache(limits.cache)
         #: Number of this start of the terminal; with it, lease numbers are never given twice.
         self.start = 0
@@ -199,6 +209,7 @@ class Broker:
         #: Topics with groups that have not looked at what came of other keys than theirs.
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
+        self.room = DiskRoom(self, self.trimmer.run)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -218,18 +229,16 @@ class Broker:
 
     async def open(self) -> None:
         """Claim every unit, load what is stored, and begin a new start."""
+        for finding in self.store.findings:
+            self.damage.note(finding)
         settings = dict(await self.store.documents(0, SETTINGS))
-        self.start = int(settings.get("start", b"0")) + 1
-        if "status" in settings:
-            self.status.levels = msgspec.json.decode(settings["status"], type=status.Levels)
-        self.documents.start = self.start
         owed = [await self._claim(unit) for unit in range(self.store.units)]
+        self._load_settings(settings)
         with _without_collection():
             for unit in range(self.store.units):
                 await self._open_unit(unit, _acks_in(owed))
         for handovers, documents in zip(self._handovers, owed, strict=True):
             handovers.load(documents)
-        self.incarnation = settings.get(INCARNATION, b"").decode() or new_incarnation()
         await self.write(
             [
                 PutDocument(SETTINGS, "start", str(self.start).encode()),
@@ -238,6 +247,20 @@ class Broker:
         )
         self.trimmer.begin(self.topics.values())
         self._tick()
+
+    def _load_settings(self, settings: dict[str, bytes]) -> None:
+        decode = self.damage.decode
+        # Where it is damaged: above every number that it can have had.
+        beyond = LATE_START + self.documents.epoch
+        started = decode("the number of the last start", int, settings.get("start", b"0"), beyond, "")
+        self.start = self.documents.start = started + 1
+        if "status" in settings:
+            self.status.levels = decode(
+                "the levels of the status log", _decode_levels, settings["status"], status.Levels(),
+                "set them again with 'landbridge status level'",
+            )  # fmt: skip
+        known = decode("the store's incarnation", bytes.decode, settings.get(INCARNATION, b""), "", "")
+        self.incarnation = known or new_incarnation()
 
     async def _claim(self, unit: int) -> list[tuple[str, bytes]]:
         """Become the owner of a unit. Returns the handovers that it owes to others."""
@@ -252,10 +275,21 @@ class Broker:
             finish=self._finish,
             apply=self._apply,
             most_bytes=self.limits.commit,
+            around=gathering,
         )
         self.writers.append(writer)
         self._handovers.append(Handovers(self, writer, epoch))
-        return await store.documents(unit, HANDOVER)
+        return self._whole(await store.documents(unit, HANDOVER))
+
+    def _whole(self, owed: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """The handovers that can be read."""
+        lost = "what a transaction has sent from one part of the store to another is lost"
+        readable = []
+        for key, raw in owed:
+            found = self.damage.decode(f"the handover {key}", handover.read, (key, raw), None, lost)
+            if found is not None:
+                readable.append((key, raw))
+        return readable
 
     async def _open_unit(self, unit: int, acks: dict[tuple[int, str], list[Range]]) -> None:
         """Load a unit's topics and groups. ``acks``: what transactions in other units have settled, and the
@@ -265,35 +299,75 @@ class Broker:
         self._stamp = max([self._stamp, *(each.forgotten for each in bounds.values())])
         self._forgotten[unit] = bounds.get(unit, EMPTY).forgotten
         by_number: dict[int, Topic] = {}
-        for _, raw in await store.documents(unit, topics.KIND):
-            found = topics.decode(raw)
+        for name, raw in await store.documents(unit, topics.KIND):
+            try:
+                found = decoded(f"what is stored of the topic {name}", topics.decode, raw, GIVE_UP_TOPIC)
+            except StoreCorrupt as error:
+                self.damaged[name] = error
+                self.damage.note(str(error), error.hint, topic=name)
+                continue
             by_number[found.log] = self._add_topic(
                 found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
             )
         for key, raw in await store.documents(unit, HISTORY):
-            if (topic := by_number.get(int(key))) is not None:
-                topic.log.history = decode_history(raw)
+            if (topic := by_number.get(_number(key))) is not None:
+                what = f"the history of the topic {topic.name}"
+                topic.log.history = self.damage.decode(what, decode_history, raw, [], "", topic=topic.name)
         used = max([0, *by_number, *bounds])
         stored = dict(await store.documents(unit, SETTINGS)).get(NEXT_LOG, b"1")
-        self._next_log[unit] = max(used // store.units + 1, int(stored))
+        # Where it is damaged: above the numbers of logs that were deleted.
+        beyond = used // store.units + LATE_START
+        next_log = self.damage.decode("the number of the next log", int, stored, beyond, "")
+        self._next_log[unit] = max(used // store.units + 1, next_log)
         slots: dict[str, list[tuple[int, bytes]]] = {}
         for key, value in await store.documents(unit, groups.CURSOR):
             owner, _, slot = key.rpartition("/")
-            slots.setdefault(owner, []).append((int(slot), value))
+            slots.setdefault(owner, []).append((_number(slot), value))
         confirmed = dict(await store.documents(unit, groups.CONFIRMED))
         for key, raw in await store.documents(unit, groups.KIND):
-            topic = by_number.get(int(key.partition("/")[0]))
-            if topic is None:
-                continue
-            spec = groups.decode(raw)
-            cursor = Cursor.restore(slots.get(key, ())) if key in slots else Cursor(topic.log.first)
-            cursor.settle(normalise(acks.get((topic.log.number, spec.name), ())))
-            group = Group(self, topic, spec, cursor, durable=True, stored=True)
-            # A crash may have come between a trim and the cursor that knew of it.
-            group.delivery.trimmed(topic.log.first)
-            if key in confirmed:
-                group.confirmed = Confirmed.decode(confirmed[key])
-            topic.groups[spec.name] = group
+            number, _, name = key.partition("/")
+            topic = by_number.get(_number(number))
+            if topic is not None:
+                runs = normalise(acks.get((topic.log.number, name), ()))
+                self._open_group(topic, name, raw, slots.get(key), confirmed.get(key), runs)
+
+    def _open_group(
+        self,
+        topic: Topic,
+        name: str,
+        raw: bytes,
+        slots: list[tuple[int, bytes]] | None,
+        confirmed: bytes | None,
+        acks: list[Range],
+    ) -> None:
+        """``raw``, ``slots``, ``confirmed``: what is stored of the group, of its cursor, and of what has
+        arrived elsewhere. A group whose options or cursor can't be read stops until somebody moves it."""
+        damaged: StoreCorrupt | None = None
+        spec, cursor = GroupSpec(topic=topic.name, name=name), Cursor(topic.log.first)
+        where = f"group {name} of the topic {topic.name}"
+        seek = f"'landbridge group seek {topic.name} {name} --to earliest' (or an offset, a time, 'latest')"
+        try:
+            spec = decoded(
+                f"the options of the {where}", groups.decode, raw, f"it goes on without after {seek}"
+            )
+        except StoreCorrupt as error:
+            damaged = error
+        try:
+            if slots is not None:
+                cursor = decoded(f"the cursor of the {where}", Cursor.restore, slots, f"move it with {seek}")
+        except StoreCorrupt as error:
+            damaged, cursor.slots = error, max(slot for slot, _ in slots or [(0, b"")]) + 1
+        cursor.settle(acks)
+        group = Group(self, topic, spec, cursor, durable=True, stored=damaged is None)
+        # A crash may have come between a trim and the cursor that knew of it.
+        group.delivery.trimmed(topic.log.first)
+        if confirmed is not None:
+            what = f"what has arrived elsewhere of the {where}"
+            group.confirmed = self.damage.decode(what, Confirmed.decode, confirmed, Confirmed(), "")
+        if damaged is not None:
+            group.damaged = damaged
+            self.damage.note(str(damaged), damaged.hint, topic=topic.name, group=name)
+        topic.groups[name] = group
 
     def stamp(self) -> int:
         """The clock, for producers to be born at: later than the birth of each one that was forgotten, also
@@ -354,7 +428,9 @@ class Broker:
     ) -> int | asyncio.Future[int]:
         """Append a batch to any topic, made where there is none, within a commit that may be of another unit.
         Returns its offset, or a future of it where it goes into another unit once the commit is on disk.
-        ``subject``: in whose name it is published; empty for the terminal itself."""
+        ``subject``: in whose name it is published; empty for the terminal itself. StoreFull where there is no
+        room."""
+        commit.need_room()
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self._handovers[commit.unit].add(commit, found.name, batch, subject)
@@ -395,6 +471,8 @@ class Broker:
         try:
             return self.topics[name]
         except KeyError:
+            if name in self.damaged:
+                raise self.damaged[name] from None
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
     def topic_for(self, name: str, *, create: bool = False) -> Topic:
@@ -410,6 +488,8 @@ class Broker:
 
     def create_topic(self, spec: TopicSpec) -> Topic:
         """In memory; the commit that first speaks of it writes it down."""
+        if spec.name in self.damaged:
+            raise self.damaged[spec.name]
         given = len(self.topics) - (status.TOPIC in self.topics)
         if given >= self.limits.max_topics and spec.name != status.TOPIC:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
@@ -481,8 +561,27 @@ class Broker:
 
         def keep() -> None:
             topic.deleted = False
+            # Whatever left the topic alone meanwhile, because it was about to go, looks at it again.
+            self.trimmer.plan(topic, soon=True)
+            for group in topic.groups.values():
+                group.changed()
+                group.pump()
 
         await topic.writer.put(work)
+
+    async def give_up_topic(self, name: str) -> None:
+        """Delete what is stored of a topic whose document is damaged. Which log was its can't be read; but
+        with the last such topic go all logs that are no topic's."""
+        unit = unit_of(name, self.store.units)
+        others = [
+            other for other in self.damaged if other != name and unit_of(other, self.store.units) == unit
+        ]
+        known = {topic.log.number for topic in self.topics.values()} | set(range(self.store.units))
+        writes: list[Write] = [DeleteDocument(topics.KIND, name)]
+        if not others:
+            writes += [DropLog(number) for number in await self.store.logs(unit) if number not in known]
+        await self.write(writes, unit=unit)
+        self.damaged.pop(name, None)
 
     async def delete_group(self, group: Group) -> None:
         def work(commit: BrokerCommit) -> None:
@@ -498,6 +597,7 @@ class Broker:
 
         def keep() -> None:
             group.deleted = False
+            group.changed()
             group.pump()
 
         await group.topic.writer.put(work)
@@ -521,7 +621,7 @@ class Broker:
         batch = Batch.decode(data)
         batch.validate()
         if (
-            batch.payload_bytes() > self.limits.max_payload
+            batch.size > self.limits.max_payload  # mostly it isn't, and nobody has to look at each
             and batch.largest_payload() > self.limits.max_payload
         ):
             raise TooLarge(
@@ -546,45 +646,52 @@ class Broker:
         self.check_target(connection, name)
         return self.topic_for(name)
 
-    def publish(self, connection: Client, frame: frames.Publish, tail: memoryview) -> asyncio.Future[int]:
-        """Store a batch. The future has the offset of its first message once it is on disk. Misuse, BadFrame
+    def publish(
+        self,
+        connection: Client,
+        frame: frames.Publish,
+        tail: memoryview,
+        then: Callable[[int | BusError], None],
+    ) -> None:
+        """Store a batch. ``then`` gets the offset of its first message once it is on disk. Misuse, BadFrame
         and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
-        return topic.writer.put(partial(self._publish, connection, topic, batch, frame))
+        topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
 
     def _publish(
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
         sequence, producer = frame.sequence, frame.producer
-        stored = topic.log.entry(producer)
-        if stored.known(sequence):
-            # The answer to it was lost. Answer again, whatever becomes of this commit.
-            self.totals.repeated += 1
-            raise Answered(stored.first_of(sequence))
         entry = commit.entry(topic.log, producer)
         if entry.known(sequence):
             self.totals.repeated += 1
+            stored = topic.log.entry(producer)
+            if stored.known(sequence):
+                # The answer to it was lost. Answer again, whatever becomes of this commit.
+                raise Answered(stored.first_of(sequence))
             return entry.first_of(sequence)
         if not entry.last and 0 < frame.born <= topic.log.forgotten:
             raise TooOld(f"what this producer has stored in {topic.name} is no longer known")
         topic.claim_for(connection, producer)
         topic.check_backlog()
+        commit.need_room()
         after = sequence - 1 if frame.after is None else frame.after
         following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
         topic.save(commit)
         first = commit.append(topic.log, batch)
         # At most now: what is later would be the birth of all producers that are forgotten, for ever.
-        commit.remember(topic.log, producer, following.at(first), min(frame.born, self.clock()))
+        commit.remember(topic.log, producer, following.at(first), min(frame.born, commit.now))
         commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
         return first
 
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
         """A batch of this subject is on disk."""
         messages = len(batch)
-        self.totals.published += messages
-        self.totals.published_bytes += batch.size
+        totals = self.totals
+        totals.published += messages
+        totals.published_bytes += batch.size
         self.status.count(
             self.clock(),
             "publish",
@@ -630,7 +737,8 @@ class Broker:
 
     async def _load_transactions(self, unit: int, producer: bytes) -> None:
         raw = await self.store.ledger(unit, producer)
-        found = ledger.NO_TRANSACTIONS if raw is None else ledger.decode_transactions(raw)
+        what = "the ledger's entry of a client's transactions"
+        found = ledger.NO_TRANSACTIONS if raw is None else decoded(what, ledger.decode_transactions, raw)
         self._learn_transactions(unit, producer, found)
 
     def _learn_transactions(self, unit: int, producer: bytes, transactions: Transactions) -> None:
@@ -671,6 +779,8 @@ class Broker:
                 raise Answered([])
             if not happened.stored and 0 < frame.begun <= self._forgotten.get(commit.unit, 0):
                 raise TooOld("it is no longer known whether this transaction has happened")
+            if publishes:
+                commit.need_room()
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
@@ -792,6 +902,8 @@ class Broker:
                 assert not isinstance(frame.start, int), "a time is looked up before"
                 floor = _edge(topic, frame.start or ("earliest" if durable else "latest"))
             group = self.create_group(topic, spec, floor, durable=durable)
+        if group.damaged is not None:
+            raise group.damaged
         if self.crossing is not None:
             self.crossing.check_subscribe(group)
         if topic.spec.kind == "queue" and group.own_consumers:
@@ -919,9 +1031,9 @@ class Broker:
                 continue  # deleted meanwhile
             for first, batch in batches:
                 log.extend(first, batch, batch.size, commit.now)
-            self.trimmer.plan(topic)
             for group in topic.grown(batches):
                 group.pump()
+            self.trimmer.plan(topic)
             if topic.key_runs.size:
                 self._sorted[topic] = None
 
@@ -940,6 +1052,7 @@ class Broker:
             topic.catch_up()
         if self.clock() - self._lags_at >= LAGS_EVERY:
             self.note_lags()
+        self.room.tick()
         self.write_status()
         self.trimmer.tick()
         self._look_at_transactions()
@@ -971,8 +1084,8 @@ class Broker:
                     self.status.note(now, "lag", topic=topic.name, group=group.name, messages=lag)
 
     def write_status(self) -> None:
-        """Put what has gathered into the topic ``$status``."""
-        if not self.status:
+        """Put what has gathered into the topic ``$status``. Where there is no room, it goes on gathering."""
+        if not self.status or self.store.is_low:
             return
         now = self.clock()
         payloads = self.status.drain(now)
@@ -988,6 +1101,15 @@ class Broker:
     async def set_levels(self, levels: status.Levels) -> None:
         await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
         self.status.levels = levels
+
+
+def _decode_levels(raw: bytes) -> status.Levels:
+    return msgspec.json.decode(raw, type=status.Levels)
+
+
+def _number(key: str) -> int:
+    """The number in a document's key; -1 where nobody wrote that key."""
+    return int(key) if key.isdecimal() else -1
 
 
 def new_incarnation() -> str:

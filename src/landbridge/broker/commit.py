@@ -37,7 +37,9 @@ class BrokerCommit(Commit):
 
     def append(self, log: Log, batch: Batch, *, held: tuple[int, int] | None = None) -> int:
         """Put a batch at the end of a log. Returns the offset of its first message. ``held``: the log and the
-        first offset there where the store has this very batch already, so that it isn't written again."""
+        first offset there where the store has this very batch already, so that it isn't written again.
+        StoreFull where there is no room; work that changes something before asks ``need_room`` first."""
+        self.need_room()
         if self.run and not log.is_run_stored:
             self.note_run(log)
         batches = self.appended.get(log)

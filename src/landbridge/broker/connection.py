@@ -32,7 +32,7 @@ from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
-from landbridge.transport.outgoing import Outgoing
+from landbridge.transport.outgoing import Outgoing, gathering
 from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
@@ -98,8 +98,9 @@ class Connection(Incoming):
         self._waits = 0
         #: Bulk reads under way.
         self._fetches = Fetches(self)
-        #: Bytes of batches that were received and not answered yet.
+        #: Bytes of batches that were received and not answered yet, and how many it may be.
         self._unanswered = 0
+        self._window = 2 * terminal.broker.limits.publish_window
         self._reading = True
         self._transport: asyncio.Transport
         self._outgoing: Outgoing
@@ -182,8 +183,7 @@ class Connection(Incoming):
 
     def _throttle(self) -> None:
         """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
-        window = 2 * self.broker.limits.publish_window
-        reading = self.writable and self._unanswered <= window and not self._is_behind
+        reading = self.writable and self._unanswered <= self._window and not self._is_behind
         if reading != self._reading and not self.closed:
             self._reading = reading
             if reading:
@@ -205,8 +205,9 @@ class Connection(Incoming):
         """Handle what has come, but no more than belongs into one turn of the loop. While there is more,
         nothing is read, and the next turn goes on."""
         room = FRAMES_AT_ONCE
-        while (self._events or self._handling) and not self.closed and room > 0:
-            room -= self._handle_one()
+        with gathering:
+            while (self._events or self._handling) and not self.closed and room > 0:
+                room -= self._handle_one()
         was_behind = self._is_behind
         self._is_behind = bool(self._events or self._handling) and not self.closed
         if self._is_behind:
@@ -419,26 +420,27 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:
-        stored = self.broker.publish(self, frame, tail)
-        stored.add_done_callback(partial(self._on_stored, frame.request, self._take(tail)))
+        self.broker.publish(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
+        self._take(tail)
 
-    def _on_stored(self, request: int, size: int, stored: asyncio.Future[int]) -> None:
+    def _on_stored(self, request: int, size: int, result: int | BusError) -> None:
         self._give_back(size)
-        error = stored.exception()
-        if error is None:
-            self.send(frames.Stored(request, stored.result()))
+        if isinstance(result, BusError):
+            self.refuse(request, result)
         else:
-            self._answer(request, stored, "a publish")
+            self.send(frames.Stored(request, result))
 
     def _take(self, tail: memoryview) -> int:
         """These bytes are to be stored; a peer that sends more than its window isn't read from meanwhile."""
         self._unanswered += len(tail)
-        self._throttle()
+        if self._unanswered > self._window:
+            self._throttle()
         return len(tail)
 
     def _give_back(self, size: int) -> None:
         self._unanswered -= size
-        self._throttle()
+        if not self._reading:
+            self._throttle()
 
     def _transact(self, frame: frames.Transact, tail: memoryview = EMPTY) -> None:
         publishes = self.broker.read_transaction(self, frame, tail)

@@ -20,9 +20,17 @@ from typing import NamedTuple
 import msgspec
 
 from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.damage import decoded
 from landbridge.core.log.store import DeleteDocument, PutDocument, Store
 from landbridge.core.names import check_name
-from landbridge.errors import BadRequest, DocumentChanged, DocumentExists, TooLarge, UnknownDocument
+from landbridge.errors import (
+    BadRequest,
+    DocumentChanged,
+    DocumentExists,
+    StoreCorrupt,
+    TooLarge,
+    UnknownDocument,
+)
 from landbridge.stores.writer import NotLoaded
 
 KIND = "document"
@@ -38,6 +46,7 @@ CHANGES = 4_096
 #: Collections whose changes are kept.
 WATCHED = 1_000
 #: The version of a document that an earlier edit of the same transaction has written.
+DAMAGED = "damaged"  #: the version of a document that doesn't decode
 _WRITTEN = "\N{RIGHTWARDS ARROW}"
 
 
@@ -76,6 +85,11 @@ class StoredDocument(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredDocument).decode
+
+
+def _read(collection: str, key: str, raw: bytes) -> StoredDocument:
+    hint = "delete the document, or restore a backup; the others can be read one by one"
+    return decoded(f"the document {collection}/{key}", _decode, raw, hint)
 
 
 class Edit(NamedTuple):
@@ -117,6 +131,11 @@ class Documents:
         """The terminal owns a unit from now on."""
         self._epochs[unit] = epoch
 
+    @property
+    def epoch(self) -> int:
+        """The greatest epoch that the terminal owns a unit under."""
+        return max(self._epochs.values())
+
     def unit_of(self, topic: str) -> int:
         return self._unit_of(topic) if topic else 0
 
@@ -124,7 +143,10 @@ class Documents:
 
     def check(self, commit: BrokerCommit, edits: list[Edit]) -> None:
         """DocumentExists, DocumentChanged or UnknownDocument where an edit finds another version than it
-        expects. NotLoaded where a version has to be read first."""
+        expects. NotLoaded where a version has to be read first. StoreFull where there is no room for a value;
+        documents can always be deleted."""
+        if any(edit.value is not None for edit in edits):
+            commit.need_room()
         missing = [edit.place for edit in edits if not self._knows(commit, edit.place)]
         if missing:
             raise NotLoaded(partial(self._load, missing))
@@ -161,8 +183,12 @@ class Documents:
 
     async def _load(self, places: list[DocumentPlace]) -> None:
         for place in places:
-            found = await self.read(place)
-            self._versions[place] = None if found is None else found.version
+            try:
+                found = await self.read(place)
+                version = None if found is None else found.version
+            except StoreCorrupt:
+                version = DAMAGED  # it can be deleted, by whoever expects no version
+            self._versions[place] = version
             self._versions.move_to_end(place)
         while len(self._versions) > KNOWN:
             self._versions.popitem(last=False)
@@ -182,7 +208,7 @@ class Documents:
 
     async def read(self, place: DocumentPlace) -> StoredDocument | None:
         for _, raw in await self._store.documents(self.unit_of(place.topic), KIND, place.path):
-            return _decode(raw)
+            return _read(place.collection, place.key, raw)
         return None
 
     async def find(
@@ -199,7 +225,7 @@ class Documents:
                 continue
             if len(found) >= most or room <= 0:
                 return found, True
-            found.append((key, _decode(raw)))
+            found.append((key, _read(collection, key, raw)))
             room -= len(raw)
         return found, False
 

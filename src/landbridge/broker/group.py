@@ -173,6 +173,8 @@ class Group:
         self.durable = durable
         self.stored = stored
         self.deleted = False
+        #: Why it hands nothing out: what is stored of it was damaged. A seek says where to go on.
+        self.damaged: BusError | None = None
         #: Consumers in the order in which they get their turn.
         self.consumers: dict[int, Consumer] = {}
         #: Its messages go to another terminal, whose consumers settle them.
@@ -339,13 +341,13 @@ class Group:
 
     def pump(self) -> None:
         """Hand out what can be handed out now."""
-        if not self.consumers or self.deleted:
+        if not self.consumers or self.deleted or self.damaged is not None:
             return
         delivery = self.catch_up()
         now = self.broker.clock()
         self._handed = 0
         # Once more round for what those before had no room for.
-        while self._hand_round(now) and delivery.pending:
+        while not delivery.is_idle and self._hand_round(now):
             pass
         if delivery.expired:
             self.broker.status.count(
@@ -467,7 +469,6 @@ class Group:
                     data,
                 )
             )
-        self.broker.delivered(now, self, consumer, messages, size, handouts)
 
         def send() -> None:
             for frame, data in sends:
@@ -476,6 +477,8 @@ class Group:
 
         if not self.at_most_once:
             send()
+        self.broker.delivered(now, self, consumer, messages, size, handouts)
+        if not self.at_most_once:
             return
         consumer.messages += messages
         consumer.bytes += size
@@ -595,7 +598,7 @@ class Group:
 
         def work(commit: BrokerCommit) -> None:
             self.save(commit)
-            commit.on_failed.append(partial(self.unsettle, normalise(acked)))
+            commit.on_given_up.append(partial(self.unsettle, normalise(acked)))
 
         return self.topic.writer.put(work)
 
@@ -628,6 +631,7 @@ class Group:
         self.pump()
 
     def seek(self, floor: int) -> None:
+        self.damaged = None
         self.catch_up().seek(floor)
         self.changed()
         self.pump()
@@ -723,10 +727,18 @@ class Group:
         if self.deleted:
             return
         still = [item for item in dead if item[0] in self.delivery.condemned]
+        if self._has_dead_topic:
+            commit.need_room()  # where there is none, the condemned stay where they are
         self._copy_to_dead_topic(commit, still)
         self.delivery.buried(item[0] for item in still)
         self.save(commit)
         commit.on_failed.append(lambda: self.delivery.unbury({offset: why for offset, why, _, _ in still}))
+
+    @property
+    def _has_dead_topic(self) -> bool:
+        # A dead letter that dies again is only settled: no chain of .dead.dead
+        is_letter = self.spec.dead_letter is None and self.topic.name.endswith(".dead")
+        return bool(self.spec.dead_topic) and not is_letter
 
     def _copy_to_dead_topic(
         self, commit: BrokerCommit, items: list[tuple[int, Condemned, Batch, int]]
@@ -741,10 +753,8 @@ class Group:
                 cause=why.cause,
                 offsets=[(offset, offset + 1)],
             )
-            if not self.spec.dead_topic or (
-                self.spec.dead_letter is None and self.topic.name.endswith(".dead")
-            ):
-                continue  # a dead letter that dies again is only settled: no chain of .dead.dead
+            if not self._has_dead_topic:
+                continue
             headers = {
                 **batch.headers(index),
                 "lb-topic": self.topic.name,

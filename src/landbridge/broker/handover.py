@@ -57,6 +57,16 @@ _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(AppendDocument | AckDocument).decode
 
 
+def read(stored: tuple[str, bytes]) -> AppendDocument | AckDocument:
+    """A handover by its key and value; fails where either is damaged."""
+    key, raw = stored
+    int(key)
+    found: AppendDocument | AckDocument = decode(raw)
+    if isinstance(found, AppendDocument):
+        record.unwrap(found.batch)
+    return found
+
+
 class _Owed(NamedTuple):
     number: int
     topic: str

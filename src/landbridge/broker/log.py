@@ -11,6 +11,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 from functools import partial
 
+from landbridge.broker.damage import decoded
 from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
@@ -23,6 +24,8 @@ from landbridge.stores.writer import NotLoaded
 READ_AHEAD = 2 << 20
 #: Ledger entries kept in memory per log; the others are read when their producer comes back.
 PRODUCERS = 1024
+#: Bytes that a batch in memory takes beside its data: a batch of one message of 100 B takes 600.
+OVERHEAD = 500
 
 
 class Cache:
@@ -37,7 +40,7 @@ class Cache:
         log.batches[first] = batch
         insort(log.firsts, first)
         self._held[log.number, first] = log
-        self.size += batch.size
+        self.size += batch.size + OVERHEAD
         # The newest stays even if it alone is above the bound: somebody is about to read it.
         while self.size > self._most and len(self._held) > 1:
             (_, oldest), owner = self._held.popitem(last=False)
@@ -53,7 +56,7 @@ class Cache:
                 self._forget(log, first)
 
     def _forget(self, log: Log, first: int) -> None:
-        self.size -= log.batches.pop(first).size
+        self.size -= log.batches.pop(first).size + OVERHEAD
         log.firsts.pop(bisect_right(log.firsts, first) - 1)
 
 
@@ -152,10 +155,17 @@ class Log:
 
     async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
         stored = await self._store.read(self.number, offset, max_bytes)
-        try:
-            return [(each.first, record.unwrap(each.data)) for each in stored]
-        except BadFrame as broken:
-            raise StoreCorrupt(f"log {self.number} holds a batch that doesn't decode: {broken}") from None
+        found: list[tuple[int, Batch]] = []
+        for each in stored:
+            try:
+                found.append((each.first, record.unwrap(each.data)))
+            except BadFrame as broken:
+                if found:
+                    break  # the next read's business
+                raise StoreCorrupt(
+                    f"log {self.number}, offset {each.first}: the batch doesn't decode: {broken}"
+                ) from None
+        return found
 
     async def read(self, offset: int) -> tuple[int, Batch] | None:
         """The batch that holds an offset, or the first one after it; None at the end of the log."""
@@ -212,7 +222,8 @@ class Log:
     async def _load_entry(self, producer: bytes) -> None:
         raw = await self._store.ledger(self.number, producer)
         if producer not in self._entries:
-            self.learn(producer, ledger.EMPTY if raw is None else ledger.decode(raw))
+            what = f"the ledger's entry of a producer of log {self.number}"
+            self.learn(producer, ledger.EMPTY if raw is None else decoded(what, ledger.decode, raw))
 
     def learn(self, producer: bytes, entry: Entry) -> None:
         self._entries[producer] = entry

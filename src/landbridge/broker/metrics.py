@@ -34,6 +34,16 @@ class _Collected(Collector):
         )
         yield GaugeMetricFamily("landbridge_connections", "connections now", self._connections)
         yield GaugeMetricFamily("landbridge_topics", "topics now", len(broker.topics))
+        if broker.room.free is not None:
+            yield GaugeMetricFamily(
+                "landbridge_disk_free_bytes", "bytes free on the disk of the data", broker.room.free
+            )
+        yield GaugeMetricFamily(
+            "landbridge_store_low", "1 while there is no room for messages", int(broker.room.is_low)
+        )
+        yield GaugeMetricFamily(
+            "landbridge_damage_findings", "what was found damaged since the start", len(broker.damage.found)
+        )
         yield GaugeMetricFamily("landbridge_cache_bytes", "batches held in memory", broker.cache.size)
         stored = GaugeMetricFamily("landbridge_topic_bytes", "bytes stored", labels=["topic"])
         ends = CounterMetricFamily("landbridge_topic_messages", "offset of the topic's end", labels=["topic"])

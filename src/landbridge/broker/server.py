@@ -15,18 +15,23 @@ from landbridge.broker.authority import Authority
 from landbridge.broker.broker import SETTINGS, Broker
 from landbridge.broker.clock import Clock
 from landbridge.broker.connection import Connection
+from landbridge.broker.damage import decoded
 from landbridge.broker.limits import Limits
 from landbridge.broker.operations.operations import Operations
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
-from landbridge.errors import ShuttingDown, TerminalUnreachable
+from landbridge.core.wording import counted
+from landbridge.errors import ShuttingDown, StoreCorrupt, TerminalUnreachable
 from landbridge.protocol import frames
 from landbridge.transport.listener import Listener, bind
 from landbridge.transport.strangers import Stranger, Strangers
 
 T = TypeVar("T")
 log = structlog.get_logger("landbridge.terminal")
+#: Findings of damage that ``info`` shows.
+MOST_FINDINGS = 100
+NEW_TOKENS = "the terminal has made another key: give programs new tokens with 'landbridge token create'"
 
 
 class Terminal:
@@ -64,11 +69,19 @@ class Terminal:
         await self.broker.open()
         settings = dict(await self.store.documents(0, SETTINGS))
         key = settings.get("signing-key")
+        revoked = [entry for entry, _ in await self.store.documents(0, REVOKED)]
+        if key is not None:
+            try:
+                self.authority = decoded(
+                    "the key that signs tokens", lambda raw: Authority.from_raw(raw, revoked), key, NEW_TOKENS
+                )
+            except StoreCorrupt as error:
+                self.broker.damage.note(str(error), NEW_TOKENS)
+                key = None
         if key is None:
             key = Authority.new_key()
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
-        revoked = await self.store.documents(0, REVOKED)
-        self.authority = Authority.from_raw(key, (entry for entry, _ in revoked))
+            self.authority = Authority.from_raw(key, revoked)
         await self.stages.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
@@ -132,7 +145,22 @@ class Terminal:
             "connections": len(self.connections),
             "store": type(self.store).__name__,
             "incarnation": self.broker.incarnation,
+            "free": self.broker.room.free,
+            "low": self.broker.room.is_low,
+            "damage": self.broker.damage.found[:MOST_FINDINGS],
         }
+
+    @property
+    def troubles(self) -> list[str]:
+        """What an operator should look at, a line each; empty while all is well."""
+        found = []
+        if self.broker.room.is_low:
+            found.append("no room on the disk: messages are refused, what frees room goes through")
+        elif self.broker.room.state == "little":
+            found.append("little room on the disk")
+        if self.broker.damage.found:
+            found.append(f"damage: {counted(len(self.broker.damage.found), 'finding')} since the start")
+        return found
 
     def log_crash(self, what: str, error: BaseException) -> None:
         log.error("crash", what=what, exc_info=error)

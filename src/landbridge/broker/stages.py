@@ -19,6 +19,7 @@ import msgspec
 
 from landbridge.broker.broker import Broker, Client, unit_of
 from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.damage import decoded
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
@@ -27,7 +28,7 @@ from landbridge.core.log.retention import Retention
 from landbridge.core.log.store import DeleteDocument, PutDocument, PutLedger
 from landbridge.core.names import check_name
 from landbridge.core.topic import TopicSpec
-from landbridge.errors import BadRequest, BusError, Forbidden, OffsetGone
+from landbridge.errors import BadRequest, BusError, Forbidden, OffsetGone, StoreCorrupt
 from landbridge.protocol import frames
 from landbridge.protocol.operations import OfStage, StageCommit, StageDecided, StageDrop, StageShown
 from landbridge.stores.writer import Writer, adding
@@ -70,6 +71,8 @@ class Stages:
         self._spawn = spawn  #: runs something in the background until the terminal closes
         #: By stage; what is here is on disk.
         self._decisions: dict[str, Decision] = {}
+        #: Stages of which it can't be read what was decided.
+        self._damaged: dict[str, StoreCorrupt] = {}
         #: Held while a stage's commit is under way. Those who wait find its decision.
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -81,7 +84,14 @@ class Stages:
                 self._spawn(self._broker.delete_topic(topic))
         for unit in range(self._broker.store.units):
             for stage, raw in await self._broker.store.documents(unit, KIND):
-                self._decisions[stage] = _decode(raw)
+                hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
+                try:
+                    what = f"what was decided of the stage {stage}"
+                    self._decisions[stage] = decoded(what, _decode, raw, hint)
+                except StoreCorrupt as error:
+                    self._damaged[stage] = error
+                    self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
+                    continue
                 if self._decisions[stage].left:
                     self._spawn(self._resume(stage))
 
@@ -136,6 +146,8 @@ class Stages:
         stage, number, log, runs = request.stage, request.number, request.log, request.runs
         staged = self._topic(connection, stage)
         async with self._lock(stage):
+            if stage in self._damaged:
+                raise self._damaged[stage]
             await self._publish(stage)  # what an earlier one left
             known = self._decisions.get(stage)
             if known is not None and number <= known.number:
@@ -270,6 +282,8 @@ class Stages:
         commit: BrokerCommit,
     ) -> None:
         broker = self._broker
+        if piece:
+            commit.need_room()
         kept = staged is not None and not staged.deleted and commit.keeps(staged.log)
         for each in piece:
             topic = broker.topic_for(each.topic, create=True)
@@ -299,7 +313,8 @@ class Stages:
             await self._publish(stage)
             if staged is not None and not staged.deleted:
                 await self._broker.delete_topic(staged)
-            if request.forget and self._decisions.pop(stage, None) is not None:
+            is_damaged = self._damaged.pop(stage, None) is not None
+            if request.forget and (self._decisions.pop(stage, None) is not None or is_damaged):
                 await self._broker.write([DeleteDocument(KIND, stage)], unit=self._home(stage).unit)
 
 

@@ -41,8 +41,13 @@ class Issued:
 
     async def _loaded(self) -> SortedDict[tuple[int, str], IssuedToken]:
         if self._tokens is None:
-            found = [_decode(raw) for _, raw in await self._broker.store.documents(0, KIND)]
-            self._tokens = SortedDict({(token.expires_at, token.id): token for token in found})
+            damage = self._broker.damage
+            stored = await self._broker.store.documents(0, KIND)
+            found = [
+                damage.decode(f"what is stored of the token {key}", _decode, raw, None, "")
+                for key, raw in stored
+            ]
+            self._tokens = SortedDict({(token.expires_at, token.id): token for token in found if token})
         return self._tokens
 
     async def remember(self, token: IssuedToken) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +24,6 @@ app = Commands(
 
 #: Where the passphrase is, for who has no file for it.
 VARIABLE = "LANDBRIDGE_BACKUP_PASSPHRASE"
-#: Seconds before the bar appears, so that short work doesn't flicker.
-AFTER = 0.3
 
 File = Annotated[Path, argument("FILE", "The backup.")]
 DataFolder = Annotated[
@@ -63,7 +59,7 @@ def create(file: File, data: DataFolder = None, passphrase_file: PassphraseFile 
     from landbridge.node import backup
 
     passphrase = _passphrase(passphrase_file)
-    with _progress("copying") as tell:
+    with output.progress("copying") as tell:
         made = backup.create(_folder(data), file.absolute(), passphrase, tell)
     size = file.stat().st_size
     result = output.fields(made, file=str(file), size=size, sealed=passphrase is not None)
@@ -83,7 +79,7 @@ def verify(file: File, passphrase_file: PassphraseFile = None) -> None:
     from landbridge.node import backup
 
     passphrase = _passphrase(passphrase_file, file)
-    with _progress("checking") as tell:
+    with output.progress("checking") as tell:
         found = backup.verify(file.absolute(), passphrase, tell)
     made = units.iso(found.made_at)
     output.tell(output.fields(found, ok=True), f"{file} of {made} is good: {_names(found)}")
@@ -110,7 +106,7 @@ def restore(
     from landbridge.node import backup
 
     passphrase = _passphrase(passphrase_file, file)
-    with _progress("restoring") as tell:
+    with output.progress("restoring") as tell:
         done = backup.restore(
             file.absolute(), _folder(data), passphrase, tell, replace_folder=replace, context=context
         )
@@ -163,35 +159,3 @@ def _passphrase(file: Path | None, backup: Path | None = None) -> str | None:
     if not given:
         raise BadRequest("the passphrase is empty")
     return given
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, where somebody is looking and it takes long."""
-    if output.choice.json or not sys.stderr.isatty():
-        yield lambda done, whole: None
-        return
-    import time
-
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn(text),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    bar = Progress(*columns, console=output.console(stderr=True), transient=True)
-    task = bar.add_task("", total=None)
-    begin = time.monotonic()
-
-    def tell(done: int, whole: int) -> None:
-        bar.update(task, completed=done, total=whole)
-        if not bar.live.is_started and time.monotonic() - begin > AFTER:
-            bar.start()
-
-    try:
-        yield tell
-    finally:
-        bar.stop()

@@ -21,6 +21,7 @@ from landbridge.cli.loop import run
 from landbridge.cli.options import ContextName, flag, option, port
 from landbridge.client import context as contexts
 from landbridge.client.context import Context, parse_url
+from landbridge.core.sizes import little_of
 from landbridge.core.text import printable
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError, Forbidden, StoreBusy
@@ -28,6 +29,7 @@ from landbridge.node.plan import data_folder
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
+    from landbridge.protocol.operations import TerminalInfo
 
 #: Exit status when a check has failed.
 FAILED = 70
@@ -37,8 +39,8 @@ PACKAGES = [
 ]  # fmt: skip
 #: Seconds of an fsync. A slow one bounds how quickly single messages are acked, and nothing else.
 SLOW_FSYNC = 0.025
-#: Bytes free on the disk.
-LITTLE_ROOM, NO_ROOM = 1 << 30, 100 << 20
+#: Bytes free on the disk: a segment of the journal has up to 64 MiB.
+NO_ROOM = 100 << 20
 #: Seconds between the clocks of this machine and the terminal's.
 CLOCK_OFF, CLOCK_WRONG = 1.0, 30.0
 #: The same for the registry's clock, of which HTTP tells whole seconds, and not the latest ones. A terminal's
@@ -231,8 +233,21 @@ async def _terminal(where: Context) -> list[Check]:
         Check("terminal", "ok" if same else "warn", detail, hint),
         Check("latency", "ok", f"median {units.span(median(pings))}, worst {units.span(max(pings))}"),
         _clock(info.time / 1e6, before, after),
+        *_condition(info),
         *network,
     ]
+
+
+def _condition(info: TerminalInfo) -> Iterator[Check]:
+    """What the terminal says of its disk and of its data."""
+    if info.low:
+        hint = "delete or trim topics, or give the disk more room: publishing then goes on by itself"
+        free = "" if info.free is None else f", {units.size(info.free)} free on its disk"
+        yield Check("room", "fail", f"the terminal refuses messages{free}", hint)
+    elif info.free is not None:
+        yield Check("room", "ok", f"{units.size(info.free)} free on the terminal's disk")
+    for finding in info.damage[:20]:
+        yield Check("damage", "warn", finding, "see 'Damage' in docs/operations.md")
 
 
 async def _network(bus: Bus) -> list[Check]:
@@ -351,7 +366,7 @@ def _healthy(port: int) -> bool:
     connection = HTTPConnection("127.0.0.1", port, timeout=1.0)
     try:
         connection.request("GET", "/healthz")
-        return connection.getresponse().read(16) == b"ok\n"
+        return connection.getresponse().read(16).startswith((b"ok\n", b"degraded\n"))
     except (OSError, HTTPException):
         return False
     finally:
@@ -369,12 +384,14 @@ def _folder(folder: Path) -> Iterator[Check]:
         hint = "give --data another folder, or mend its rights"
         yield Check("data", "fail", f"{there} can't be written", hint)
         return
-    free = shutil.disk_usage(there).free
+    usage = shutil.disk_usage(there)
+    free = usage.free
     detail = f"{folder}{'' if there == folder else ' (not there yet)'}, {units.size(free)} free"
     if free < NO_ROOM:
         yield Check("data", "fail", detail, "make room: a terminal without any refuses publishes")
     else:
-        yield Check("data", "ok" if free >= LITTLE_ROOM else "warn", detail)
+        is_little = free < little_of(usage.total)
+        yield Check("data", "warn" if is_little else "ok", detail, "make room in time" if is_little else "")
     try:
         seconds = _fsync_time(there)
     except OSError as error:
@@ -401,30 +418,35 @@ def _fsync_time(folder: Path) -> float:
 
 
 def _store(folder: Path, *, deep: bool) -> Iterator[Check]:
-    path = folder / "bus.db"
+    path = folder / "bus"
     if not path.exists():
         yield Check("store", "ok", "none yet")
         return
     if not os.access(path, os.R_OK):
         yield Check("store", "fail", f"{path} can't be read", "is it another user's?")
         return
-    held = units.size(sum(file.stat().st_size for file in folder.glob("bus.db*")))
+    held = units.size(sum(file.stat().st_size for file in path.iterdir()))
     if not deep:
         yield Check("store", "ok", f"{path}, {held}", "--deep checks what is in it")
         return
-    from landbridge.node.assembly import check_store
+    from landbridge.node.upkeep import check_stores
 
     try:
-        findings = check_store(folder)
+        found = check_stores(folder)
     except StoreBusy as error:
         yield Check("store", "warn", f"not checked: {error}", "stop the terminal to check its store")
         return
     except BusError as error:
         yield Check("store", "fail", str(error), error.hint)
         return
+    findings = [f"{each.store}: {finding}" for each in found for finding in each.findings]
+    repaired = [f"{each.store}: {text}" for each in found for text in each.repaired]
     if not findings:
         yield Check("store", "ok", f"{path}, {held}, every checksum is right")
+    for text in repaired:
+        yield Check("store", "warn", text)
     for finding in findings[:20]:
-        yield Check("store", "fail", finding, "restore a backup, or seek the group past it")
+        hint = f"'landbridge store repair --data {folder}' says what is lost and repairs the rest"
+        yield Check("store", "fail", finding, hint)
     if len(findings) > 20:
         yield Check("store", "fail", f"and {len(findings) - 20} more")

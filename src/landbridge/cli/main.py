@@ -62,6 +62,7 @@ COMMANDS = {
     "info": ("info", "info", TERMINAL),
     "doctor": ("doctor", "doctor", TERMINAL),
     "backup": ("backup", "app", TERMINAL),
+    "store": ("store", "app", TERMINAL),
     "version": ("main", "version", TERMINAL),
 }
 

@@ -6,7 +6,8 @@ Results go to stdout, everything else (errors, progress, advice) to stderr.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+#: Seconds before a bar appears, so that short work doesn't flicker.
+BAR_AFTER = 0.3
 
 
 class _Choice(msgspec.Struct):
@@ -250,3 +253,40 @@ def confirm(question: str) -> None:
 
     if not choice.json and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, where somebody is looking and it takes long."""
+    if choice.json or not sys.stderr.isatty():
+        yield lambda done, whole: None
+        return
+    import time
+
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn(text),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task = bar.add_task("", total=None)
+    begin = time.monotonic()
+
+    def tell(done: int, whole: int) -> None:
+        bar.update(task, completed=done, total=whole)
+        if not bar.live.is_started and time.monotonic() - begin > BAR_AFTER:
+            bar.start()
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def watching() -> Callable[[str], AbstractContextManager[Callable[[int, int], None]]] | None:
+    """How progress is shown by a process that stays: as a bar where somebody looks, else by its log."""
+    return None if choice.json or not sys.stderr.isatty() else progress

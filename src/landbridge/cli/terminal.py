@@ -330,6 +330,6 @@ def start(
     plan = member.plan_of(known)
 
     async def main() -> None:
-        await assembly.serve(plan, announce, member.MemberOfRegistry(plan, known))
+        await assembly.serve(plan, announce, member.MemberOfRegistry(plan, known), output.watching())
 
     run(main())

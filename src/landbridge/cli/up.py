@@ -21,7 +21,7 @@ def up(
     ),
     host: ListenOn = "127.0.0.1",
     port: int = port("Port of the bus; 0 takes a free one.", value=7420),
-    http_port: int = port("Port of /metrics and /healthz; 0 for none.", value=7480),
+    http_port: int = port("Port of /metrics, /healthz and /readyz; 0 for none.", value=7480),
     registry: bool = option(
         "Have a registry on the HTTP port, so that other terminals can be added.",
         "--registry/--no-registry",
@@ -39,7 +39,7 @@ def up(
     auto_create: bool = option(
         "Make topics when they are first used.", "--auto-create/--no-auto-create", value=True
     ),
-    store: Literal["sqlite", "memory"] = option("memory forgets everything when it ends.", value="sqlite"),
+    store: Literal["journal", "memory"] = option("memory forgets everything when it ends.", value="journal"),
     reset_operator: bool = flag(
         "Make a new credential for the registry's operator; the old one ends.", "--reset-operator"
     ),
@@ -88,7 +88,7 @@ async def _serve(plan: NodePlan, *, with_registry: bool, reset_operator: bool) -
         from landbridge.node.embedded import Embedded
 
         membership = Embedded(plan.data, plan.name, reset_operator=reset_operator)
-    await assembly.serve(plan, announce, membership)
+    await assembly.serve(plan, announce, membership, output.watching())
 
 
 def announce(ready: NodeReady) -> None:

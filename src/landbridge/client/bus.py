@@ -4,6 +4,7 @@ terminal's operations on it."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
@@ -19,6 +20,7 @@ from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
+from landbridge.core.log.batch import build
 from landbridge.core.names import check_name
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
@@ -82,10 +84,9 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     def _outbox(self, topic: str) -> Outbox:
         if self.closed is not None:
             raise self.closed
-        found = self._resenders.get(topic)
+        found = self._recent.get(topic) or self._resenders.get(topic)
         if not isinstance(found, Outbox):
             found = self._resenders[check_name(topic, "topic")] = Outbox(self, topic)
-        self.use(found)
         return found
 
     async def publish(
@@ -103,20 +104,21 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
         timeout: seconds to wait for that; TimedOut says whether the message is stored."""
         outbox = self._outbox(topic)
-        rows = Rows()
-        rows.add(self.checked(encode(payload)), **options)
+        data = self.checked(payload if type(payload) is bytes else encode(payload))
         batch_id = self.new_id()
         id = options.get("id") or f"{batch_id.hex()}-0"
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if options:
+            rows = Rows()
+            rows.add(data, **options)
+            batch = rows.build(batch_id)
+        else:
+            batch = build((data,), id=batch_id, time=time.time_ns() // 1000)
+        if timeout is None and until == "stored":
+            return Receipt(id, await self._stored(outbox, batch))
         first: int | None = None
         try:
             async with asyncio.timeout(timeout):
-                while outbox.full:
-                    await self.wait_for_room()
-                    if self.closed is not None:
-                        raise self.closed
-                outbox.put(rows.build(batch_id), partial(end_future, done))
-                first = await done
+                first = await self._stored(outbox, batch)
                 if until != "stored":
                     await self.call("message.wait", topic=topic, offset=first, until=until)
         except TimeoutError:
@@ -129,6 +131,16 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
                 f"not stored within {timeout} s", hint="it may be stored yet: the bus goes on trying"
             ) from None
         return Receipt(id, first)
+
+    async def _stored(self, outbox: Outbox, batch: bytes) -> int:
+        """Send a batch and wait until it is stored. Returns its offset."""
+        while outbox.full:
+            await self.wait_for_room()
+            if self.closed is not None:
+                raise self.closed
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        outbox.put(batch, partial(end_future, done))
+        return await done
 
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""

@@ -17,6 +17,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from landbridge.client.line import TerminalLine
@@ -100,16 +101,13 @@ class Outbox:
         wire = self._bus.wire
         if wire is None or not wire.open:
             return
-        sending = self._sending
-
-        def answer(result: Frame | BusError) -> None:
-            if sending == self._sending:
-                self._answered(batch, result)
-
-        batch.sent_on = batch.sent_on or self._bus.connections
-        batch.repeated |= batch.sent_on != self._bus.connections
+        connections = self._bus.connections
+        if not batch.sent_on:
+            batch.sent_on = connections
+        elif batch.sent_on != connections:
+            batch.repeated = True
         born = self._bus.born if self._born is None else self._born
-        request = wire.request(answer)
+        request = wire.request(partial(self._answered, batch, self._sending))
         wire.send(
             frames.Publish(request, self.topic, self._producer, batch.sequence, after, born), batch.data
         )
@@ -125,7 +123,10 @@ class Outbox:
             self._send(batch, after)
             after = batch.sequence
 
-    def _answered(self, batch: SentBatch, result: Frame | BusError) -> None:
+    def _answered(self, batch: SentBatch, sending: int, result: Frame | BusError) -> None:
+        """``sending``: the one that this answers."""
+        if sending != self._sending:
+            return
         if isinstance(result, frames.Stored):
             self._delay = 0.0
             self._anew = False
@@ -170,7 +171,10 @@ class Outbox:
         self.send_all()
 
     def _forget(self, batch: SentBatch) -> None:
-        self._batches.remove(batch)  # mostly the first, which is found at once
+        if self._batches[0] is batch:
+            self._batches.popleft()
+        else:
+            self._batches.remove(batch)
         self._bus.unanswered -= len(batch.data)
         self._bus.room_made()
 

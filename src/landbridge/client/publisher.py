@@ -232,24 +232,24 @@ class Publisher:
         return self._ready
 
     async def send_many(self, payloads: Iterable[Any]) -> int:
-        """Send an iterable of payloads. Returns the number of messages sent."""
-        self._cut()
+        """Send an iterable of payloads. Returns the number of messages sent. Small calls share batches, as
+        the messages of ``send`` do."""
         total = 0
         rest = iter(payloads)
         step = self._cut_messages
-        while chunk := list(islice(rest, step)):
+        while chunk := list(islice(rest, min(step, self._cut_messages - len(self._payloads)))):
             if set(map(type, chunk)) != {bytes}:
                 chunk = [encode(payload) for payload in chunk]
             size = sum(map(len, chunk))
             if size > self._large:
                 self._bus.checked(max(chunk, key=len))
             if size <= self._cut_bytes:
-                await self._put_rows(chunk)
+                await self._add(chunk, size)
             else:
                 # Large messages: cut this chunk by size, and take smaller ones from now on.
                 step = max(1, self._cut_bytes * len(chunk) // size)
                 for part in _parts(chunk, self._cut_bytes):
-                    await self._put_rows(part)
+                    await self._add(part, sum(map(len, part)))
             total += len(chunk)
         return total
 
@@ -267,10 +267,30 @@ class Publisher:
         self._cut()
         await self._room()
 
-    async def _put_rows(self, payloads: list[bytes]) -> None:
+    async def _add(self, payloads: list[bytes], size: int) -> None:
+        """Add messages that have nothing but payloads, of together ``size`` bytes, which fit into a batch."""
+        was_cut = False
+        if self._payloads and (
+            not self._plain
+            or len(self._payloads) + len(payloads) > self._cut_messages
+            or self._rows.size + size > self._cut_bytes
+        ):
+            self._cut()
+            was_cut = True
         self._payloads.extend(payloads)
-        self._cut()
-        await self._room()
+        self._rows.size += size
+        if (
+            len(self._payloads) >= self._cut_messages
+            or self._rows.size >= self._cut_bytes
+            or self._error is not None  # then these are not sent either
+        ):
+            self._cut()
+            was_cut = True
+        if was_cut:
+            await self._room()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._cut_soon)
 
     def _cut_soon(self) -> None:
         if self._outbox.full and self._error is None:

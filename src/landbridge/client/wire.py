@@ -96,6 +96,8 @@ class Wire(Incoming):
             kind = type(frame)
             if kind is frames.Deliver or kind is frames.Lost:
                 self._deliver(frame, tail)
+            elif kind is frames.Stored or kind is frames.Done:
+                self._answered(frame, tail)
             elif isinstance(frame, frames.Closing):
                 self.close(from_wire(frame.code, frame.message, frame.hint))
                 return
@@ -133,9 +135,13 @@ class Wire(Incoming):
         return number
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
-        """Send a frame; nothing happens if the connection is gone."""
+        """Send a frame; nothing happens if the connection is gone. Where it is the only request without an
+        answer, others are not likely to follow at once, and it doesn't wait for them."""
         if self._closing is None and self._outgoing is not None:
-            self._outgoing.send(frame, *tail)
+            if len(self._answers) > 1:
+                self._outgoing.send(frame, *tail)
+            else:
+                self._outgoing.send_now(frame, *tail)
 
     async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
         """Send a request and return its answer. ``make`` makes the frame from the request's number."""

@@ -30,3 +30,8 @@ def show_size(value: float) -> str:
 def show_count(value: float) -> str:
     """``1,234,567``"""
     return f"{value:,.0f}"
+
+
+def little_of(disk: int) -> int:
+    """Free bytes of a disk of this size below which somebody should make room: a tenth, at most 1 GiB."""
+    return min(disk // 10, 1 << 30)

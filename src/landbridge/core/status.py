@@ -21,7 +21,7 @@ LEVELS = ("off", "errors", "batches", "messages")
 OFF, ERRORS, BATCHES, MESSAGES = range(4)
 
 #: Events that are written at level ``errors`` already.
-_ERRORS = frozenset({"refuse", "bury", "error"})
+_ERRORS = frozenset({"refuse", "bury", "error", "damage", "room"})
 
 
 class Levels(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

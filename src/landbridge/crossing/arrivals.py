@@ -114,7 +114,11 @@ class Arrivals:
 
     async def open(self) -> None:
         for place, parcel in await self._shelf.load():
-            _, data = await self._shelf.read(place)
+            try:
+                _, data = await self._shelf.read(place)
+            except BusError as error:
+                self._shelf.set_aside(place, error)
+                continue
             try:
                 arrival = self._look(parcel, data)
             except BusError as error:
@@ -255,6 +259,7 @@ class Arrivals:
         """The source's commit is formed: give back what was asked for, then store the shipments that are
         ready. The cursors, the messages and the ledger's entry, which says that they are here, are in this
         one commit."""
+        forming.need_room()
         draft, backs = self.table.begin(source)
         topic = self._broker.topics.get(source.topic)
         for back in backs:

@@ -133,7 +133,10 @@ class Ground:
         documents = dict(await self.broker.store.documents(0, DOCUMENTS))
         # Somewhere in the next second: if this terminal was restored from a backup, the run that followed it
         # had another number.
-        self._epoch = max(int(documents.get("epoch", b"0")), self.now()) + secrets.randbelow(EPOCHS)
+        told = "later epochs than the clock's are not known any more"
+        decode = self.broker.damage.decode
+        epoch = decode("the epoch of this terminal's links", int, documents.get("epoch", b"0"), 0, told)
+        self._epoch = max(epoch, self.now()) + secrets.randbelow(EPOCHS)
         await self._reserve_epochs()
         self.run = self.new_epoch()
         await self.broker.begin_run(self.run)
@@ -142,13 +145,13 @@ class Ground:
                 signed = msgspec.msgpack.decode(documents["directory"], type=list[SignedDirectory])
                 self.adopt(signed[0])
                 self.adopt_topics(signed[1])
-            except (BusError, msgspec.MsgspecError, IndexError) as error:
+            except (BusError, msgspec.MsgspecError, IndexError, ValueError) as error:
                 log.warning("the stored directory can't be used", detail=str(error))
 
         if "beginnings" in documents:
             try:
                 self.beginnings = Beginnings.decode(documents["beginnings"])
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, ValueError) as error:
                 log.warning("the stored beginnings can't be used", detail=str(error))
 
     def now(self) -> int:

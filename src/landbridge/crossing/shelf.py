@@ -11,13 +11,14 @@ import asyncio
 
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.damage import decoded
 from landbridge.broker.group import Group
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch, Buffer, build
 from landbridge.core.log.retention import Retention
 from landbridge.core.shipping.parcel import Parcel, decode_parcel, encode_parcel
 from landbridge.core.topic import GroupSpec, TopicSpec
-from landbridge.errors import BadFrame, StoreCorrupt
+from landbridge.errors import BadFrame, BusError, StoreCorrupt
 
 GROUP = "keeper"
 
@@ -56,8 +57,12 @@ class Shelf:
         found: list[tuple[int, Parcel]] = []
         for first, end in list(self._group.delivery.cursor.unsettled(topic.log.end)):
             for place in range(first, end):
-                parcel, _ = await self.read(place)
-                found.append((place, parcel))
+                try:
+                    parcel, _ = await self.read(place)
+                except BusError as error:
+                    self.set_aside(place, error)
+                else:
+                    found.append((place, parcel))
         self.count = len(found)
         return found
 
@@ -88,17 +93,32 @@ class Shelf:
         found = await topic.log.read(place)
         if found is None or found[0] != place:
             raise StoreCorrupt(f"{self._name}: no parcel at {place}")
-        view = memoryview(found[1].payload(0))
-        size = int.from_bytes(view[:4], "little")
-        if size + 4 > len(view):
-            raise BadFrame(f"{self._name}: a parcel that is cut off at {place}")
-        return decode_parcel(view[4 : 4 + size]), view[4 + size :]
+        return decoded(f"the parcel at {place} of {self._name}", _parcel_of, found[1])
+
+    def set_aside(self, place: int, error: BusError) -> None:
+        """A parcel can't be read. Whoever has sent it still has it, and sends it again because nobody
+        confirms it; so it is taken from the shelf, and everything else goes on."""
+        self._broker.damage.note(
+            f"{self._name}: {error}; the parcel comes again from its source", topic=self._name
+        )
+        self._settle(place)
 
     def remove(self, place: int) -> None:
         """Take a parcel from the shelf: another terminal has it, or its topic's log. The removal is written
         with the next commit. If the terminal dies before, the parcel is sent or judged again, and stored
         once."""
         self.count -= 1
+        self._settle(place)
+
+    def _settle(self, place: int) -> None:
         self._group.delivery.cursor.settle([(place, place + 1)])
         self._group.changed()
         self._broker.trimmer.plan(self._open(), soon=True)
+
+
+def _parcel_of(batch: Batch) -> tuple[Parcel, memoryview]:
+    view = memoryview(batch.payload(0))
+    size = int.from_bytes(view[:4], "little")
+    if size + 4 > len(view):
+        raise BadFrame("it is cut off")
+    return decode_parcel(view[4 : 4 + size]), view[4 + size :]

@@ -1,4 +1,5 @@
-"""Prometheus over HTTP: ``GET /metrics`` for the bearer of an admin token, ``GET /healthz`` for everybody.
+"""Prometheus over HTTP: ``GET /metrics`` for the bearer of an admin token. For everybody: ``GET /healthz``,
+which says whether the process lives, and ``GET /readyz``, which says whether it takes messages.
 
 An ASGI application. It holds no credential of its own: each scrape connects to the terminal with the token
 that the scraper has shown, asks for the metrics and leaves. Errors are problem documents (RFC 9457).
@@ -18,6 +19,8 @@ from landbridge.protocol.http import Problem, bearer_token, caller_known, proble
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+#: Whether a terminal takes messages, and what an operator should look at, a line each.
+Condition: TypeAlias = Callable[[], tuple[bool, list[str]]]
 #: Status, headers and body of an answer.
 Answer: TypeAlias = tuple[int, dict[str, str], bytes]
 
@@ -28,10 +31,12 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The application. ``dial`` reaches the terminal, as for a Bus."""
+    """The application. ``dial`` reaches the terminal, as for a Bus. ``condition``: whether the terminal takes
+    messages, and what an operator should look at."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial, condition: Condition = lambda: (True, [])) -> None:
         self._dial = dial
+        self._condition = condition
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -50,16 +55,23 @@ class Metrics:
 
     async def _answer(self, scope: Scope) -> Answer:
         path = scope["path"]
-        if path not in ("/metrics", "/healthz"):
-            return _refusal(
-                problem(404, "not_found", f"there is no {path[:200]}", "GET /metrics or /healthz")
-            )
+        if path not in ("/metrics", "/healthz", "/readyz"):
+            hint = "GET /metrics, /healthz or /readyz"
+            return _refusal(problem(404, "not_found", f"there is no {path[:200]}", hint))
         if scope["method"] not in ("GET", "HEAD"):
             return _refusal(
                 problem(405, "bad_method", f"{path} can only be read", "use GET"), allow="GET, HEAD"
             )
-        if path == "/healthz":
-            return 200, {"content-type": "text/plain; charset=utf-8"}, b"ok\n"
+        if path != "/metrics":
+            takes_messages, troubles = self._condition()
+            # Alive is alive, or whoever restarts what is ill would restart a full disk for ever.
+            status = 200 if takes_messages or path == "/healthz" else 503
+            lines = ["degraded" if troubles else "ok", *troubles]
+            return (
+                status,
+                {"content-type": "text/plain; charset=utf-8"},
+                "".join(f"{x}\n" for x in lines).encode(),
+            )
         try:
             text = await self._scrape(_token(scope))
             caller_known(scope)

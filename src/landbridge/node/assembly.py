@@ -12,9 +12,9 @@ import resource
 import signal
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 from msgspec.structs import replace
@@ -37,11 +37,14 @@ from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.site import Site
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteFile, SqliteStore
 from landbridge.transport.memory import join
 
 log = structlog.get_logger("landbridge.up")
+
+#: Shows the progress of some work, while the context lasts: called with (work done, work in all).
+Watching: TypeAlias = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
 
 #: The subject of the credential in the context that ``up`` makes.
 ADMIN = "admin"
@@ -52,7 +55,7 @@ RENEW_AT = 1 / 12
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
 #: The store's file in the data folder.
-DATABASE = "bus.db"
+DATABASE = "bus"
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 64, 4096
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
@@ -60,19 +63,26 @@ ANSWER_WITHIN = 2.0
 
 
 async def serve(
-    plan: NodePlan, ready: Callable[[NodeReady], None], membership: Membership | None = None
+    plan: NodePlan,
+    ready: Callable[[NodeReady], None],
+    membership: Membership | None = None,
+    watching: Watching | None = None,
 ) -> None:
-    """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM."""
+    """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM. ``watching``: shows the
+    progress of an opening that takes long; None: the log tells of it."""
     membership = membership or Membership()
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
     allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
-    store: Store = MemoryStore() if plan.data is None else SqliteStore(plan.data / DATABASE)
-    terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
-        await terminal.open()
+        with (watching or logs.progress)("opening the store") as tell:
+            store: Store = MemoryStore()
+            if plan.data is not None:
+                store = JournalStore(plan.data / DATABASE, tell=tell)
+            terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
+            await terminal.open()
         try:
             await membership.open(terminal)
             endpoint = membership.endpoint(endpoint)
@@ -100,16 +110,6 @@ async def serve(
         finally:
             await terminal.close()
             await membership.close()
-
-
-def check_store(folder: Path) -> list[str]:
-    """Read the whole store of a data folder. Returns what is wrong in it, a sentence each."""
-    store = SqliteFile(folder / DATABASE)
-    store.open()
-    try:
-        return store.check()
-    finally:
-        store.close()
 
 
 async def _make_ready(
@@ -289,4 +289,5 @@ def _http(
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
     hint = "give --http-port another number, or 0 for no HTTP"
-    return HttpPort(Site(dial_to(terminal), registry), endpoint, plan.http_port, tls, most=most, hint=hint)
+    site = Site(dial_to(terminal), registry, lambda: (not terminal.store.is_low, terminal.troubles))
+    return HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -36,17 +37,27 @@ from landbridge.node import assembly, embedded, envelope, master_key, member, te
 from landbridge.node.membership import find_context
 from landbridge.registry import codec
 from landbridge.registry.entities import CustomerRecord
-from landbridge.stores.sqlite import NO_ROOM, SqliteFile
+from landbridge.stores.journal.disk import NO_ROOM
+from landbridge.stores.journal.segments import segment_files
+from landbridge.stores.journal.store import JournalFolder, reading
 
-FORMAT = 1
+FORMAT = 2
 STORES = (assembly.DATABASE, embedded.DATABASE)
 CERTIFICATES = ("tls/link.pem", "tls/ca.pem")
 #: Small files of a data folder, as far as it has them: keys, identity, certificates.
 FILES = (master_key.FILE, embedded.FILE, member.REGISTRY_KEY, *CERTIFICATES)
 CONTEXT, MANIFEST = "context.json", "manifest.json"
-MEMBERS = (*STORES, *FILES, CONTEXT, MANIFEST)
+#: Files that a backup may have, beside those of its stores.
+MEMBERS = (*FILES, CONTEXT, MANIFEST)
+#: A file of a store.
+SEGMENT = re.compile(rf"({'|'.join(STORES)})/\d{{8,20}}\.segment")
+#: The stores in a backup of version 0.1, which are taken over when they are opened.
+OLD_STORES = tuple(f"{store}.db" for store in STORES)
 #: What may stand beside the members in a data folder that is moved aside.
-BESIDE = tuple(f"{store}{end}" for store in STORES for end in ("-wal", "-shm", ".lock", ".new", ".probe"))
+BESIDE = (
+    *STORES,
+    *(f"{store}{end}" for store in OLD_STORES for end in ("", "-wal", "-shm", ".lock", ".new", ".probe")),
+)
 #: Bytes of the largest member that is no store.
 MOST_SMALL = 1 << 20
 #: Starts that a restored terminal skips in its count. Those that came after the backup have given out leases
@@ -87,7 +98,10 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lacks_master_key(self) -> bool:
         names = {each.name for each in self.members}
-        return embedded.DATABASE in names and master_key.FILE not in names
+        return self.has(embedded.DATABASE) and master_key.FILE not in names
+
+    def has(self, store: str) -> bool:
+        return any(each.name.startswith((f"{store}/", f"{store}.db")) for each in self.members)
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,17 +132,19 @@ def create(folder: Path, file: Path, passphrase: str | None, tell: Tell) -> Back
     stores until it ends."""
     stores = [name for name in STORES if (folder / name).exists()]
     if not stores:
-        raise BadRequest(f"there is no store in {folder}", hint="name the data folder with --data")
+        hint = "name the data folder with --data"
+        if any((folder / name).exists() for name in OLD_STORES):
+            hint = "its data is of version 0.1: start it once, so that it is taken over"
+        raise BadRequest(f"there is no store in {folder}", hint=hint)
     if file.exists():
         raise BadRequest(f"there is a file {file} already", hint="a backup never replaces one: choose a name")
-    whole = sum((folder / name).stat().st_size for name in stores)
+    whole = sum(_size(folder / name) for name in stores)
     work = _BytesDone(2 * whole, tell)
     with _failures(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=".backup-") as made:
         staged = Path(made)
         for name in stores:
-            os.close(os.open(staged / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            size = (folder / name).stat().st_size
-            SqliteFile(folder / name).copy_to(staged / name, work.part(size))
+            (staged / name).mkdir(mode=0o700)
+            JournalFolder(folder / name).copy_to(staged / name, work.part(_size(folder / name)))
         new = staged / "backup"
         with open(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             wrapped = envelope.wrap(out, passphrase)
@@ -148,12 +164,13 @@ def _fill(
     members = []
     incarnation = ""
     if assembly.DATABASE in stores:
-        settings = SqliteFile(staged / assembly.DATABASE).settings_of_copy(SETTINGS)
-        incarnation = settings.get(INCARNATION, b"").decode()
+        with reading(staged / assembly.DATABASE) as store:
+            incarnation = dict(store.documents(SETTINGS)).get(INCARNATION, b"").decode()
     for name in stores:
-        with (staged / name).open("rb") as file:
-            members.append(_add(archive, name, file, (staged / name).stat().st_size, work.more))
-        (staged / name).unlink()
+        for path in segment_files(staged / name):
+            with path.open("rb") as file:
+                members.append(_add(archive, f"{name}/{path.name}", file, path.stat().st_size, work.more))
+            path.unlink()
     for name in FILES:
         with suppress(FileNotFoundError):
             members.append(_add_small(archive, name, (folder / name).read_bytes()))
@@ -251,8 +268,9 @@ def _unpack(file: Path, into: Path, passphrase: str | None, tell: Tell) -> Backu
         if wanted.get(name) != digests.get(name):
             raise BadBackup(f"{file}: {name} is not what the manifest says")
     for name in STORES:
-        if name in wanted:
-            findings = SqliteFile(into / name).check_copy()
+        if (into / name).exists():
+            with reading(into / name) as store:
+                findings = store.findings + store.check()
             if findings:
                 raise BadBackup(f"{file}: {name} is damaged: {findings[0]}")
     return manifest
@@ -265,9 +283,10 @@ def _take(
     digests: dict[str, tuple[int, str]],
     work: _BytesDone,
 ) -> None:
-    if info.name not in MEMBERS or not info.isreg() or info.name in digests:
+    is_store = info.name in OLD_STORES or SEGMENT.fullmatch(info.name) is not None
+    if not (is_store or info.name in MEMBERS) or not info.isreg() or info.name in digests:
         raise BadBackup(f"the archive has a member {info.name[:100]!r}, which no backup has")
-    if info.name not in STORES and info.size > MOST_SMALL:
+    if not is_store and info.size > MOST_SMALL:
         raise BadBackup(f"the member {info.name} has {info.size} bytes")
     source = archive.extractfile(info)
     assert source is not None
@@ -293,7 +312,7 @@ def _manifest(file: Path, into: Path) -> BackupManifest:
         raise BadBackup(f"{file} is incomplete: it has no manifest") from None
     except msgspec.MsgspecError as error:
         raise BadBackup(f"{file}: its manifest can't be read: {error}") from None
-    if manifest.format < 1 or not any(each.name.endswith(".db") for each in manifest.members):
+    if manifest.format < 1 or not any(manifest.has(store) for store in STORES):
         raise BadBackup(f"{file} is incomplete: it holds no store")
     if manifest.format > FORMAT:
         raise BadBackup(
@@ -326,8 +345,8 @@ def restore(
                 hint="restore into another folder with --data; or stop what uses these and move them away",
             )
         for name in STORES:
-            if name in present or f"{name}.lock" in present:
-                stack.enter_context(SqliteFile(folder / name).held())
+            if name in present:
+                stack.enter_context(JournalFolder(folder / name).held())
         made = stack.enter_context(
             tempfile.TemporaryDirectory(
                 dir=folder.parent, prefix=f".{folder.name}.restoring-", ignore_cleanup_errors=True
@@ -370,9 +389,9 @@ def _begin_anew(staged: Path) -> str:
     """Give the restored stores a new life. Returns the new incarnation of the terminal; empty without one."""
     incarnation = ""
     for name in STORES:
-        if not (staged / name).exists():
+        if not ((staged / name).exists() or (staged / f"{name}.db").exists()):
             continue
-        store = SqliteFile(staged / name)
+        store = JournalFolder(staged / name)
         store.open()
         try:
             writes: list[Write] = []
@@ -463,6 +482,10 @@ def _next(folder: Path, context: str | None) -> str:
         return f"landbridge terminal --config FILE --data {folder} (FILE is the terminal's own, in no backup)"
     data = "" if folder == Path(os.path.realpath(data_folder())) else f" --data {folder}"
     return f"landbridge up{data}{suffix}"
+
+
+def _size(store: Path) -> int:
+    return sum(path.stat().st_size for path in segment_files(store))
 
 
 # -- parts ---------------------------------------------------------------------------------------------

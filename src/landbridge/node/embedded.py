@@ -23,7 +23,7 @@ from landbridge.core.trust.identity import SecureKey
 from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
-from landbridge.errors import Unauthenticated
+from landbridge.errors import StoreFull, Unauthenticated
 from landbridge.node import master_key, terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
@@ -31,13 +31,13 @@ from landbridge.node.site import App, Later
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused
 from landbridge.registry.registry import Registry
+from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.stores.sqlite import SqliteStore
 
 log = structlog.get_logger("landbridge.registry")
 
 #: The registry's store, beside the terminal's.
-DATABASE = "registry.db"
+DATABASE = "registry"
 #: The terminal's identity.
 FILE = "terminal.yml"
 #: The name that the first customer is created with. It decides nothing afterwards.
@@ -53,9 +53,10 @@ async def open_registry(data: Path | None, key_file: Path | None = None) -> Regi
         registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
     else:
         file = data / DATABASE
-        is_new = not await asyncio.to_thread(file.exists)
+        # The file is the store of version 0.1.
+        is_new = not (await asyncio.to_thread(file.exists) or (data / f"{DATABASE}.db").exists())
         key = await asyncio.to_thread(master_key.load, data, key_file, is_new=is_new)
-        registry = Registry(SqliteStore(file), key, Clock())
+        registry = Registry(JournalStore(file), key, Clock())
     await registry.open()
     return registry
 
@@ -180,7 +181,10 @@ class Embedded(Membership):
             log.warning("others dial another address", registry=known, here=address)
             return
         request = api.UpdateTerminal(terminal, address=address)
-        await self.registry.perform(caller, op.UPDATE_TERMINAL, request)
+        try:
+            await self.registry.perform(caller, op.UPDATE_TERMINAL, request)
+        except StoreFull as error:  # the next start tries again; this terminal works without
+            log.warning("others dial another address", registry=known, here=address, detail=str(error))
 
     def _kept(self) -> dict[str, Any]:
         if self._data is None or not (self._data / FILE).exists():

@@ -23,8 +23,8 @@ from landbridge.transport.strangers import Stranger, Strangers
 HEAD_WITHIN = 10.0
 #: Seconds for its body; and bytes of it, each of which it may take a second longer.
 BODY_WITHIN, BODY_RATE = 20.0, 16 << 10
-#: The path that is answered however many requests are under way: it tells whether the process lives.
-HEALTH = "/healthz"
+#: The paths that are answered however many requests are under way: they tell how the process is.
+HEALTH = ("/healthz", "/readyz")
 
 
 class _Wait(Enum):
@@ -85,7 +85,7 @@ class HttpConnection(H11Protocol):
     # -- strangers ---------------------------------------------------------------------------------
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        if len(self.tasks) > self._most and scope["path"] != HEALTH:
+        if len(self.tasks) > self._most and scope["path"] not in HEALTH:
             error = Unavailable(f"{self._most} requests are under way", hint="try again in a while")
             await _refuse(send, problem(503, error.code, str(error), error.hint))
             return

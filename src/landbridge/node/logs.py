@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -18,6 +21,8 @@ from landbridge.core.text import printable, printable_block, redact
 from landbridge.errors import BadRequest
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+#: Seconds until the log tells of the progress of some work, and between two such lines.
+TOLD_AFTER, TOLD_EVERY = 2.0, 10.0
 #: Fields whose values are never shown.
 SECRET = frozenset({"token", "authorization", "password", "secret"})
 
@@ -81,3 +86,22 @@ def take_over(loop: asyncio.AbstractEventLoop) -> Any:
 
     loop.set_exception_handler(failed)
     return log
+
+
+@contextmanager
+def progress(work: str) -> Iterator[Callable[[int, int], None]]:
+    """Log how far some work is, if it takes long."""
+    log = structlog.get_logger("landbridge.up")
+    begin = told_at = time.monotonic()
+    is_told = False
+
+    def tell(done: int, whole: int) -> None:
+        nonlocal told_at, is_told
+        now = time.monotonic()
+        if now - told_at >= (TOLD_EVERY if is_told else TOLD_AFTER):
+            told_at, is_told = now, True
+            log.info(work, percent=100 * done // max(1, whole), seconds=round(now - begin))
+
+    yield tell
+    if is_told:
+        log.info(f"{work}: done", seconds=round(time.monotonic() - begin))

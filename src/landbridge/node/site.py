@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from landbridge.client.wire import Dial
-from landbridge.gateways.metrics import Metrics
+from landbridge.gateways.metrics import Condition, Metrics
 
 Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -37,10 +37,12 @@ class Later:
 
 class Site:
     """The application of the whole port. ``dial`` reaches the terminal. ``registry``: the registry's
-    application; None where no registry is embedded."""
+    application; None where no registry is embedded. ``condition``: as for the metrics."""
 
-    def __init__(self, dial: Dial, registry: App | None = None) -> None:
-        self._metrics = Metrics(dial)
+    def __init__(
+        self, dial: Dial, registry: App | None = None, condition: Condition = lambda: (True, [])
+    ) -> None:
+        self._metrics = Metrics(dial, condition)
         self._messages = Later("landbridge.gateways.http", lambda http: http.app(dial))
         self._registry = registry
 

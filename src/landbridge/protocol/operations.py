@@ -453,6 +453,9 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     connections: Annotated[int, about("The number of its connections.")]
     store: Annotated[str, about("Its store's driver.")]
     incarnation: Annotated[str, about("Which life of its store this is: another one after a restore.")] = ""
+    free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")] = None
+    low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
+    damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
 
 
 # -- stages --------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class State(Enum):
 
 
 #: What each role may receive in each state. Anything else is the peer's fault and ends the connection.
-_WELCOME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
+_MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
     (Role.TERMINAL, State.OPENING): (frames.Hello, frames.Join),
     (Role.TERMINAL, State.JOINING): (frames.Prove, frames.Closing),
     (Role.TERMINAL, State.OPEN): (
@@ -86,21 +86,27 @@ _ON_LINK = (
     frames.DirectoryCopy,
     frames.Closing,
 )
-_WELCOME |= {(role, State.LINKED): _ON_LINK for role in Role}
+_MAY_COME |= {(role, State.LINKED): _ON_LINK for role in Role}
+_WELCOME = {when: frozenset(kinds) for when, kinds in _MAY_COME.items()}
 
 _DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
     Role.TERMINAL: msgspec.msgpack.Decoder(frames.Asked),
     Role.CLIENT: msgspec.msgpack.Decoder(frames.Answered),
 }
 _DECODE_ON_LINK = msgspec.msgpack.Decoder(frames.OnLink).decode
-_WITH_TAIL = (frames.Publish, frames.Transact, frames.Deliver, frames.Carry, frames.Fetched, frames.Stage)
+_WITH_TAIL = frozenset(
+    {frames.Publish, frames.Transact, frames.Deliver, frames.Carry, frames.Fetched, frames.Stage}
+)
+#: Frames that change the state of a session, and those among them that tell a version.
+_VERSIONED = (frames.Hello, frames.Welcome, frames.Join, frames.Challenge)
+_CHANGING = frozenset({*_VERSIONED, frames.Linked})
 
 
 class Session:
     def __init__(self, role: Role, *, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self.role = role
-        self.state = State.OPENING
         self.max_frame = max_frame
+        self._enter(State.OPENING)
         #: Received and not yet a whole frame.
         self._held = bytearray()
         #: How many bytes must be held before it is worth looking again.
@@ -108,6 +114,11 @@ class Session:
         #: How many bytes of what is held are there already, while a large frame is read to where it stays.
         self._filled = 0
         self._decode = _DECODERS[role].decode
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        #: What may come now.
+        self._welcome = _WELCOME.get((self.role, state), frozenset())
 
     def receive_data(self, data: bytes | bytearray) -> list[Event]:
         """The frames that are complete now. Raises PeerFault or TooLarge; then the session is closed."""
@@ -180,29 +191,35 @@ class Session:
             frame: Frame = self._decode(head)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadFrame(f"a frame that doesn't decode: {error}") from None
-        if not isinstance(frame, _WELCOME[self.role, self.state]):
-            raise BadFrame(f"{type(frame).__name__} while {self.state.value}")
-        if tail and not isinstance(frame, _WITH_TAIL):
-            raise BadFrame(f"{type(frame).__name__} with a tail of {len(tail)} bytes")
-        if isinstance(frame, frames.Hello | frames.Welcome | frames.Join | frames.Challenge):
+        kind = type(frame)
+        if kind not in self._welcome:
+            raise BadFrame(f"{kind.__name__} while {self.state.value}")
+        if tail and kind not in _WITH_TAIL:
+            raise BadFrame(f"{kind.__name__} with a tail of {len(tail)} bytes")
+        if kind in _CHANGING:
+            self._follow(frame)
+        return frame, tail
+
+    def _follow(self, frame: Frame) -> None:
+        """The state that the session is in after a frame."""
+        if isinstance(frame, _VERSIONED):
             if frame.version != frames.VERSION:
                 raise WrongVersion(f"the peer speaks version {frame.version}, this side {frames.VERSION}")
-            self.state = State.OPEN if isinstance(frame, frames.Hello | frames.Welcome) else State.JOINING
-        elif isinstance(frame, frames.Linked):
+            self._enter(State.OPEN if isinstance(frame, frames.Hello | frames.Welcome) else State.JOINING)
+        else:
             self.link()
-        return frame, tail
 
     def join(self) -> None:
         """This side has asked for a link instead of saying hello."""
-        self.state = State.JOINING
+        self._enter(State.JOINING)
 
     def link(self) -> None:
         """Both sides know who the other is."""
-        self.state = State.LINKED
+        self._enter(State.LINKED)
         self._decode = _DECODE_ON_LINK
 
     def close(self) -> None:
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         self._held = bytearray()
         self._wanted, self._filled = _LENGTHS.size, 0
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
+import structlog
+
 import landbridge
 from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
@@ -37,6 +39,8 @@ Q = TypeVar("Q", bound=api.Request)
 A = TypeVar("A")
 #: Does an operation for a caller.
 Handler: TypeAlias = Callable[[Caller, Any], Awaitable[Any]]
+log = structlog.get_logger("landbridge.registry")
+
 #: Bytes of audit batches that are read at a time.
 _AUDIT_READ = 1 << 20
 
@@ -62,6 +66,8 @@ class Registry:
         self.directories = Directories(self.state)
         self._store = store
         self._is_open = False
+        #: What was found damaged when it was opened. Each concerns one customer, everything else works.
+        self.damage: list[str] = []
         self._handlers: dict[RegistryOperation[..., Any, Any], Handler] = {}
         self._bind()
 
@@ -228,21 +234,40 @@ class Registry:
             await self._store.close()
 
     async def _load(self) -> KeyringRecord:
+        for finding in self._store.findings:
+            self._note_damage(finding)
         for key, data in await self._store.documents(0, CustomerRecord.kind):
-            customer = codec.decode(CustomerRecord, key, data)
-            self.index.put_customer(Account(customer), customer)
+            try:
+                customer = codec.decode(CustomerRecord, key, data)
+                self.index.put_customer(Account(customer), customer)
+            except StoreCorrupt as error:
+                self._note_damage(str(error), error.hint)
         for kind in KINDS:
             for key, data in await self._store.documents(0, kind.kind):
                 account = self.index.accounts.get(key.partition("/")[0])
-                if account is None:
-                    raise StoreCorrupt(f"the registry's {kind.kind} {key} belongs to no customer")
-                self.index.put(account, codec.decode(kind, key, data))
+                try:
+                    if account is None:
+                        raise StoreCorrupt(
+                            f"the registry's {kind.kind} {key} belongs to no customer",
+                            hint="it is left where it is; restore the customer from a backup",
+                        )
+                    self.index.put(account, codec.decode(kind, key, data))
+                except StoreCorrupt as error:
+                    self._note_damage(str(error), error.hint)
         for key, data in await self._store.documents(0, keyring.KIND):
-            return codec.decode(KeyringRecord, key, data)
+            try:
+                return codec.decode(KeyringRecord, key, data)
+            except StoreCorrupt as error:
+                error.hint += "; 'landbridge up --no-registry' starts the terminal alone"
+                raise
         self.operator_token, digest = credential.new(credential.ADMIN)
         kept = keyring.new(self.state.vault, digest, self.clock())
         await self.state.journal.put([keyring.document(kept)])
         return kept
+
+    def _note_damage(self, what: str, hint: str = "") -> None:
+        self.damage.append(what)
+        log.error("damage", detail=what, hint=hint)
 
     # -- keys --------------------------------------------------------------------------------------
 

@@ -7,11 +7,22 @@ here, at the door. Breaking it is a fault in the caller's program, not in the di
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from landbridge.core.log.store import Append, Copy, LogBounds
 from landbridge.errors import BadRequest
 
 #: Offsets and times are 64-bit and signed, in every driver and on the wire.
 LIMIT = 2**63 - 1
+
+
+class LogEnd(Protocol):
+    """What an append is compared with."""
+
+    @property
+    def end(self) -> int: ...
+    @property
+    def time(self) -> int: ...
 
 
 def size_of(append: Append) -> int:
@@ -31,23 +42,30 @@ def check_source(copy: Copy, end: int | None) -> None:
         )
 
 
-def is_ledger_only(log: int, units: int, bounds: LogBounds | None) -> bool:
+def is_ledger_only(log: int, units: int, bounds: LogEnd | None) -> bool:
     """Is it a unit's own log, which has a ledger and never a batch?"""
     return log < units and (bounds is None or bounds.end == 0)
 
 
-def extended(bounds: LogBounds | None, append: Append | Copy, size: int) -> LogBounds:
-    """The log's bounds after an append; ``bounds`` None where the append makes the log."""
+def check_append(known: LogEnd | None, append: Append | Copy) -> None:
+    """``known`` of the log before the append; None where the append makes the log."""
     log, first, end = append.log, append.first, append.end
     if not 0 <= first < end <= LIMIT:
         raise BadRequest(f"log {log}: a batch from offset {first} to {end} holds nothing or no valid offset")
-    if bounds is None:
-        return LogBounds(first, end, size, append.time)
-    if first != bounds.end:
-        raise BadRequest(f"log {log}: a batch at offset {first} does not follow the log's end {bounds.end}")
-    if append.time < bounds.time:
+    if known is None:
+        return
+    if first != known.end:
+        raise BadRequest(f"log {log}: a batch at offset {first} does not follow the log's end {known.end}")
+    if append.time < known.time:
         raise BadRequest(
-            f"log {log}: a batch of time {append.time} comes after one of {bounds.time}",
+            f"log {log}: a batch of time {append.time} comes after one of {known.time}",
             hint="give a log the later of now and its bounds' time",
         )
-    return LogBounds(bounds.first, end, bounds.bytes + size, append.time, bounds.forgotten)
+
+
+def extended(bounds: LogBounds | None, append: Append | Copy, size: int) -> LogBounds:
+    """The log's bounds after an append; ``bounds`` None where the append makes the log."""
+    check_append(bounds, append)
+    if bounds is None:
+        return LogBounds(append.first, append.end, size, append.time)
+    return LogBounds(bounds.first, append.end, bounds.bytes + size, append.time, bounds.forgotten)

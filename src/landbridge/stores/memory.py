@@ -41,6 +41,9 @@ _first, _end, _time = attrgetter("first"), attrgetter("end"), attrgetter("time")
 class MemoryStore:
     """``units``: into how many units it is divided. A commit that names a log of another unit is refused."""
 
+    is_low = False  #: it grows as long as there is memory
+    findings: Sequence[str] = ()
+
     def __init__(self, *, units: int = 1) -> None:
         self.units = units
         self._is_open = False
@@ -123,6 +126,9 @@ class MemoryStore:
         self._require_open(unit)
         found = self._documents.get((unit, kind), {})
         return sorted((key, value) for key, value in found.items() if key.startswith(prefix))
+
+    async def disk(self) -> tuple[int, int] | None:
+        return None
 
     async def check(self) -> list[str]:
         self._require_open()

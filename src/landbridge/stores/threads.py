@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol, TypeVar
+from time import time
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from landbridge.core.log.store import Bounds, LogBounds, PutDocument, StoredBatch, Write
 from landbridge.errors import BadRequest, BusError, Fenced, StoreFailed
@@ -17,19 +18,40 @@ T = TypeVar("T")
 KIND, KEY = "unit", "0"
 
 
+class BegunCommit(Protocol):
+    def sync(self) -> None:
+        """Wait until it is on disk. OSError."""
+
+
 class BlockingDriver(Protocol):
     """A store of one unit whose methods block. The meaning of each is that of the port's (core/log/store.py);
     one ``commit`` may run beside one read."""
 
+    is_low: bool
+    findings: list[str]
+
     def open(self) -> None: ...
-    def commit(self, writes: Sequence[Write]) -> Bounds: ...
+    def commit(self, writes: Sequence[Write], epoch: int) -> Bounds: ...
+    def begin(self, writes: Sequence[Write], epoch: int) -> BegunCommit | None:
+        """Begin a small commit without waiting for anything. None: it has to go by ``commit``."""
+        ...
+
+    def end(self, begun: Any, error: OSError | None) -> Bounds:
+        """A commit that was begun is on disk, or failed to get there."""
+        ...
+
     def logs(self) -> dict[int, LogBounds]: ...
     def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]: ...
     def seek_time(self, log: int, time: int) -> int: ...
     def ledger(self, log: int, producer: bytes) -> bytes | None: ...
     def documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]: ...
+    def usage(self) -> tuple[int, int]: ...
     def check(self) -> list[str]: ...
     def close(self) -> None: ...
+
+
+#: Who waits for it, its writes and epoch, and the commit if it is begun.
+CommitTask: TypeAlias = "tuple[asyncio.Future[Bounds], Sequence[Write], int, BegunCommit | None]"
 
 
 class ThreadedStore:
@@ -42,8 +64,16 @@ class ThreadedStore:
         #: The epoch that was last claimed; 0 before the first claim since it was opened.
         self._epoch = 0
         self._reader: ThreadPoolExecutor | None = None
-        self._commits: SimpleQueue[tuple[asyncio.Future[Bounds], Sequence[Write]] | None] = SimpleQueue()
+        self._commits: SimpleQueue[CommitTask | None] = SimpleQueue()
         self._writer: Thread | None = None
+
+    @property
+    def is_low(self) -> bool:
+        return self.driver.is_low
+
+    @property
+    def findings(self) -> Sequence[str]:
+        return self.driver.findings
 
     async def open(self) -> None:
         if self._reader is None:
@@ -71,7 +101,11 @@ class ThreadedStore:
     async def claim(self, unit: int) -> int:
         self._check_unit(unit)
         stored = dict(await self._run(self.driver.documents, KIND))
-        epoch = int(stored.get(KEY, b"0")) + 1
+        try:
+            epoch = int(stored.get(KEY, b"0")) + 1
+        except ValueError:
+            # The document is damaged. Nobody starts a store once a minute for years.
+            epoch = int(time() / 60)
         self._epoch = epoch
         await self.commit(unit, epoch, [PutDocument(KIND, KEY, str(epoch).encode())])
         return epoch
@@ -85,28 +119,56 @@ class ThreadedStore:
         elif epoch != self._epoch:
             done.set_exception(Fenced(f"unit {unit} is owned under epoch {self._epoch}, not {epoch}"))
         else:
-            self._commits.put((done, writes))
+            try:
+                begun = self.driver.begin(writes, epoch)
+            except BusError as failure:
+                done.set_exception(failure)
+            else:
+                self._commits.put((done, writes, epoch, begun))
         return done
 
     def _write(
         self,
         loop: asyncio.AbstractEventLoop,
-        commits: SimpleQueue[tuple[asyncio.Future[Bounds], Sequence[Write]] | None],
+        commits: SimpleQueue[CommitTask | None],
     ) -> None:
         """The writer's thread."""
         while (commit := commits.get()) is not None:
-            done, writes = commit
-            result: Bounds | BusError
-            try:
-                result = self.driver.commit(writes)
-            except BusError as failure:
-                result = failure
-            except BaseException as failure:
-                result = StoreFailed(f"the store broke: {failure!r}")
-            try:
-                loop.call_soon_threadsafe(_settle, done, result)
-            except RuntimeError:  # the loop was closed under us: a test or a crash, nobody waits any more
+            done, writes, epoch, begun = commit
+            if begun is None:
+                told = self._told(loop, _settle, done, self._commit(writes, epoch))
+            else:
+                # Only the wait for the disk is here: each turn of this thread costs the loop one of its own.
+                error = None
+                try:
+                    begun.sync()
+                except OSError as failure:
+                    error = failure
+                told = self._told(loop, self._end, done, begun, error)
+            if not told:
                 return
+
+    def _told(self, loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> bool:
+        try:
+            loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop was closed under us: a test or a crash, nobody waits any more
+            return False
+        return True
+
+    def _commit(self, writes: Sequence[Write], epoch: int) -> Bounds | BusError:
+        try:
+            return self.driver.commit(writes, epoch)
+        except BusError as failure:
+            return failure
+        except BaseException as failure:
+            return StoreFailed(f"the store broke: {failure!r}")
+
+    def _end(self, done: asyncio.Future[Bounds], begun: BegunCommit, error: OSError | None) -> None:
+        try:
+            result: Bounds | BusError = self.driver.end(begun, error)
+        except BusError as failure:
+            result = failure
+        _settle(done, result)
 
     async def logs(self, unit: int) -> dict[int, LogBounds]:
         self._check_unit(unit)
@@ -124,6 +186,9 @@ class ThreadedStore:
     async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
         self._check_unit(unit)
         return list(await self._run(self.driver.documents, kind, prefix))
+
+    async def disk(self) -> tuple[int, int] | None:
+        return await self._run(self.driver.usage)
 
     async def check(self) -> list[str]:
         # Not in the reader's thread: it takes minutes where the store is large.

@@ -4,6 +4,10 @@ callers are answered when that commit is on disk.
 One commit of a unit is on its way at a time. While it is, new work queues up; the next commit takes all of
 it. Work is turned into writes only when its commit is formed, that is, when the one before is applied: so the
 state in memory is always exactly what is on disk, and undoing a failed commit is dropping it (ADR 2).
+
+A full disk refuses only the work that needs room. Such work says so with ``Commit.need_room`` while it is
+formed, and is refused there as long as the store is low. If the disk turns out to be full in the commit
+itself, the work that needs room fails, and the other work is formed into the next commit.
 """
 
 from __future__ import annotations
@@ -11,12 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from landbridge.core.log.store import Bounds, Store, Write
-from landbridge.errors import BusError, ShuttingDown, StoreFailed
+from landbridge.errors import BusError, ShuttingDown, StoreFailed, StoreFull
 
 T = TypeVar("T")
+#: Called once: with the result of a piece of work, or with the BusError that ended it.
+Then: TypeAlias = Callable[[Any], None]
 #: Work that goes into one commit: forming it is one turn of the loop, and answering for it another one.
 WORK_AT_ONCE = 256
 
@@ -29,12 +37,25 @@ class Commit:
         self.writes: list[Write] = []
         self.size = 0  #: bytes of batches to be written with it
         self.work = 0  #: pieces of work that went into it; a large one adds to it
+        self.full: StoreFull | None = None  #: why work that needs room is refused; None while there is room
+        self.needs = 0  #: how often work has said that it needs room
         #: Called in order when the commit is on disk, before anybody is answered: memory follows the disk.
         self.on_stored: list[Callable[[], object]] = []
-        #: Called in reverse order when it failed: undo what was done to memory while it was formed.
+        #: Called in reverse order when it failed: undo what was done to memory while it was formed. The work
+        #: may then be formed again, in another commit.
         self.on_failed: list[Callable[[], object]] = []
+        #: Called in reverse order after these when the work is not formed again: its caller is told that it
+        #: failed.
+        self.on_given_up: list[Callable[[], object]] = []
         #: The bounds of the logs that it has trimmed, once it is on disk.
         self.trimmed: Bounds = {}
+
+    def need_room(self) -> None:
+        """The work that is being formed stores messages or other data that may be large, or can't be formed
+        twice. StoreFull where there is no room. Work calls this before it changes anything."""
+        if self.full is not None:
+            raise self.full
+        self.needs += 1
 
     def seal(self) -> list[Write]:
         """All writes. Nothing is added after this."""
@@ -42,6 +63,15 @@ class Commit:
 
 
 C = TypeVar("C", bound=Commit)
+
+
+class Formed(NamedTuple):
+    """A piece of work in a commit."""
+
+    work: Callable[[Any], Any]
+    then: Then
+    result: Any
+    needs_room: bool
 
 
 class NotLoaded(Exception):
@@ -78,6 +108,7 @@ class Writer(Generic[C]):
         finish: Callable[[C], None],
         apply: Callable[[C], None],
         most_bytes: int,
+        around: AbstractContextManager[object] | None = None,
     ) -> None:
         self.unit = unit
         self._store = store
@@ -86,8 +117,11 @@ class Writer(Generic[C]):
         self._finish = finish  #: adds the writes that every commit may carry (changed cursors)
         self._apply = apply  #: takes a stored commit into memory, before its callers are answered
         self._most_bytes = most_bytes
-        self._waiting: deque[tuple[Callable[[C], Any], asyncio.Future[Any]]] = deque()
-        self._answers: list[tuple[asyncio.Future[Any], Any]] = []  #: of the commit under way: who gets what
+        self._around = around or nullcontext()  #: entered while the callers of a commit are told its end
+        self._waiting: deque[tuple[Callable[[C], Any], Then]] = deque()
+        self._formed: list[Formed] = []  #: the work of the commit under way
+        self._ended: list[tuple[Then, Any]] = []  #: who is told what before this turn of the loop ends
+        self._full: StoreFull | None = None  #: the commit before had no room: the next one is formed without
         self._forming = False  #: a commit is going to be formed in the loop's next turn
         self._poked = False  #: a commit was asked for since the last one was formed
         self._committing = False  #: a commit is under way
@@ -101,16 +135,21 @@ class Writer(Generic[C]):
         """Queue work for the next commit. The future has the work's result when the commit is on disk, or the
         BusError that the work raised or that the commit failed with."""
         done: asyncio.Future[T] = self._loop.create_future()
-        if self._closed is not None:
-            done.set_exception(self._closed)
-        else:
-            self._waiting.append((work, done))
-            self.poke()
+        self.hand_in(work, partial(_end, done))
         return done
+
+    def hand_in(self, work: Callable[[C], T], then: Callable[[T | BusError], None]) -> None:
+        """The same for callers of which there are many. ``then`` is called in the turn of the loop in which
+        the commit is on disk; whoever waits for a future goes on a turn later."""
+        if self._closed is not None:
+            then(self._closed)
+        else:
+            self._waiting.append((work, then))
+            self.poke()
 
     def tell(self, work: Callable[[C], object]) -> None:
         """The same for work whose end nobody waits for."""
-        self.put(work).add_done_callback(_look_away)
+        self.hand_in(work, _ignore)
 
     @property
     def is_busy(self) -> bool:
@@ -120,9 +159,15 @@ class Writer(Generic[C]):
     def poke(self) -> None:
         """Form a commit soon, also if only ``finish`` has something to write."""
         self._poked = True
-        if not self._forming and not self.is_busy:
+        if not (self._forming or self._committing or self._load is not None):
             self._forming = True
-            self._loop.call_soon(self._form)
+            self._loop.call_soon(self._form_and_tell)
+
+    def _form_and_tell(self) -> None:
+        self._form()
+        if self._ended:
+            with self._around:
+                self._tell_all()
 
     def _form(self) -> None:
         self._forming = False
@@ -130,35 +175,40 @@ class Writer(Generic[C]):
             return
         self._poked = False
         commit = self._begin()
-        answers = self._answers = []
+        commit.full, self._full = self._full, None
+        if commit.full is None and self._store.is_low:
+            commit.full = StoreFull("the disk has no room for messages")
+        formed = self._formed = []
         while self._waiting and commit.size < self._most_bytes and commit.work < WORK_AT_ONCE:
             commit.work += 1
-            work, done = self._waiting[0]
+            waiting = work, then = self._waiting[0]
+            needs = commit.needs
             try:
-                answers.append((done, work(commit)))
+                result = work(commit)
+                formed.append(Formed(work, then, result, commit.needs > needs))
             except NotLoaded as missing:
-                self._load = self._loop.create_task(self._load_first(missing))
+                self._load = self._loop.create_task(self._load_for(waiting, missing))
                 break
             except Answered as known:
-                if not done.done():
-                    done.set_result(known.result)
+                self._ended.append((then, known.result))
             except BusError as error:
-                _reject(done, error)
+                self._ended.append((then, error))
             except Exception as crash:  # a bug must not stop everybody else's commits
                 self._report(crash)
-                _reject(done, BusError(f"the terminal failed: {type(crash).__name__}"))
+                self._ended.append((then, BusError(f"the terminal failed: {type(crash).__name__}")))
             self._waiting.popleft()
         self._finish(commit)
         writes = commit.seal()
         if writes:
             self._committing = True
             stored = asyncio.ensure_future(self._store.commit(self.unit, self._epoch, writes))
-            stored.add_done_callback(lambda stored: self._on_stored(commit, stored))
+            stored.add_done_callback(partial(self._on_stored, commit))
         else:
-            self._answer(commit, None)
+            self._end(commit, None)
+            self._next()
 
-    async def _load_first(self, missing: NotLoaded) -> None:
-        """Load what the first work in the queue needs."""
+    async def _load_for(self, waiting: tuple[Callable[[C], Any], Then], missing: NotLoaded) -> None:
+        """Load what work in the queue needs."""
         error: BaseException | None = None
         try:
             await missing.load()
@@ -166,11 +216,12 @@ class Writer(Generic[C]):
             error = failure
         self._load = None
         if error is not None:
-            _, done = self._waiting.popleft()
+            self._waiting.remove(waiting)
             if not isinstance(error, BusError):
                 self._report(error)
                 error = StoreFailed(f"the store broke: {error!r}")
-            _reject(done, error)
+            self._ended.append((waiting[1], error))
+            self._tell_all()
         self._next()
 
     def _on_stored(self, commit: C, stored: asyncio.Future[Bounds]) -> None:
@@ -185,31 +236,53 @@ class Writer(Generic[C]):
         if error is None:
             commit.trimmed = stored.result()
         # Form the next commit in this turn of the loop: the disk must not wait for another turn, which takes
-        # milliseconds where many connections have something to say. But not if nobody has asked for one: what
-        # only ``finish`` would write can wait for others.
+        # milliseconds where many connections have something to say, nor for the answers. But not if nobody
+        # has asked for one: what only ``finish`` would write can wait for others.
         self._forming = True
-        self._answer(commit, error)
-        if self._waiting or self._poked:
-            self._form()
-        else:
-            self._forming = False
-            self._next()
+        with self._around:
+            if isinstance(error, StoreFull) and commit.needs:
+                self._form_without(commit, error)
+            else:
+                self._end(commit, error)
+            if self._waiting or self._poked:
+                self._form()
+            else:
+                self._forming = False
+                self._next()
+            self._tell_all()
 
-    def _answer(self, commit: C, error: BusError | None) -> None:
-        answers, self._answers = self._answers, []
+    def _end(self, commit: C, error: BusError | None) -> None:
+        """Memory follows a commit that is on disk, or forgets one that failed."""
+        formed, self._formed = self._formed, []
         if error is None:
-            self._call(lambda: self._apply(commit))
+            self._call(partial(self._apply, commit))
             for follow in commit.on_stored:
                 self._call(follow)
-            for done, result in answers:
-                if not done.done():
-                    done.set_result(result)
+            self._ended += [(each.then, each.result) for each in formed]
         else:
-            for undo in reversed(commit.on_failed):
+            for undo in (*reversed(commit.on_failed), *reversed(commit.on_given_up)):
                 self._call(undo)
-            for done, _ in answers:
-                _reject(done, error)
-        self._next()
+            self._ended += [(each.then, error) for each in formed]
+
+    def _tell_all(self) -> None:
+        """Tell the callers whose work has ended, in the order in which it did."""
+        ended, self._ended = self._ended, []
+        for then, result in ended:
+            try:
+                then(result)
+            except Exception as crash:  # the others have to be told all the same
+                self._report(crash)
+
+    def _form_without(self, commit: C, error: StoreFull) -> None:
+        """There was no room for a commit: undo it, and put the work that needs no room back to the front."""
+        formed, self._formed = self._formed, []
+        for undo in reversed(commit.on_failed):
+            self._call(undo)
+        self._ended += [(each.then, error) for each in formed if each.needs_room]
+        again = [(each.work, each.then) for each in formed if not each.needs_room]
+        if again:
+            self._waiting.extendleft(reversed(again))
+            self._full = error
 
     def _next(self) -> None:
         """A commit or a load has ended."""
@@ -246,12 +319,15 @@ class Writer(Generic[C]):
         self._closed = ShuttingDown("the terminal is shutting down")
 
 
-def _reject(done: asyncio.Future[Any], error: BusError) -> None:
-    if not done.done():
-        done.set_exception(error)
+def _end(done: asyncio.Future[Any], result: Any) -> None:
+    """End a future with a result or an error, unless whoever waited for it has given up."""
+    if done.done():
+        return
+    if isinstance(result, BusError):
+        done.set_exception(result)
+    else:
+        done.set_result(result)
 
 
-def _look_away(done: asyncio.Future[Any]) -> None:
-    """Nobody waits for this one; without a look at its error asyncio would complain."""
-    if not done.cancelled():
-        done.exception()
+def _ignore(result: object) -> None:
+    """Nobody waits for this."""

@@ -102,6 +102,9 @@ class TopicOperations:
         )
 
     async def delete(self, caller: TokenBearer, request: table.TopicDelete) -> table.Deleted:
+        if request.name in self._broker.damaged and request.force:
+            await self._broker.give_up_topic(request.name)
+            return table.Deleted(deleted=request.name)
         topic = self._broker.topic(request.name)
         if is_reserved(topic.name):
             raise BadRequest(f"{topic.name} belongs to the terminal")

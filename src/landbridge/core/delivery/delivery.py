@@ -240,6 +240,11 @@ class Delivery:
         return self._pending.size
 
     @property
+    def is_idle(self) -> bool:
+        """Would ``take`` find nothing, whatever the time is?"""
+        return not self._pending.size and not self._delayed
+
+    @property
     def leased(self) -> int:
         """How many messages consumers hold."""
         return sum(holder.messages for holder in self._holders.values())

@@ -46,6 +46,7 @@ SPARSE = 8
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 9
 
 _HEAD = struct.Struct("<BBHI16sIIq")
+_END = struct.Struct("<i")
 assert _HEAD.size == 40
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
@@ -65,6 +66,14 @@ _VARIABLE = frozenset({Column.PAYLOAD, Column.KEY, Column.HEADERS, Column.ID})
 #: Bytes per value of the other columns.
 _WIDTH = {Column.TIME: 8, Column.PRIORITY: 1, Column.DELIVER_AT: 8, Column.EXPIRES_AT: 8}
 _KNOWN = (1 << len(Column)) - 1
+
+
+def _layout(present: int) -> tuple[tuple[Column, int], ...]:
+    """The columns of a set, in the order of the batch: each with the bytes per value, 0 where they vary."""
+    return tuple((column, _WIDTH.get(column, 0)) for column in Column if present >> column & 1)
+
+
+_LAYOUTS = tuple(map(_layout, range(_KNOWN + 1)))
 
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_map = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -209,8 +218,9 @@ class Batch:
         """Read the head and find the columns. Checks every length before it is used; the ends in between
         are checked by ``validate``, which costs a look at each."""
         view = memoryview(data)
-        if len(view) < _HEAD.size:
-            raise BadFrame(f"a batch of {len(view)} bytes is shorter than its head")
+        length = len(view)
+        if length < _HEAD.size:
+            raise BadFrame(f"a batch of {length} bytes is shorter than its head")
         version, _, present, count, id, base, _, time = _HEAD.unpack_from(view)
         if version != VERSION:
             raise BadFrame(f"batch version {version}, this is {VERSION}")
@@ -222,28 +232,25 @@ class Batch:
             raise BadFrame(f"a batch with the column set {present:#x}")
         columns: dict[Column, tuple[int, int]] = {}
         at = _HEAD.size
-        for column in Column:
-            if not present >> column & 1:
-                continue
-            if column in _VARIABLE:
+        for column, width in _LAYOUTS[present]:
+            if not width:
                 size = 4 * (count + 1)
                 bytes_at = at + size + (-size & 7)
-                if bytes_at > len(view):
+                if bytes_at > length:
                     raise BadFrame(f"a batch that is cut off in column {column.name}")
-                begin = int.from_bytes(view[at : at + 4], "little", signed=True)
-                end = int.from_bytes(view[at + size - 4 : at + size], "little", signed=True)
+                (begin,), (end,) = _END.unpack_from(view, at), _END.unpack_from(view, at + size - 4)
                 if not 0 <= begin <= end:
                     raise BadFrame(f"a batch whose column {column.name} ends before it begins")
                 columns[column] = (at, bytes_at - begin)
                 at = bytes_at + (end - begin) + (begin - end & 7)
             else:
                 columns[column] = (at, 0)
-                size = _WIDTH[column] * count
+                size = width * count
                 at += size + (-size & 7)
-            if at > len(view):
+            if at > length:
                 raise BadFrame(f"a batch that is cut off in column {column.name}")
-        if at != len(view):
-            raise BadFrame(f"a batch with {len(view) - at} bytes too many")
+        if at != length:
+            raise BadFrame(f"a batch with {length - at} bytes too many")
         return cls(view, columns, 0, count, (id, base, time))
 
     def __len__(self) -> int:

@@ -124,6 +124,16 @@ class Store(Protocol):
     #: Number of units, fixed when the store is made. Everything that one commit writes is in one unit.
     units: int
 
+    #: There is no room for batches at the moment: an Append or a Copy is likely to be refused with StoreFull,
+    #: while commits that free room go through. Becomes False by itself when there is room again.
+    @property
+    def is_low(self) -> bool: ...
+
+    #: What was found damaged when the store was opened, a sentence each. It concerns what the sentence names;
+    #: the rest works.
+    @property
+    def findings(self) -> Sequence[str]: ...
+
     async def open(self) -> None:
         """Make or open it, check its version, recover after a crash. StoreTooNew, StoreBusy (another
         process has it), StoreCorrupt, StoreFailed."""
@@ -158,6 +168,9 @@ class Store(Protocol):
 
     async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
         """All (key, value) of a kind in a unit whose key starts with ``prefix``, sorted by key."""
+
+    async def disk(self) -> tuple[int, int] | None:
+        """Bytes that are free on the disk of the data, and bytes in all; None where there is no disk."""
 
     async def check(self) -> list[str]:
         """Look for damage, slowly and thoroughly. One line for each finding; empty when all is well."""
