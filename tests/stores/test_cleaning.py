@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -362,3 +363,25 @@ def test_a_copy_reserves_its_room_on_the_disk(folder: Path) -> None:
         store.copy_to(folder / "copy", lambda done, whole: None)
     for path in segment_files(folder / "copy"):
         assert path.stat().st_blocks * 512 >= path.stat().st_size
+
+
+def test_a_log_that_begins_again_while_the_index_is_written_has_nothing_of_the_one_before(
+    store: Handled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        store.commit([batch(number, 30)])
+    write = store.index.write
+
+    def write_late(*changes: Any) -> None:
+        """Meanwhile the number goes to another log, whose offsets begin within those of the one before."""
+        store.commit([DropLog(1)])
+        store.commit([batch(5, 30)])
+        assert [row.first for row in read_all(store)] == [batch(5, 30).first]
+        write(*changes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.index, "write", write_late)
+        store.tend()
+    assert [row.first for row in read_all(store)] == [batch(5, 30).first]
+    store.tend(3)
+    assert [row.first for row in read_all(store)] == [batch(5, 30).first]

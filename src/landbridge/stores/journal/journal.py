@@ -468,6 +468,8 @@ class CommitJournal:
                 rows = layer.rows.get(log)
                 if rows and rows[0].first <= offset:
                     return rows[bisect_right(rows, offset, key=_first) - 1]
+                if log in layer.dropped:
+                    raise StoreCorrupt(f"log {log}, offset {offset}: no batch is there in {self.folder}")
         found = self.index.holder(log, offset)
         if found is None or not found.first <= offset < found.end:
             raise StoreCorrupt(f"log {log}, offset {offset}: no batch is there in {self.folder}")
@@ -489,6 +491,9 @@ class CommitJournal:
                         if recent:
                             boundary = recent[0].first
                             above = _fitting(recent, start, max_bytes) + above
+                        if log in layer.dropped:  # what is below is of a log that had this number before
+                            boundary = min(boundary, start)
+                            break
                 rows = self._rows(log, start, boundary, max_bytes) + above
                 rows = _consecutive(rows, start, max_bytes)
                 if rows:
