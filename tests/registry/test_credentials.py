@@ -3,8 +3,8 @@ from __future__ import annotations
 import jwt
 import pytest
 
+from landbridge.core.trust import credential
 from landbridge.errors import BadRequest, LimitReached, Unauthenticated
-from landbridge.registry import credential
 from landbridge.registry.access import Attempts
 from landbridge.registry.limits import RegistryLimits
 from landbridge.stores.memory import MemoryStore

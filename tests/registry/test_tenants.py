@@ -10,8 +10,9 @@ from litestar.handlers import HTTPRouteHandler
 
 from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
+from landbridge.core.trust import credential
 from landbridge.core.trust.identity import SecureKey
-from landbridge.registry import credential, routes
+from landbridge.registry import routes
 from landbridge.registry.call import let_in
 from tests.registry.site import Site, Tenant
 

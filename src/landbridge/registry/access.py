@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from landbridge.core.trust import credential
 from landbridge.core.trust.identity import Proof, Proofs
-from landbridge.registry import credential
 from landbridge.registry.caller import Caller, refused
 from landbridge.registry.state import RegistryState
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from landbridge.client import registry_documents as api
 from landbridge.core.log.store import DeleteDocument, DropLog, PutDocument, Write
 from landbridge.core.names import check_name
+from landbridge.core.trust import credential
 from landbridge.errors import LimitReached, NameTaken, StillHolds, UnknownCustomer
-from landbridge.registry import codec, credential
+from landbridge.registry import codec
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller
 from landbridge.registry.change import Change

@@ -13,9 +13,10 @@ from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
 from landbridge.client.registry_operations import RegistryOperation
 from landbridge.core.log.store import PutDocument, Store, Write
+from landbridge.core.trust import credential
 from landbridge.core.trust.tickets import Vault
 from landbridge.errors import StoreCorrupt
-from landbridge.registry import audit, codec, credential, keyring
+from landbridge.registry import audit, codec, keyring
 from landbridge.registry.access import Attempts, Callers
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller

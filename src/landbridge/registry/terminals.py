@@ -8,10 +8,11 @@ from msgspec import UNSET
 
 from landbridge.client import registry_documents as api
 from landbridge.core.names import check_name
+from landbridge.core.trust import credential
 from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.trust.identity import SecureKey, check_public_keys
 from landbridge.errors import BadRequest, LimitReached, NameTaken, StillHolds, Unauthenticated
-from landbridge.registry import authority, codec, credential
+from landbridge.registry import authority, codec
 from landbridge.registry.account import Account
 from landbridge.registry.address import check_address
 from landbridge.registry.caller import Caller

@@ -1,5 +1,5 @@
-"""Tokens of random bytes: whoever shows one is taken for whom it was made for. The registry stores their
-digests only. 256 random bits can't be guessed from a digest, so no slow hash is needed.
+"""Tokens of random bytes: whoever shows one is taken for whom it was made for. Who made one stores its digest
+only. 256 random bits can't be guessed from a digest, so no slow hash is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import zlib
 ADMIN = "lbac1_"
 #: Enrolment tokens.
 ENROLMENT = "lbet1_"
+#: Credentials of services, which are traded for tokens of a few minutes.
+SERVICE = "lbsc1_"
 _BYTES = 32
 #: Bytes of the checksum, which tells a mistyped token before it is looked up.
 _CHECK = 4
@@ -27,7 +29,7 @@ def new(prefix: str) -> tuple[str, bytes]:
 
 
 def digest(prefix: str, token: str) -> bytes | None:
-    """Return the digest by which the registry knows a token; None for a text that is no token."""
+    """Return the digest by which its maker knows a token; None for a text that is no token."""
     if not token.startswith(prefix) or len(token) > 100:
         return None
     try:
