@@ -1,5 +1,5 @@
-"""A service that the registry has registered, at several terminals: its tokens come from the registry, and the
-terminals go by the directory."""
+"""A service that the registry has registered, at several terminals: its tokens come from the registry, and
+the terminals go by the directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from landbridge.client.subscription import Subscription
 from landbridge.errors import Forbidden, NameTaken, RegistryUnreachable, Unauthenticated
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.fleet import Fleet, FleetMember, until
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, Reader
 
 SCOPES = ["publish:orders", "subscribe:orders"]
 
@@ -54,16 +54,12 @@ async def test_it_publishes_here_and_consumes_there_until_it_is_suspended():
                 await here.publish("orders", {"id": number})
             with pytest.raises(Forbidden):
                 await here.publish("mail", b"1")
-            subscription = there.subscribe("orders", group="billing")
-            async with asyncio.timeout(LIMIT):
-                found = [await anext(aiter(subscription)) for _ in range(3)]
-            assert [message.json() for message in found] == [{"id": 0}, {"id": 1}, {"id": 2}]
-            for message in found:
-                await message.ack()
-            # The live connections end at both terminals, and nobody else's.
-            reading = asyncio.ensure_future(ended(subscription))
-            await fleet.admin.suspend_service("shop")
-            await reading
+            async with Reader(there.subscribe("orders", group="billing")) as reader:
+                assert await reader.payloads(3) == [b'{"id":0}', b'{"id":1}', b'{"id":2}']
+                # The live connections end at both terminals, and nobody else's.
+                await fleet.admin.suspend_service("shop")
+                with pytest.raises(Unauthenticated):
+                    await reader.next()
             await known_at(fleet, paris, tokyo)
             with pytest.raises(Unauthenticated):
                 await here.publish("orders", {"id": 4})
@@ -79,11 +75,12 @@ async def test_it_publishes_here_and_consumes_there_until_it_is_suspended():
             with pytest.raises(Unauthenticated):
                 async with fleet.attach(paris, token=token):
                     pass
-            async with fleet.attach(tokyo, token=await token_of(fleet, made)) as again:
-                resumed = again.subscribe("orders", group="billing")
-                async with asyncio.timeout(LIMIT):
-                    message = await anext(aiter(resumed))
-                assert message.json() == {"id": 5}
+            fresh = await token_of(fleet, made)
+            async with (
+                fleet.attach(tokyo, token=fresh) as again,
+                Reader(again.subscribe("orders", group="billing")) as reader,
+            ):
+                assert await reader.payloads(2) == [b'{"id":5}', b'{"id":6}']
 
 
 async def test_a_removed_service_and_a_stolen_key_end_connections():
@@ -118,7 +115,7 @@ async def test_without_the_registry_tokens_are_taken_and_none_are_made():
         token, ended_token = await token_of(fleet, made), await token_of(fleet, gone)
         await fleet.admin.remove_service("gone")
         await known_at(fleet, paris)
-        # The stored directory counts after a restart as well: it is on disk before it is confirmed to anybody.
+        # The directory that is on disk counts after a restart as well.
         version = paris.network.directory.version
         await until(lambda: paris.network.following._answered == frozenset(paris.network.log_ends()))
         fleet.registry_up = False
