@@ -7,7 +7,9 @@ import asyncio
 
 import pytest
 
+from landbridge.client import service_tokens
 from landbridge.client.registry_documents import CreatedServiceCredential
+from landbridge.client.service_tokens import ServiceTokens
 from landbridge.client.subscription import Subscription
 from landbridge.errors import Forbidden, NameTaken, RegistryUnreachable, Unauthenticated
 from landbridge.stores.memory import MemoryStore
@@ -187,3 +189,45 @@ async def test_a_connection_goes_on_with_another_token_of_the_same_service():
             await bus.publish("orders", b"1")
             with pytest.raises(Unauthenticated):
                 await bus.renew(await token_of(fleet, other))
+
+
+async def test_tokens_stay_fresh_and_connections_go_on_with_them():
+    async with Fleet() as fleet:
+        paris = await fleet.server("paris")
+        await fleet.topic("orders", billing=[paris])
+        made = await fleet.admin.register_service("shop", SCOPES)
+        await known_at(fleet, paris)
+        async with (
+            fleet._client() as stranger,
+            ServiceTokens(stranger, "shop", made.credential, scopes=SCOPES[:1], life=4) as tokens,
+        ):
+            first = tokens.current()
+            async with fleet.attach(paris, token=first) as bus:
+                tokens.keep(bus)
+                [connection] = [each for each in paris.terminal.connections if each.subject == "shop"]
+                shown = connection.identity
+                await until(lambda: connection.identity is not shown)
+                assert tokens.current() != first
+                await bus.publish("orders", b"1")
+                with pytest.raises(Forbidden):
+                    await bus.subscribe("orders", group="billing").open()
+
+
+async def test_fresh_tokens_outlast_a_registry_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(service_tokens, "AGAIN", 0.01)
+    async with Fleet() as fleet, fleet._client() as stranger:
+        with pytest.raises(Unauthenticated):
+            async with ServiceTokens(stranger, "shop", "lbsc1_wrong"):
+                pass
+        made = await fleet.admin.register_service("shop", SCOPES)
+        async with ServiceTokens(stranger, "shop", made.credential, life=2) as tokens:
+            first = tokens.current()
+            fleet.registry_up = False
+            await until(lambda: "no new token" in caplog.text)
+            assert tokens.current() == first
+            fleet.registry_up = True
+            await until(lambda: tokens.current() != first)
+        for secret in (made.credential, first, tokens.current()):
+            assert secret not in repr(tokens) + caplog.text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landbridge.broker.authority import Authority, TokenIdentity
@@ -488,6 +490,101 @@ async def test_of_a_service_the_directory_has_the_name_alone(quick: Site, acme: 
     assert SCOPES[0] not in repr(before)
     await acme.admin.update_service("shop", owner="another")
     assert (await known_by(quick, acme)).version == before.version
+
+
+NAMED = st.sampled_from(["shop", "billing"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(
+                [
+                    "register",
+                    "token",
+                    "token",
+                    "suspend",
+                    "resume",
+                    "remove",
+                    "rotate",
+                    "end",
+                    "widen",
+                    "narrow",
+                ]
+            ),
+            NAMED,
+        ),
+        st.tuples(st.sampled_from(["wait", "news"]), NAMED),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_which_tokens_are_taken_is_as_simple_as_it_sounds(steps: list[tuple[str, str]]) -> None:
+    """Against an oracle that knows of nothing but lists of tokens."""
+    asyncio.run(follow(steps))
+
+
+async def follow(steps: list[tuple[str, str]]) -> None:
+    async with Site.running(MemoryStore()) as site:
+        acme = await site.tenant("acme")
+        gate = Gate(site, acme)
+        good: dict[str, list[str]] = {}  # the tokens of a service that are taken
+        bad: list[str] = []
+        made: dict[str, CreatedServiceCredential] = {}
+        suspended: set[str] = set()
+        numbers = itertools.count()
+
+        async def do(step: str, name: str) -> None:
+            """Raises where the registry refuses the step."""
+            match step:
+                case "register":
+                    made[name] = await register(acme, name)
+                case "token":
+                    answer = await site.client().create_service_token(name, made[name].credential)
+                    assert name not in suspended
+                    good.setdefault(name, []).append(answer.token)
+                case "suspend":
+                    await acme.admin.suspend_service(name)
+                    suspended.add(name)
+                case "resume":
+                    await acme.admin.resume_service(name)
+                    suspended.discard(name)
+                case "remove":
+                    await acme.admin.remove_service(name)
+                    suspended.discard(name)
+                case "rotate" | "end":
+                    overlap = 3600.0 if step == "rotate" else 0.0
+                    made[name] = await acme.admin.rotate_service_credential(name, overlap)
+                case "widen":
+                    await acme.admin.update_service(name, scopes=[*SCOPES, "documents:a"])
+                case "narrow":
+                    before = (await acme.admin.show_service(name)).scopes
+                    await acme.admin.update_service(name, scopes=SCOPES)
+                    if before == SCOPES:
+                        return
+                case "news":
+                    await acme.admin.create_terminal_group(f"g{next(numbers)}")
+                case "wait":
+                    site.clock.advance(200)
+            if step in ("suspend", "remove", "end", "narrow"):
+                bad.extend(good.pop(name, []))
+
+        for step, name in steps:
+            try:
+                await do(step, name)
+            except (NameTaken, UnknownService, Unauthenticated, KeyError):
+                continue
+            await gate.follow()
+            now = site.clock() // SECOND
+
+            def expired(token: str, now: int = now) -> bool:
+                return int(jwt.decode(token, options={"verify_signature": False})["exp"]) <= now
+
+            for token in (each for tokens in good.values() for each in tokens):
+                assert gate.accepts(token) is not expired(token)
+            for token in bad:
+                assert not gate.accepts(token)
 
 
 # -- hostile tokens -----------------------------------------------------------------------------------

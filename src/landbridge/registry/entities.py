@@ -167,8 +167,6 @@ class RemovedService(Entity, frozen=True):
     key_member = "name"
 
     name: str
-    #: Tokens that were made under an earlier version of the directory have ended.
-    tokens_since: int
     removed_at: int
 
 

@@ -68,6 +68,8 @@ class CustomerServices:
         service = CustomerServiceRecord(
             id=credential.new_id("svc"), spec=spec, credentials=[made], created_at=change.now
         )
+        if spec.name in account.removed_services:  # tokens of an earlier service of that name stay ended
+            service = _with_tokens_ended(change, service)
         change.put(service)
         change.detail = service.id
         return _created(account, service, secret)
@@ -99,15 +101,14 @@ class CustomerServices:
         service = change.account.service(request.service)
         if service.suspended_at:
             return _show(service)
-        suspended = codec.replace(service, suspended_at=change.now)
-        return _show(change.put(_with_tokens_ended(change, suspended)))
+        return _show(change.put(codec.replace(service, suspended_at=change.now)))
 
     def resume(self, change: Change, request: api.OfCustomerService) -> api.CustomerService:
         """Make tokens for a suspended service again. Those that it had before stay ended."""
         service = change.account.service(request.service)
         if not service.suspended_at:
             return _show(service)
-        return _show(change.put(codec.replace(service, suspended_at=0)))
+        return _show(change.put(_with_tokens_ended(change, codec.replace(service, suspended_at=0))))
 
     def rotate_credential(
         self, change: Change, request: api.RotateServiceCredential
@@ -141,8 +142,7 @@ class CustomerServices:
                 hint="suspend this one now, and remove it in ten minutes",
             )
         change.drop(service)
-        version = _next_version(change)
-        change.put(RemovedService(name=service.key, tokens_since=version, removed_at=change.now))
+        change.put(RemovedService(name=service.key, removed_at=change.now))
         change.detail = service.id
 
     # -- the keys of tokens ------------------------------------------------------------------------
@@ -216,20 +216,20 @@ class CustomerServices:
 
 def ended_tokens(account: Account, now: int) -> dict[str, int]:
     """Return the services some of whose tokens have ended before their time, each with the version of the
-    directory from which on its tokens are good. Who has been told of them for longer than a token lives is
-    left out; a suspended service is not."""
-    removed = {
-        each.name: each.tokens_since
-        for each in account.removed_services.values()
-        if not _is_forgotten(each, now)
-    }
-    ended = {
-        service.key: service.tokens_since
-        for service in account.services.values()
-        if service.tokens_since and (service.suspended_at or not _is_past(service.ended_at, now))
-    }
-    # A service may have the name of one that was removed: both ends count, and the later says it all.
-    return {name: max(removed.get(name, 0), ended.get(name, 0)) for name in sorted(removed | ended)}
+    directory from which on its tokens are good. Of a service that is suspended or removed, none are: what it
+    gets when it comes back is made under a later version than this one. Where the last of the ended tokens
+    has expired, nobody needs to know."""
+    none_yet = account.customer.version + 1
+    removed = account.removed_services.values()
+    ended = {each.name: none_yet for each in removed if not _is_forgotten(each, now)}
+    for name, service in account.services.items():
+        if service.suspended_at:
+            ended[name] = none_yet
+        elif service.tokens_since and not _is_past(service.ended_at, now):
+            ended[name] = service.tokens_since
+        else:
+            ended.pop(name, None)
+    return dict(sorted(ended.items()))
 
 
 def _spec(raw: dict[str, Any]) -> ServiceSpec:
