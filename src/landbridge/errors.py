@@ -75,7 +75,7 @@ class TooLarge(Misuse, code="too_large", exit_status=14, http_status=413):
 
 
 class NameTaken(Misuse, code="name_taken", exit_status=15, http_status=409):
-    """Another terminal or customer has that name."""
+    """Another terminal, customer or service has that name."""
 
     default_hint = "choose another name, or rename the one that has it"
 
@@ -212,6 +212,12 @@ class UnknownTerminal(Misuse, code="unknown_terminal", exit_status=28, http_stat
 
 class UnknownCustomer(Misuse, code="unknown_customer", exit_status=29, http_status=404):
     """The registry has no such customer."""
+
+
+class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status=404):
+    """No service of that name is registered."""
+
+    default_hint = "list the services that are registered: this one may have been removed"
 
 
 class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):

@@ -45,7 +45,7 @@ async def test_openapi(quick: Site) -> None:
         assert operation["summary"]
         assert operation["path"].startswith("/v1/")
     public = {name for name, operation in known.items() if not operation.get("security")}
-    assert public == {"showRegistry", "enrolTerminal"}
+    assert public == {"showRegistry", "enrolTerminal", "createServiceToken"}
 
 
 async def test_openapi_describes_bodies_and_problems(quick: Site) -> None:

@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from landbridge.core.names import check_name
 from landbridge.core.time import SECOND
+from landbridge.core.trust.registered_tokens import Grant, RegisteredTokens
 from landbridge.core.trust.scopes import Scopes
-from landbridge.errors import BadRequest, BusError, Unauthenticated
+from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, Unavailable
 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
@@ -34,6 +35,8 @@ class TokenIdentity:
     token_id: str
     scopes: Scopes
     expires_at: int  #: microseconds
+    #: Of a token that the customer's registry has signed; None: this terminal has.
+    grant: Grant | None = None
 
 
 class TokenBearer(Protocol):
@@ -54,6 +57,8 @@ class Authority:
         self._key_id = hashlib.sha256(raw).hexdigest()[:16]
         #: Token ids and ``sub:NAME`` entries that are no longer taken.
         self.revoked = set(revoked)
+        #: What is taken of tokens that the customer's registry has signed; None where there is no registry.
+        self.registered: RegisteredTokens | None = None
 
     @staticmethod
     def new_key() -> bytes:
@@ -90,22 +95,61 @@ class Authority:
         refused = Unauthenticated("the token is missing, wrong, expired or revoked")
         try:
             header = jwt.get_unverified_header(token)
-            if set(header) - _HEADER or header.get("kid") != self._key_id:
+            key_id, registered = header.get("kid"), None
+            if key_id != self._key_id:
+                registered = self._registered()
+            key = self._public if registered is None else registered.key(now, str(key_id))
+            if set(header) - _HEADER or key is None:
                 raise refused
             claims: dict[str, Any] = jwt.decode(
                 token,
-                self._public,
+                key,
                 algorithms=["EdDSA"],
                 audience=AUDIENCE,
-                issuer=ISSUER,
+                issuer=ISSUER if registered is None else registered.issuer,
                 # The times are checked below, against the clock that was passed in.
-                options={"require": _CLAIMS, "verify_exp": False, "verify_iat": False},
+                options={
+                    "require": [*_CLAIMS, *(() if registered is None else registered.claims)],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                },
             )
             expires_at = int(claims["exp"]) * SECOND
             subject, token_id = str(claims["sub"]), str(claims["jti"])
             scopes = Scopes.parse(str(claims["scope"]).split())
+            grant = None if registered is None else registered.grant(str(key_id), claims)
+        except Unavailable:
+            raise
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, BusError):
             raise refused from None
         if expires_at <= now or token_id in self.revoked or f"sub:{subject}" in self.revoked:
             raise refused
-        return TokenIdentity(subject, token_id, scopes, expires_at)
+        identity = TokenIdentity(subject, token_id, scopes, expires_at, grant)
+        if not self.holds(now, identity):
+            raise refused
+        return identity
+
+    def holds(self, now: int, identity: TokenIdentity) -> bool:
+        """Is a token that was taken earlier still taken, by what the registry says now?"""
+        grant = identity.grant
+        return grant is None or (self.registered is not None and self.registered.holds(now, grant))
+
+    def check_own(self, subject: str) -> None:
+        """Raise NameTaken for the name of a service that the customer's registry has: one name is one
+        service, and who suspends it there must not leave tokens behind that were made here."""
+        if self.registered is not None and self.registered.knows(subject):
+            raise NameTaken(
+                f"the customer's registry has a service {subject!r}",
+                hint="get its token there: 'landbridge customer service token'; or choose another name",
+            )
+
+    def _registered(self) -> RegisteredTokens:
+        """The registry's tokens, for one whose key is not this terminal's own."""
+        if self.registered is None:
+            raise Unauthenticated("no registry signs tokens for this terminal")
+        if not self.registered.is_ready:
+            raise Unavailable(
+                "the directory has not come yet, so a token of the registry can't be checked",
+                hint="try again in a moment: the terminal asks its registry",
+            )
+        return self.registered

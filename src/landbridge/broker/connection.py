@@ -407,6 +407,18 @@ class Connection(Incoming):
         if self.identity is not None and {self.identity.token_id, f"sub:{self.subject}"} & revoked:
             self.close(Unauthenticated("the token was revoked"))
 
+    def check_token(self) -> None:
+        """End the connection where the registry has ended its token."""
+        if self.identity is not None and not self.terminal.authority.holds(
+            self.broker.clock(), self.identity
+        ):
+            self.close(
+                Unauthenticated(
+                    "the token has ended: the registry has suspended, removed or changed the service",
+                    hint="connect with a fresh one; 'landbridge customer service show' says what was done",
+                )
+            )
+
     def _renew(self, frame: frames.Renew) -> None:
         identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
         if identity.subject != self.subject:

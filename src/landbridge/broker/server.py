@@ -123,6 +123,11 @@ class Terminal:
         for connection in list(self.connections):
             connection.revoke({entry})
 
+    def check_tokens(self) -> None:
+        """The registry's directory has changed: end the connections whose tokens are taken no longer."""
+        for connection in list(self.connections):
+            connection.check_token()
+
     def time_passed(self) -> None:
         """For a clock that is moved by hand: whatever waits for a moment looks at the clock again."""
         self.broker.time_passed()

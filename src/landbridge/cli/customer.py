@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec.structs import replace
 
-from landbridge.cli import output, registry_access
+from landbridge.cli import output, registry_access, registry_services
 from landbridge.cli.options import Commands, ContextName, argument, flag, option
 from landbridge.cli.output import columns
 from landbridge.cli.registry_access import as_admin, change, everything
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 app = Commands(no_args_is_help=True, help="Customers: the tenants of a registry. Nothing is shared.")
 
+app.add_typer(registry_services.app, name="service")
+
 LIST = columns(
-    "Customer=name@cyan | Id=customer_id | Terminals:count | Groups:count | Topics:count | "
+    "Customer=name@cyan | Id=customer_id | Terminals:count | Groups:count | Topics:count | Services:count | "
     "Created=created_at:moment"
 )
 SHOW = [*LIST[1:-1], *columns("Directory=directory_version:count"), LIST[-1]]

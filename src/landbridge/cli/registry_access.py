@@ -68,6 +68,19 @@ def admin(context: str | None) -> RegistryCredential:
     return RegistryCredential(found.registry, found.registry_token, found.ca)
 
 
+def known_registry(context: str | None) -> tuple[str, str | None]:
+    """Where the registry of a context is, and the certificates to trust: for who needs no credential of a
+    customer's or the operator's."""
+    url = os.environ.get("LANDBRIDGE_REGISTRY")
+    if context is None and url:
+        return url, os.environ.get("LANDBRIDGE_REGISTRY_CA")
+    name = context or contexts.current()
+    found = None if name is None else contexts.load(name)
+    if found is None or not found.registry:
+        raise BadContext("nothing says where the registry is", hint="give --registry URL")
+    return found.registry, found.ca
+
+
 def operator(context: str | None) -> RegistryCredential:
     """As the operator of a registry: of the context that is named, else of the only registry that contexts
     have such a credential for."""

@@ -270,8 +270,10 @@ class TerminalLine:
         return answer.result
 
     async def renew(self, token: str) -> None:
-        """Replace the token, on this connection and on those to come."""
-        before, self._token = self._token, token
+        """Replace the token, on this connection and on those to come. A function for tokens stays: it makes
+        the next ones."""
+        before = self._token
+        self._token = before if callable(before) else token
         try:
             await self.ask(lambda request: frames.Renew(request, token))
         except BusError:

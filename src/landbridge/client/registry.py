@@ -159,6 +159,19 @@ class RegistryClient:
         """Add one or more groups."""
         return await self.call(op.ADD_GROUP_TO_TOPIC, api.AddGroups(topic, list(groups)))
 
+    # -- services -------------------------------------------------------------------------------------
+
+    register_service = _Method(op.REGISTER_SERVICE)
+    list_services = _Method(op.LIST_SERVICES)
+    show_service = _Method(op.SHOW_SERVICE)
+    update_service = _Method(op.UPDATE_SERVICE)
+    remove_service = _Method(op.REMOVE_SERVICE)
+    suspend_service = _Method(op.SUSPEND_SERVICE)
+    resume_service = _Method(op.RESUME_SERVICE)
+    rotate_service_credential = _Method(op.ROTATE_SERVICE_CREDENTIAL)
+    rotate_token_key = _Method(op.ROTATE_TOKEN_KEY)
+    create_service_token = _Method(op.CREATE_SERVICE_TOKEN)
+
     # -- by terminals ---------------------------------------------------------------------------------
 
     issue = _Method(op.ISSUE_TICKET)

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from landbridge.core.routing.plan import Plan
 from landbridge.core.trust.directory import PublicKeys, SignedDirectory
+from landbridge.core.trust.service import ServiceEndpoint
 
 Mode: TypeAlias = Literal["server", "client"]
 LateOpen: TypeAlias = Literal["renew", "sender_only", "never"]
@@ -91,6 +92,7 @@ class Customer(Answer, frozen=True):
     terminals: int
     groups: int
     topics: int
+    services: int = 0
 
 
 class CustomerPage(Answer, frozen=True):
@@ -394,6 +396,154 @@ class TopicPage(Answer, frozen=True):
     next: str | None = None
 
 
+# -- services ------------------------------------------------------------------------------------------
+
+
+class OfCustomerService(Request, frozen=True):
+    """An operation on one service, by its name or id."""
+
+    service: str
+
+
+class RegisterCustomerService(Request, frozen=True):
+    """A new service. The members are those of ``core.trust.service.ServiceSpec``."""
+
+    name: str
+    scopes: list[str] = []
+    version: str = "0.0.0"
+    owner: str = ""
+    description: str = ""
+    publishes: list[str] = []
+    subscribes: list[str] = []
+    endpoints: list[ServiceEndpoint] = []
+    callbacks: dict[str, str] = {}
+    health: str = ""
+    metadata: dict[str, str] = {}
+
+
+class UpdateCustomerService(OfCustomerService, frozen=True):
+    """Changes of a service. A member that isn't given stays as it is. Where scopes are taken away, the tokens
+    that the service has end."""
+
+    scopes: list[str] | UnsetType = UNSET
+    version: str | UnsetType = UNSET
+    owner: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    publishes: list[str] | UnsetType = UNSET
+    subscribes: list[str] | UnsetType = UNSET
+    endpoints: list[ServiceEndpoint] | UnsetType = UNSET
+    callbacks: dict[str, str] | UnsetType = UNSET
+    health: str | UnsetType = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+
+
+class RotateServiceCredential(OfCustomerService, frozen=True):
+    """A new credential for a service."""
+
+    #: Seconds that the credential before stays good beside it. 0: it ends now, and all tokens of the service.
+    overlap: float = 86400.0
+
+
+class CustomerServiceCredential(Answer, frozen=True):
+    """A credential of a service. Its secret is shown once, in the answer to the request that made it."""
+
+    credential_id: str
+    created_at: int
+    #: None: it is the newest.
+    ends_at: int | None
+
+
+class CustomerService(Answer, frozen=True):
+    """A service, as its admin sees it."""
+
+    service_id: str
+    name: str
+    state: Literal["active", "suspended"]
+    scopes: list[str]
+    version: str
+    owner: str
+    description: str
+    publishes: list[str]
+    subscribes: list[str]
+    endpoints: list[ServiceEndpoint]
+    callbacks: dict[str, str]
+    health: str
+    metadata: dict[str, str]
+    created_at: int
+    #: None: it is not suspended.
+    suspended_at: int | None
+    credentials: list[CustomerServiceCredential]  #: newest first
+
+
+class CustomerServicePage(Answer, frozen=True):
+    """A page of the list of services."""
+
+    items: list[CustomerService]
+    next: str | None = None
+
+
+class CreatedServiceCredential(Revealing, frozen=True):
+    """A new credential of a service."""
+
+    customer_id: str
+    service_id: str
+    name: str
+    credential_id: str
+    #: The registry stores its digest only: keep it safe.
+    credential: str
+
+
+class CreateServiceToken(Request, frozen=True):
+    """A token for a service, which shows its credential."""
+
+    #: Name or id.
+    service: str
+    credential: str
+    #: Those that the token is to have; None: all of the service's.
+    scopes: list[str] | None = None
+    #: Seconds; 600 at most.
+    life: float = 600.0
+
+    def __repr__(self) -> str:
+        return "CreateServiceToken(…)"
+
+
+class CreatedServiceToken(Revealing, frozen=True):
+    """A token that all terminals of the customer take."""
+
+    customer_id: str
+    name: str
+    token: str
+    token_id: str
+    scopes: list[str]
+    expires_at: int
+
+
+class RotateTokenKey(Request, frozen=True):
+    """A new key that signs the tokens of all services."""
+
+    #: False: tokens that the keys before have signed end now, as where such a key was stolen. True: the new
+    #: key signs in a minute, when terminals know it, and older tokens live to their end.
+    keep_old: bool = True
+
+
+class TokenKeyInfo(Answer, frozen=True):
+    """A key that signs the tokens of a customer's services, without its secret."""
+
+    #: The ``kid`` of its tokens.
+    key_id: str
+    made_at: int
+    signs_from: int
+    #: None: there is no newer one.
+    until: int | None
+
+
+class TokenKeys(Answer, frozen=True):
+    """The keys whose tokens are taken, newest first."""
+
+    items: list[TokenKeyInfo]
+
+
 # -- by terminals --------------------------------------------------------------------------------------
 
 
@@ -537,7 +687,7 @@ class AuditEvent(Answer, frozen=True):
 
     number: int
     time: int
-    #: operator, admin:ID, terminal:ID, enrolment, registry, or ? for a caller that was not let in
+    #: operator, admin:ID, terminal:ID, service:ID, enrolment, registry, or ? for a caller that was not let in
     who: str
     #: The operation's name, as in the OpenAPI document.
     op: str

@@ -162,6 +162,35 @@ REMOVE_GROUP_FROM_TOPIC = _op("removeGroupFromTopic", "DELETE /v1/topics/{topic}
 ROTATE_TOPIC_KEY = _op("rotateMessageBusTopicKey", "POST /v1/topics/{topic}/keys", "admin",
     api.OfCrossingTopic, api.TopicInfo, "Make a new version of the topic's key; the older ones only decrypt")
 
+# -- services ------------------------------------------------------------------------------------------
+
+REGISTER_SERVICE = _op("registerService", "POST /v1/services", "admin",
+    api.RegisterCustomerService, api.CreatedServiceCredential,
+    "Register a service for all terminals of the customer, and make its credential")
+LIST_SERVICES = _op("listServices", "GET /v1/services", "admin",
+    api.ListPage, api.CustomerServicePage, "List all services")
+SHOW_SERVICE = _op("showService", "GET /v1/services/{service}", "admin",
+    api.OfCustomerService, api.CustomerService, "Show one service")
+UPDATE_SERVICE = _op("updateService", "PATCH /v1/services/{service}", "admin",
+    api.UpdateCustomerService, api.CustomerService,
+    "Change a service; its tokens end where scopes are taken away")
+REMOVE_SERVICE = _op("removeService", "DELETE /v1/services/{service}", "admin",
+    api.OfCustomerService, type(None),
+    "Remove a service: its credentials, its tokens and its connections end")
+SUSPEND_SERVICE = _op("suspendService", "POST /v1/services/{service}/suspension", "admin",
+    api.OfCustomerService, api.CustomerService,
+    "Suspend a service: its tokens and its connections end, and it gets no new tokens")
+RESUME_SERVICE = _op("resumeService", "DELETE /v1/services/{service}/suspension", "admin",
+    api.OfCustomerService, api.CustomerService, "Give a suspended service tokens again")
+ROTATE_SERVICE_CREDENTIAL = _op("rotateServiceCredential", "POST /v1/services/{service}/credentials", "admin",
+    api.RotateServiceCredential, api.CreatedServiceCredential,
+    "Make a new credential for a service; the one before stays good for a time")
+ROTATE_TOKEN_KEY = _op("rotateTokenKey", "POST /v1/customer/token-keys", "admin",
+    api.RotateTokenKey, api.TokenKeys, "Make a new key that signs the tokens of services")
+CREATE_SERVICE_TOKEN = _op("createServiceToken", "POST /v1/service-tokens", "anybody",
+    api.CreateServiceToken, api.CreatedServiceToken,
+    "Get a token of ten minutes at most, for the credential of a service")
+
 # -- by terminals --------------------------------------------------------------------------------------
 
 ISSUE_TICKET = _op("issueTicket", "POST /v1/tickets/issue", "terminal",

@@ -25,6 +25,7 @@ from landbridge.core.time import SECOND
 from landbridge.core.trust import directory as directories
 from landbridge.core.trust.directory import Directory, PublicKeys, SignedDirectory, TerminalEntry, TopicEntry
 from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BusError, Unauthenticated, UnknownTerminal
@@ -106,6 +107,8 @@ class Ground:
         self.directory = Directory(customer=customer, version=0)
         #: The same as the registry has signed it, to hand on to other terminals.
         self.signed_directory = SignedDirectory(b"", b"")
+        #: The tokens that the registry signs for services, as far as this directory allows them.
+        self.registered = RegisteredTokens()
         #: The topics of the directory that concern this terminal, by name.
         self.topics: dict[str, TopicEntry] = {}
         #: The version of the directory that they are from. A neighbour hands on a directory without topics,
@@ -230,6 +233,7 @@ class Ground:
         if found.customer != self.identity.customer or found.version <= self.directory.version:
             return False
         self.directory, self.signed_directory = found, signed
+        self.registered.follow(found)
         revoked = set(found.revoked)
         self._entries = {entry.id: entry for entry in found.terminals if entry.id not in revoked}
         self._groups = {group.name: group.terminals for group in found.groups}

@@ -20,6 +20,9 @@ async def join(
 ) -> Network:
     """Link a terminal to the customer's others, so that groups can cross, and answer questions about that."""
     network = Network(terminal.broker, customer, id, key, registry, registry_key, settings)
+    # Before the network is open: the directory that is on disk counts at once.
+    terminal.authority.registered = network.registered
+    network.on_tokens = terminal.check_tokens
     await network.open()
     Inquiries(network, terminal).register(terminal.operations)
     return network

@@ -13,6 +13,7 @@ between terminals, and passes news between them: links that come and go, link st
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -88,6 +89,8 @@ class Network(Ground):
         self.questions = Questions(self)
         self.measurements = Measurements(self) if self.settings.log_links else None
         self.following = Follower(self, self._on_update, self.forwarder.look_again, self.forwarder.held)
+        #: Called when tokens that the registry has signed may have ended.
+        self.on_tokens: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         #: Whether ``_place`` runs in this turn of the loop.
@@ -198,6 +201,7 @@ class Network(Ground):
             peer.tell_directory(signed.body, signed.signature)
 
     def _directory_changed(self) -> None:
+        self.on_tokens()
         self._verifier = Verifier(self.directory)
         self.states.restrict([entry.id for entry in self.directory.terminals if self.knows(entry.id)])
         self.routes.follow(self.directory)

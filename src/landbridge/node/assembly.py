@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import structlog
 from msgspec.structs import replace
 
+from landbridge.broker.authority import TokenIdentity
 from landbridge.broker.limits import Limits, parse_limits
 from landbridge.broker.server import Terminal
 from landbridge.broker.tokens import IssuedToken
@@ -29,7 +30,7 @@ from landbridge.client.wire import Dial, dial_of
 from landbridge.core.log.store import Store
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
-from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated
+from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
 from landbridge.node import logs
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
@@ -234,11 +235,16 @@ async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Con
 
 
 def _is_issued_here(terminal: Terminal, token: str) -> bool:
+    return _own_identity(terminal, token) is not None
+
+
+def _own_identity(terminal: Terminal, token: str) -> TokenIdentity | None:
+    """The identity of a token that this terminal has made; None for any other token."""
     try:
-        terminal.authority.verify(terminal.broker.clock(), token)
-    except Unauthenticated:
-        return False
-    return True
+        identity = terminal.authority.verify(terminal.broker.clock(), token)
+    except (Unauthenticated, Unavailable):
+        return None
+    return identity if identity.grant is None else None
 
 
 async def _is_in_use(context: Context) -> bool:
@@ -259,9 +265,8 @@ def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
     if replace(found, token=wanted.token) != wanted:
         return False
     now = terminal.broker.clock()
-    try:
-        identity = terminal.authority.verify(now, found.token)
-    except Unauthenticated:
+    identity = _own_identity(terminal, found.token)
+    if identity is None:
         return False
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
     return identity.scopes.admin and identity.expires_at - now > life * RENEW_AT * SECOND

@@ -20,6 +20,7 @@ from landbridge.client import registry_operations as op
 from landbridge.client.context import Context, is_loopback
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.trust.identity import SecureKey
+from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
@@ -116,6 +117,8 @@ class Embedded(Membership):
         return Later("landbridge.registry.http", lambda http: http.app(self.registry))
 
     async def open(self, terminal: Terminal) -> None:
+        # Programs that come before the directory does are asked to come again.
+        terminal.authority.registered = RegisteredTokens()
         self._registry = await open_registry(self._data)
         self._operator_token = self._registry.operator_token
         if self._operator_token is None and self._reset_operator:
@@ -141,6 +144,7 @@ class Embedded(Membership):
         self.customer = account.id
         found = await self._identity(account, address)
         if found is None:
+            terminal.authority.registered = None
             return
         self.terminal, key = found
         near = NearRegistry(self.registry, self.terminal, key)

@@ -18,6 +18,7 @@ from landbridge.client.context import is_loopback
 from landbridge.client.registry import RegistryClient
 from landbridge.core.names import check_name
 from landbridge.core.trust.identity import Identity, SecureKey
+from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.crossing.certificates import Certificates
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
@@ -141,6 +142,8 @@ class MemberOfRegistry(Membership):
         return self._certificates.listener if self._is_certified else None
 
     async def open(self, terminal: Terminal) -> None:
+        # Programs that come before the directory does are asked to come again.
+        terminal.authority.registered = RegisteredTokens()
         await self._check_welcome()
         if self._certificates is not None:
             try:

@@ -9,14 +9,16 @@ from typing import Any, TypeVar, cast
 from landbridge.core.routing.linkstate import LinkState, SignedLinkState
 from landbridge.core.trust.directory import PublicKeys
 from landbridge.core.wording import did_you_mean
-from landbridge.errors import UnknownGroup, UnknownTerminal, UnknownTopic
+from landbridge.errors import UnknownGroup, UnknownService, UnknownTerminal, UnknownTopic
 from landbridge.registry.entities import (
     CustomerRecord,
+    CustomerServiceRecord,
     Enrolment,
     Entity,
     GroupRecord,
     Held,
     LongTermPlan,
+    RemovedService,
     TerminalRecord,
     TopicRecord,
 )
@@ -41,6 +43,8 @@ class Account:
         self.terminals: dict[str, TerminalRecord] = {}  #: by id
         self.groups: dict[str, GroupRecord] = {}  #: by name
         self.topics: dict[str, TopicRecord] = {}  #: by name
+        self.services: dict[str, CustomerServiceRecord] = {}  #: by name
+        self.removed_services: dict[str, RemovedService] = {}  #: by name
         self.enrolments: dict[str, Enrolment] = {}  #: by terminal
         self.held: dict[str, Held] = {}  #: by terminal
         #: The plan by its key, or nothing.
@@ -55,6 +59,8 @@ class Account:
             TerminalRecord: self.terminals,
             GroupRecord: self.groups,
             TopicRecord: self.topics,
+            CustomerServiceRecord: self.services,
+            RemovedService: self.removed_services,
             Enrolment: self.enrolments,
             Held: self.held,
             LongTermPlan: self.plans,
@@ -95,6 +101,16 @@ class Account:
             raise UnknownTopic(f"there is no topic {name[:200]!r}", hint=hint)
         return found
 
+    def service(self, named: str) -> CustomerServiceRecord:
+        """Return a service by its name, or else by its id; UnknownService where there is none."""
+        found = self.services.get(named)
+        if found is None:
+            found = next((each for each in self.services.values() if each.id == named), None)
+        if found is None:
+            hint = did_you_mean(named[:200], self.services, UnknownService.default_hint)
+            raise UnknownService(f"there is no service {named[:200]!r}", hint=hint)
+        return found
+
     def is_receiver(self, terminal: str, topic: TopicRecord) -> bool:
         """Is the terminal in a group of the topic?"""
         return any(name in self.groups and terminal in self.groups[name].terminals for name in topic.groups)
@@ -130,6 +146,7 @@ class Index:
         self.credentials: dict[bytes, Account] = {}  #: by digest
         self.terminals: dict[str, Account] = {}  #: by id
         self.enrolments: dict[bytes, tuple[Account, str]] = {}  #: digest → account and terminal
+        self.services: dict[bytes, tuple[Account, str]] = {}  #: digest → account and service
 
     def put_customer(self, account: Account, customer: CustomerRecord) -> None:
         """Add a customer, or replace what is known of it."""
@@ -152,6 +169,10 @@ class Index:
                 if replaced is not None:
                     self.enrolments.pop(replaced.digest, None)
                 self.enrolments[entity.digest] = (account, entity.terminal)
+            case CustomerServiceRecord():
+                self._drop_credentials(account.services.get(entity.key))
+                for credential in entity.credentials:
+                    self.services[credential.digest] = (account, entity.key)
         account.table(type(entity))[entity.key] = entity
 
     def drop(self, account: Account, entity: Entity) -> None:
@@ -162,11 +183,17 @@ class Index:
                 account.reports.pop(entity.id, None)
             case Enrolment():
                 self.enrolments.pop(entity.digest, None)
+            case CustomerServiceRecord():
+                self._drop_credentials(entity)
         account.table(type(entity)).pop(entity.key, None)
+
+    def _drop_credentials(self, service: CustomerServiceRecord | None) -> None:
+        for credential in service.credentials if service is not None else ():
+            self.services.pop(credential.digest, None)
 
     def drop_account(self, account: Account) -> None:
         """Remove a customer with everything that belongs to it."""
-        for table in (account.terminals, account.enrolments):
+        for table in (account.terminals, account.enrolments, account.services):
             for entity in list(table.values()):
                 self.drop(account, entity)
         for credential in account.customer.credentials:

@@ -61,6 +61,7 @@ class Customers:
             audit_log=keyring.kept.next_log,
             sealing_key=keyring.vault.new_customer_key(id, change.now),
             authority=keyring.new_authority(id, change.now),
+            token_keys=[keyring.new_token_key(id, change.now, change.now)],
         )
         kept = codec.replace(keyring.kept, next_log=customer.audit_log + 1)
         self._state.put_keyring(change, codec.replace(kept, host=id) if host else kept)
@@ -160,4 +161,5 @@ def _show(account: Account, customer: CustomerRecord) -> api.Customer:
         terminals=len(account.terminals),
         groups=len(account.groups),
         topics=len(account.topics),
+        services=len(account.services),
     )

@@ -7,12 +7,20 @@ from collections.abc import Iterable
 
 from landbridge.client import registry_documents as api
 from landbridge.core.trust import directory
-from landbridge.core.trust.directory import Directory, GroupEntry, SignedDirectory, TerminalEntry, TopicEntry
+from landbridge.core.trust.directory import (
+    Directory,
+    GroupEntry,
+    SignedDirectory,
+    TerminalEntry,
+    TokenKey,
+    TopicEntry,
+)
 from landbridge.errors import BadRequest, LimitReached, ShuttingDown
 from landbridge.registry import codec
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused
 from landbridge.registry.change import Change
+from landbridge.registry.services import ended_tokens
 from landbridge.registry.state import RegistryState
 
 #: Versions that a restored registry may have lost. Its terminals tell how many; none is believed beyond this.
@@ -84,7 +92,8 @@ class Directories:
         version = account.customer.version
         known = self._signed.get(account.id)
         if known is None or known[0] != version:
-            signed = directory.sign(directory_of(account), self._state.keyring.signing_key)
+            current = directory_of(account, self._state.clock())
+            signed = directory.sign(current, self._state.keyring.signing_key)
             known = self._signed[account.id] = (version, signed)
             for customer in self._signed.keys() - self._state.index.accounts.keys():
                 del self._signed[customer]
@@ -130,7 +139,7 @@ def topics_of(account: Account, terminal: str, used: Iterable[str]) -> Directory
     )
 
 
-def directory_of(account: Account) -> Directory:
+def directory_of(account: Account, now: int) -> Directory:
     """Return what every terminal of the customer may know."""
     terminals = sorted(account.terminals.values(), key=lambda terminal: terminal.id)
     # A terminal that has not enrolled yet has no keys to talk to it with.
@@ -149,6 +158,9 @@ def directory_of(account: Account) -> Directory:
         revoked=[terminal.id for terminal in terminals if terminal.revoked_at],
         ca=account.customer.authority.certificate,
         planned=_planned(account, [terminal.id for terminal in members]),
+        token_keys=[TokenKey(key.public, key.until) for key in account.customer.token_keys],
+        services=sorted(account.services),
+        ended=ended_tokens(account, now),
     )
 
 

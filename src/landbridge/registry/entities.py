@@ -10,6 +10,7 @@ import msgspec
 
 from landbridge.core.routing.plan import Plan
 from landbridge.core.trust.directory import PublicKeys
+from landbridge.core.trust.service import ServiceSpec
 from landbridge.core.trust.tickets import CustomerKey, TopicKey
 
 
@@ -42,6 +43,18 @@ class AuthorityRecord(msgspec.Struct, frozen=True):
     sealed_key: bytes  #: PKCS#8, sealed
 
 
+class TokenKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that signs the tokens of a customer's services."""
+
+    public: bytes  #: Ed25519, 32 bytes
+    sealed_key: bytes  #: 32 bytes, sealed
+    made_at: int
+    #: It signs from this moment on: terminals get to know it before.
+    signs_from: int
+    #: No token by it is taken from this moment on; 0: there is no newer key yet.
+    until: int = 0
+
+
 class CustomerRecord(Entity, frozen=True):
     """A customer."""
 
@@ -60,6 +73,8 @@ class CustomerRecord(Entity, frozen=True):
     #: Seals its topics' keys; itself sealed under the master key.
     sealing_key: CustomerKey
     authority: AuthorityRecord
+    #: Newest first. None where the customer was made before there were services, and has registered none yet.
+    token_keys: list[TokenKeyRecord] = []
 
 
 class TerminalRecord(Entity, frozen=True):
@@ -111,6 +126,50 @@ class TopicRecord(Entity, frozen=True):
     created_at: int
 
 
+class ServiceCredentialRecord(msgspec.Struct, frozen=True):
+    """A credential of a service, known by its digest."""
+
+    id: str
+    digest: bytes  #: SHA-256 of the credential
+    created_at: int
+    #: It is good until then; 0: there is no newer one.
+    ends_at: int = 0
+
+
+class CustomerServiceRecord(Entity, frozen=True):
+    """A service of a customer."""
+
+    kind = "registry/service"
+    key_member = ""
+
+    id: str
+    spec: ServiceSpec
+    #: Newest first, at most two: rotation overlaps.
+    credentials: list[ServiceCredentialRecord]
+    created_at: int
+    #: 0: it is not suspended.
+    suspended_at: int = 0
+    #: Tokens that were made under an earlier version of the directory have ended.
+    tokens_since: int = 0
+    #: When that was told, microseconds: later than a token's life, nobody needs to know it.
+    ended_at: int = 0
+
+    @property
+    def key(self) -> str:
+        """The name that the service was registered by."""
+        return self.spec.name
+
+
+class RemovedService(Entity, frozen=True):
+    """A service that is no more, while one of its tokens may still live."""
+
+    kind = "registry/removed-service"
+    key_member = "name"
+
+    name: str
+    removed_at: int
+
+
 class Enrolment(Entity, frozen=True):
     """The right to bring a terminal's first key, once. A new one for the same terminal takes its place."""
 
@@ -149,4 +208,13 @@ class LongTermPlan(Entity, frozen=True):
 
 
 #: The kinds of entities that belong to a customer.
-KINDS: tuple[type[Entity], ...] = (TerminalRecord, GroupRecord, TopicRecord, Enrolment, Held, LongTermPlan)
+KINDS: tuple[type[Entity], ...] = (
+    TerminalRecord,
+    GroupRecord,
+    TopicRecord,
+    CustomerServiceRecord,
+    RemovedService,
+    Enrolment,
+    Held,
+    LongTermPlan,
+)

@@ -14,10 +14,11 @@ from landbridge.core.log.store import PutDocument
 from landbridge.core.trust.tickets import KEY_SIZE, Mint, Vault
 from landbridge.registry import authority, codec
 from landbridge.registry.audit import OPERATOR_LOG
-from landbridge.registry.entities import AuthorityRecord, CustomerRecord
+from landbridge.registry.entities import AuthorityRecord, CustomerRecord, TokenKeyRecord
 
 KIND, KEY = "registry/keyring", "registry"
 _SIGNING, _TICKETS, _AUTHORITY = "registry signing key", "registry ticket key", "certificate authority"
+_TOKENS = "token signing key"
 
 
 class TicketKey(msgspec.Struct, frozen=True):
@@ -105,11 +106,37 @@ class Keyring:
         """Return the private key of a customer's certificate authority, as PKCS#8."""
         return self.vault.take(customer.authority.sealed_key, _AUTHORITY, customer.id)
 
+    def new_token_key(self, customer: str, now: int, signs_from: int) -> TokenKeyRecord:
+        """Make a key that signs the tokens of a customer's services."""
+        key = Ed25519PrivateKey.generate()
+        public = key.public_key().public_bytes_raw()
+        sealed = self.vault.keep(key.private_bytes_raw(), _TOKENS, customer, public)
+        return TokenKeyRecord(public=public, sealed_key=sealed, made_at=now, signs_from=signs_from)
+
+    def token_key(self, customer: CustomerRecord, now: int) -> Ed25519PrivateKey:
+        """Return the key that signs tokens now: the newest that has begun."""
+        record = next(key for key in customer.token_keys if key.signs_from <= now)
+        secret = self.vault.take(record.sealed_key, _TOKENS, customer.id, record.public)
+        return Ed25519PrivateKey.from_private_bytes(secret)
+
     def rewrapped_customer(self, customer: CustomerRecord, by: Vault) -> CustomerRecord:
         """Return a customer whose keys are under another master key."""
         kept = by.keep(self.authority_key(customer), _AUTHORITY, customer.id)
+        tokens = [
+            codec.replace(
+                key,
+                sealed_key=by.keep(
+                    self.vault.take(key.sealed_key, _TOKENS, customer.id, key.public),
+                    _TOKENS,
+                    customer.id,
+                    key.public,
+                ),
+            )
+            for key in customer.token_keys
+        ]
         return codec.replace(
             customer,
             sealing_key=self.vault.rewrapped(customer.id, customer.sealing_key, by),
             authority=codec.replace(customer.authority, sealed_key=kept),
+            token_keys=tokens,
         )

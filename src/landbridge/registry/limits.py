@@ -13,6 +13,8 @@ class RegistryLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_terminals: int = 10_000
     max_groups: int = 10_000
     max_topics: int = 10_000
+    #: Services of one customer. Each is named in the directory that all its terminals have.
+    max_services: int = 1000
     #: Terminals in one group, groups of one topic, producers of one topic.
     max_members: int = 10_000
     #: Versions of a topic's key that can still decrypt.

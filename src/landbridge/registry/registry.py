@@ -30,6 +30,7 @@ from landbridge.registry.keyring import KeyringRecord
 from landbridge.registry.limits import RegistryLimits
 from landbridge.registry.page import page_size
 from landbridge.registry.plans import Plans
+from landbridge.registry.services import CustomerServices
 from landbridge.registry.state import RegistryState, log_of
 from landbridge.registry.terminals import Terminals
 from landbridge.registry.tickets import TicketOffice
@@ -87,7 +88,7 @@ class Registry:
         customers = self._customers
         groups, topics = TerminalGroups(self.state), CrossingTopics(self.state)
         tickets, plans = TicketOffice(self.state, topics), Plans(self.state, customers)
-        topologies = Topologies(self.state)
+        topologies, services = Topologies(self.state), CustomerServices(self.state)
 
         self._read(op.SHOW_REGISTRY, self._show)
         self._change(op.ROTATE_OPERATOR_CREDENTIAL, customers.rotate_operator)
@@ -126,6 +127,17 @@ class Registry:
         self._change(op.ADD_GROUP_TO_TOPIC, topics.add_groups)
         self._change(op.REMOVE_GROUP_FROM_TOPIC, topics.remove_group)
         self._change(op.ROTATE_TOPIC_KEY, topics.rotate_key)
+
+        self._change(op.REGISTER_SERVICE, services.register)
+        self._read(op.LIST_SERVICES, services.list_page)
+        self._read(op.SHOW_SERVICE, services.show)
+        self._change(op.UPDATE_SERVICE, services.update)
+        self._change(op.REMOVE_SERVICE, services.remove)
+        self._change(op.SUSPEND_SERVICE, services.suspend)
+        self._change(op.RESUME_SERVICE, services.resume)
+        self._change(op.ROTATE_SERVICE_CREDENTIAL, services.rotate_credential)
+        self._change(op.ROTATE_TOKEN_KEY, services.rotate_token_key)
+        self._call(op.CREATE_SERVICE_TOKEN, services.create_token)
 
         self._call(op.ISSUE_TICKET, tickets.issue)
         self._serve(op.REDEEM_TICKET, tickets.redeem)

@@ -50,6 +50,7 @@ class TokenOperations:
                 f"the service {subject[:100]!r} was revoked, with every token that it ever gets",
                 hint="give the token to a service of another name",
             )
+        self._terminal.authority.check_own(subject)
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
         expires_at = now + int(life * SECOND)

@@ -64,6 +64,14 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     max_age: float = 7 * 86400.0
 
 
+class TokenKey(msgspec.Struct, frozen=True):
+    """A key with which the registry signs the tokens of the customer's services."""
+
+    public: bytes  #: Ed25519, 32 bytes
+    #: The moment from which on no token by it is taken, microseconds; 0: none.
+    until: int = 0
+
+
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
     customer: str
     #: Greater with every change.
@@ -77,6 +85,12 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
     ca: str = ""
     #: Links by the long-term plan: the places of two terminals in ``terminals``, and the cost in ms.
     planned: list[tuple[int, int, float]] = []
+    #: The keys that tokens of the customer's services are signed with; see ``registered_tokens``.
+    token_keys: list[TokenKey] = []
+    #: Names of the services that the registry has registered, suspended ones too.
+    services: list[str] = []
+    #: Service → the version of the directory before which its tokens have ended, where one may still live.
+    ended: dict[str, int] = {}
 
 
 class SignedDirectory(msgspec.Struct, frozen=True):
