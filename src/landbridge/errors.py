@@ -186,6 +186,12 @@ class TooOld(Misuse, code="too_old", exit_status=44, http_status=409):
     default_hint = "look whether it was stored, and publish it again if it wasn't"
 
 
+class KeyReused(Misuse, code="key_reused", exit_status=47, http_status=422):
+    """The idempotency key was used before, for a request with another body. Nothing was stored."""
+
+    default_hint = "use a fresh key for each new request, and repeat a request with all of its body"
+
+
 class SequenceGap(Misuse, code="sequence_gap", exit_status=26, http_status=409):
     """A producer's batch came before its predecessor was stored. Clients handle this themselves."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from landbridge.broker.documents import Documents, Edit, check_place, check_valu
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
+from landbridge.broker.keys import Outcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
@@ -35,13 +36,15 @@ from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import status
 from landbridge.core.delivery.delivery import Handout
-from landbridge.core.log import ledger
+from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.cursor import Cursor
-from landbridge.core.log.ledger import Transactions
+from landbridge.core.log.keys import KeyEntry
+from landbridge.core.log.ledger import Entry, Transactions
 from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.log.retention import Retention
 from landbridge.core.log.store import (
+    LEDGER_ONLY,
     DeleteDocument,
     DropLog,
     LogBounds,
@@ -49,6 +52,7 @@ from landbridge.core.log.store import (
     Store,
     Trim,
     Write,
+    keys_of,
 )
 from landbridge.core.names import is_reserved
 from landbridge.core.shipping.confirmed import Confirmed
@@ -114,6 +118,49 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+
+
+class TransactionOutputs(NamedTuple):
+    """What a transaction has stored: the offsets of its outputs, those in other units later."""
+
+    firsts: list[int | asyncio.Future[int]]
+    repeated: bool = False
+
+
+class TransactionOutcome(NamedTuple):
+    """What became of a transaction."""
+
+    firsts: list[int]  #: offset of each output's first message; -1 where it is no longer known
+    repeated: bool  #: it had happened before, as another request with the same key
+
+
+class TransactionKey(NamedTuple):
+    """The idempotency key of a transaction."""
+
+    key: str
+    name: bytes
+    body: bytes
+    topic: Topic  #: the one that remembers the key, and the transaction's batch for it
+    batch: Batch
+    place: int  #: which of the outputs that is
+
+    def known(self, broker: Broker, commit: BrokerCommit) -> TransactionOutputs | None:
+        """What the first transaction with the key has stored; None where there was none."""
+        entry = broker.known_key(commit, self.topic, self.key, self.name, self.body)
+        if entry is None:
+            return None
+        firsts: list[int | asyncio.Future[int]] = list(entry.outputs or (entry.first,))
+        outputs = TransactionOutputs(firsts, entry.batch != self.batch.id)
+        if self.name not in commit.keys.get(self.topic.keys.number, {}):
+            raise Answered(outputs)
+        return outputs
+
+    def remember(self, commit: BrokerCommit, firsts: list[int | asyncio.Future[int]]) -> None:
+        outputs = tuple(first if isinstance(first, int) else -1 for first in firsts)
+        entry = KeyEntry(outputs[self.place], self.body, self.batch.id, outputs)
+        self.topic.keys.remember(
+            commit, {self.name: entry}, max(entry.first, commit.end_of(self.topic.log) - 1)
+        )
 
 
 class Crossing(Protocol):
@@ -307,13 +354,18 @@ class Broker:
                 self.damage.note(str(error), error.hint, topic=name)
                 continue
             by_number[found.log] = self._add_topic(
-                found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
+                found.spec,
+                found.log,
+                bounds.get(found.log, EMPTY),
+                found.created_at,
+                stored=True,
+                key_bounds=bounds.get(keys_of(found.log, store.units)),
             )
         for key, raw in await store.documents(unit, HISTORY):
             if (topic := by_number.get(_number(key))) is not None:
                 what = f"the history of the topic {topic.name}"
                 topic.log.history = self.damage.decode(what, decode_history, raw, [], "", topic=topic.name)
-        used = max([0, *by_number, *bounds])
+        used = max([0, *by_number, *(number for number in bounds if number < LEDGER_ONLY)])
         stored = dict(await store.documents(unit, SETTINGS)).get(NEXT_LOG, b"1")
         # Where it is damaged: above the numbers of logs that were deleted.
         beyond = used // store.units + LATE_START
@@ -434,10 +486,15 @@ class Broker:
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self._handovers[commit.unit].add(commit, found.name, batch, subject)
+        if not subject:
+            found.save(commit)
+            return commit.append(found.log, batch)
+        if found.spec.ids == "unique":
+            found.keys.check_ids(commit, batch)
         found.save(commit)
-        first = commit.append(found.log, batch)
-        if subject:
-            commit.on_stored.append(partial(self.published, subject, found, batch, first))
+        rest, first = found.store(commit, batch)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, subject, found, rest, first))
         return first
 
     def group_of(self, log: int, name: str) -> Group | None:
@@ -459,11 +516,20 @@ class Broker:
     # -- topics and groups -------------------------------------------------------------------------
 
     def _add_topic(
-        self, spec: TopicSpec, number: int, bounds: LogBounds, created_at: int, *, stored: bool
+        self,
+        spec: TopicSpec,
+        number: int,
+        bounds: LogBounds,
+        created_at: int,
+        *,
+        stored: bool,
+        key_bounds: LogBounds | None = None,
     ) -> Topic:
+        """``key_bounds``: the bounds of the log of its keys, where it has used any."""
         log = Log(number, bounds, self.store, self.cache)
         writer = self.writers[number % self.store.units]
-        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored)
+        known = TopicKeys(number, key_bounds, self.store, self.limits.keys_kept)
+        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
         return topic
 
@@ -543,6 +609,7 @@ class Broker:
                 return
             topic.deleted = True
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
+            topic.keys.drop(commit)
             commit.writes.append(DeleteDocument(HISTORY, str(topic.log.number)))
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
@@ -577,6 +644,7 @@ class Broker:
             other for other in self.damaged if other != name and unit_of(other, self.store.units) == unit
         ]
         known = {topic.log.number for topic in self.topics.values()} | set(range(self.store.units))
+        known |= {topic.keys.number for topic in self.topics.values()}
         writes: list[Write] = [DeleteDocument(topics.KIND, name)]
         if not others:
             writes += [DropLog(number) for number in await self.store.logs(unit) if number not in known]
@@ -651,18 +719,55 @@ class Broker:
         connection: Client,
         frame: frames.Publish,
         tail: memoryview,
-        then: Callable[[int | BusError], None],
+        then: Callable[[int | Outcome | BusError], None],
     ) -> None:
-        """Store a batch. ``then`` gets the offset of its first message once it is on disk. Misuse, BadFrame
-        and LimitReached are raised at once."""
+        """Store a batch. ``then`` gets the offset of its first message once it is on disk; an Outcome where
+        the topic's ids are unique. Misuse, BadFrame and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
-        topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
+        if topic.spec.ids == "any":
+            topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
+        else:
+            topic.writer.hand_in(partial(self._publish_unique, connection, topic, batch, frame), then)
+
+    def _publish_unique(
+        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+    ) -> Outcome:
+        """The same where a message whose id is known is not stored again."""
+        topic.keys.check_ids(commit, batch)
+        following = self._following(connection, topic, frame, commit)
+        if isinstance(following, int):
+            return Outcome(following, False)
+        topic.save(commit)
+        rest, first = topic.store(commit, batch)
+        self.totals.repeated += rest is None
+        # Where nothing is appended, the producer is remembered as long as if something were.
+        last = None if rest is not None else commit.end_of(topic.log)
+        born = min(frame.born, commit.now)
+        commit.remember(topic.log, frame.producer, following.at(first), born, last)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
+        return Outcome(first, rest is None)
 
     def _publish(
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
+        following = self._following(connection, topic, frame, commit)
+        if isinstance(following, int):
+            return following
+        topic.save(commit)
+        first = commit.append(topic.log, batch)
+        # At most now: what is later would be the birth of all producers that are forgotten, for ever.
+        commit.remember(topic.log, frame.producer, following.at(first), min(frame.born, commit.now))
+        commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
+        return first
+
+    def _following(
+        self, connection: Client, topic: Topic, frame: frames.Publish, commit: BrokerCommit
+    ) -> Entry | int:
+        """The producer's entry after its next batch; or, where the batch is stored in this very commit
+        already, its offset. Every reason to refuse the batch is raised here."""
         sequence, producer = frame.sequence, frame.producer
         entry = commit.entry(topic.log, producer)
         if entry.known(sequence):
@@ -678,13 +783,70 @@ class Broker:
         topic.check_backlog()
         commit.need_room()
         after = sequence - 1 if frame.after is None else frame.after
-        following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
+        return entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
+
+    def publish_once(
+        self,
+        connection: Client,
+        frame: frames.PublishOnce,
+        tail: memoryview,
+        then: Callable[[Outcome | BusError], None],
+    ) -> None:
+        """Store a batch unless its key is known; then the first one's outcome is answered again. Misuse,
+        BadFrame and LimitReached are raised at once."""
+        topic = self.check_publish(connection, frame.topic)
+        ledger.check_producer(frame.producer)
+        name = keys.key_name(connection.subject, keys.check_key(frame.key))
+        batch = self.read_batch(frame.topic, tail)
+        body = keys.body_hash((topic.name, batch))
+        work = partial(self._publish_once, connection, topic, batch, frame, name, body)
+        if topic.keys.is_known(name):
+            topic.writer.hand_in(work, then)
+        else:
+            read = asyncio.ensure_future(topic.keys.load(name))
+            read.add_done_callback(lambda _: topic.writer.hand_in(work, then))
+
+    def _publish_once(
+        self,
+        connection: Client,
+        topic: Topic,
+        batch: Batch,
+        frame: frames.PublishOnce,
+        name: bytes,
+        body: bytes,
+        commit: BrokerCommit,
+    ) -> Outcome:
+        entry = self.known_key(commit, topic, frame.key, name, body)
+        if entry is not None:
+            outcome = Outcome(entry.first, entry.batch != batch.id, entry.batch)
+            if name not in commit.keys.get(topic.keys.number, {}):
+                raise Answered(outcome)
+            return outcome
+        if topic.spec.ids == "unique":
+            topic.keys.check_ids(commit, batch)
+        topic.claim_for(connection, frame.producer)
+        topic.check_backlog()
+        commit.need_room()
         topic.save(commit)
-        first = commit.append(topic.log, batch)
-        # At most now: what is later would be the birth of all producers that are forgotten, for ever.
-        commit.remember(topic.log, producer, following.at(first), min(frame.born, commit.now))
-        commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
-        return first
+        rest, first = topic.store(commit, batch)
+        last = first if rest is not None else commit.end_of(topic.log)
+        topic.keys.remember(commit, {name: KeyEntry(first, body, batch.id)}, last)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
+        return Outcome(first, rest is None, batch.id)
+
+    def known_key(
+        self, commit: BrokerCommit, topic: Topic, key: str, name: bytes, body: bytes
+    ) -> KeyEntry | None:
+        """The entry of a key, None for a new one. KeyReused for another body, TooOld where the key may have
+        been forgotten."""
+        entry = topic.keys.entry(commit, name)
+        if entry is None:
+            keys.check_age(key, commit.now, topic.keys.forgotten, topic.name)
+        else:
+            entry.check(key, body)
+            self.totals.repeated += 1
+        return entry
 
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
         """A batch of this subject is on disk."""
@@ -748,11 +910,12 @@ class Broker:
 
     def transact(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
-    ) -> asyncio.Future[list[int]]:
+    ) -> asyncio.Future[TransactionOutcome]:
         """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
-        that happened before."""
+        that happened before, unless it has a key."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
+        once = self._once(connection, frame, publishes) if frame.key else None
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
             for edit in frame.documents
@@ -769,14 +932,16 @@ class Broker:
                     hint="let it live with the topic whose messages are acked: topic=…",
                 )
 
-        def work(commit: BrokerCommit) -> list[int | asyncio.Future[int]]:
+        def work(commit: BrokerCommit) -> TransactionOutputs:
             commit.work += frame.parts // PARTS_PER_WORK
             happened = self._transactions_of(commit, frame.producer)
+            if once is not None and (known := once.known(self, commit)) is not None:
+                return known
             if happened.known(frame.number):
                 self.totals.repeated += 1
                 if frame.producer in commit.transactions:
-                    return []
-                raise Answered([])
+                    return TransactionOutputs([])
+                raise Answered(TransactionOutputs([]))
             if not happened.stored and 0 < frame.begun <= self._forgotten.get(commit.unit, 0):
                 raise TooOld("it is no longer known whether this transaction has happened")
             if publishes:
@@ -786,21 +951,41 @@ class Broker:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
+                if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
+                    topic.keys.check_ids(commit, *(batch for other, batch in publishes if other is topic))
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self._ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
             )
-            return [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            if once is not None:
+                once.remember(commit, firsts)
+            return TransactionOutputs(firsts)
 
         return asyncio.ensure_future(_all_of(writer.put(work)))
+
+    def _once(
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+    ) -> TransactionKey:
+        """The key of a transaction. It belongs to the first topic, by name, that the transaction publishes
+        to."""
+        name = keys.key_name(connection.subject, keys.check_key(frame.key))
+        body = keys.body_hash(*((topic.name, batch) for topic, batch in publishes))
+        place = min(range(len(publishes)), key=lambda n: publishes[n][0].name)
+        topic, batch = publishes[place]
+        return TransactionKey(frame.key, name, body, topic, batch, place)
 
     def _home_of(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
     ) -> Writer[BrokerCommit]:
-        """The unit in which a transaction happens: that of its first ack, or else of its first document, or
-        else of its first output."""
+        """The unit in which a transaction happens: with a key that of the key's topic; else that of its first
+        ack, or of its first document, or of its first output."""
+        if frame.key:
+            if not publishes:
+                raise BadRequest("a transaction with a key publishes something", hint="leave the key away")
+            return min((topic for topic, _ in publishes), key=lambda topic: topic.name).writer
         for subscription, _, _ in frame.acks:
             if (consumer := connection.consumers.get(subscription)) is not None:
                 return consumer.group.topic.writer
@@ -1163,6 +1348,8 @@ def unit_of(topic: str, units: int) -> int:
     return zlib.crc32(topic.removesuffix(".dead").encode()) % units
 
 
-async def _all_of(outputs: asyncio.Future[list[int | asyncio.Future[int]]]) -> list[int]:
-    """The offsets of a transaction's outputs, once those in other units have theirs."""
-    return [first if isinstance(first, int) else await first for first in await outputs]
+async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:
+    """What became of a transaction, once the outputs in other units have their offsets."""
+    found = await outputs
+    firsts = [first if isinstance(first, int) else await first for first in found.firsts]
+    return TransactionOutcome(firsts, found.repeated)

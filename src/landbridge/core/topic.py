@@ -32,6 +32,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_backlog: int = MAX_BACKLOG
     #: The subject that alone may publish to a queue; None = whoever comes first, while it is connected.
     producer: str | None = None
+    #: "unique": a message whose id (given by its producer) is known is not stored a second time.
+    ids: Literal["any", "unique"] = "any"
     #: A queue's delivery: "at-most-once" settles when a message is handed out.
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
 

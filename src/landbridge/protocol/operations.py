@@ -158,6 +158,10 @@ class TopicOptions(OfTopic, frozen=True, kw_only=True):
         Literal["at-least-once", "at-most-once"] | Unset,
         about("Of a queue: 'at-most-once' settles on delivery."),
     ] = UNSET
+    ids: Annotated[
+        Literal["any", "unique"] | Unset,
+        about("'unique': a message whose id is known is not stored a second time; 'any' by default."),
+    ] = UNSET
 
 
 class TopicDelete(OfTopic, frozen=True, kw_only=True):
