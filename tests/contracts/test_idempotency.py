@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +227,9 @@ async def test_a_terminal_that_knows_no_keys_is_not_asked(terminal: Terminal) ->
 
 
 @pytest.fixture
-async def unique(bus: Any) -> AsyncIterator[Any]:
+async def unique(bus: Any) -> Any:
     await bus.topics.create("events", ids="unique")
-    yield bus
+    return bus
 
 
 async def test_an_id_is_stored_once(unique: Any) -> None:
@@ -351,7 +350,9 @@ def test_keys_do_what_a_dictionary_does(steps: list[tuple[str, int, int]]) -> No
 async def _compare(steps: list[tuple[str, int, int]]) -> None:
     clock, store, naive = FakeClock(), MemoryStore(units=4), Naive()
     limits = Limits(keys_kept=KEPT)
-    made = {n: (m := clock() + n * 40 * SECOND, str(uuid.UUID(bytes=uuid7(m, b"0123456789")))) for n in range(6)}
+    made = {
+        n: (m := clock() + n * 40 * SECOND, str(uuid.UUID(bytes=uuid7(m, b"0123456789")))) for n in range(6)
+    }
     todo = iter(steps)
     while True:
         async with run_terminal(store, clock=clock, limits=limits) as terminal, attach(terminal) as bus:

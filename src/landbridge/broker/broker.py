@@ -59,7 +59,7 @@ from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
-from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
+from landbridge.core.topic import GroupSpec, TopicSpec, new_group, topic_spec
 from landbridge.core.trust.scopes import Scopes
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
@@ -586,8 +586,13 @@ class Broker:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
             )
-        if topic.spec.kind == "queue" and topic.groups:
-            raise QueueTaken(f"the queue {topic.name} has a group already: {next(iter(topic.groups))}")
+        if topic.spec.has_one_group and topic.groups:
+            other = next(iter(topic.groups))
+            hint = f"subscribe without a group, or with {other!r}: its consumers share the messages"
+            raise QueueTaken(
+                f"the queue {topic.name} has a group already: {other}",
+                hint=hint if topic.spec.kind == "work" else None,
+            )
         if spec.dead_letter is None and (dead := self.topics.get(spec.dead_topic)) is not None:
             dead.check_producer("")
         cursor = Cursor(floor)
@@ -1073,16 +1078,16 @@ class Broker:
         durable = name is not None
         if name is not None:
             self.check_group_name(name)
-        if topic.spec.kind == "queue":
+        if topic.spec.has_one_group:
             # A queue has one group; who names none means that one.
-            name = name or next(iter(topic.groups), "queue")
+            name = name or next(iter(topic.groups), "workers" if topic.spec.kind == "work" else "queue")
             durable = True
         number = self.new_consumer()
         if name is None:
             name = f"ephemeral-{self.start}-{number}"
         group = topic.groups.get(name)
         if group is None:
-            spec = group_spec({"topic": topic.name, "name": name})
+            spec = new_group(topic.spec, name)
             if floor is None:
                 assert not isinstance(frame.start, int), "a time is looked up before"
                 floor = _edge(topic, frame.start or ("earliest" if durable else "latest"))
@@ -1098,7 +1103,7 @@ class Broker:
             number,
             connection,
             frame.subscription,
-            frame.prefetch,
+            min(frame.prefetch, topic.spec.prefetch) if topic.spec.kind == "work" else frame.prefetch,
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
         )

@@ -135,7 +135,8 @@ class TopicKeys:
 
     def check_ids(self, commit: BrokerCommit, *batches: Batch) -> None:
         """NotLoaded where an id has to be looked up before the batches can be stored. All batches of a topic
-        that one piece of work stores are given at once: what is loaded next might push out what was before."""
+        that one piece of work stores are given at once: what is loaded next might push out what was
+        before."""
         ids = (id for batch in batches for id in keys.given_ids(batch) if id)
         self.entries(commit, map(keys.id_name, ids))
 

@@ -17,7 +17,7 @@ from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.options import differences
-from landbridge.core.topic import group_spec
+from landbridge.core.topic import group_spec, new_group
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, OtherLog
 from landbridge.protocol import operations as table
@@ -47,10 +47,14 @@ class GroupOperations:
         if request.start is not None and request.offset is not None:
             raise BadRequest("a group begins at a start or at an offset, not at both")
         options = msgspec.to_builtins(request)
-        spec = group_spec({key: options[key] for key in options if key not in ("start", "offset")})
+        options = {key: options[key] for key in options if key not in ("start", "offset")}
+        group_spec(options)  # what is wrong is refused before a topic is made
         broker.check_group_name(name)
         found = broker.topic_for(topic)
         group = found.groups.get(name)
+        # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
+        default = found.spec.discipline if group is None else group.spec.discipline
+        spec = group_spec({"discipline": default, **options})
         if group is None:
             if request.offset is not None:
                 floor = _floor(found, request.offset)
@@ -141,7 +145,7 @@ class GroupOperations:
         to = max(found.log.first, min(request.to, found.log.end))
         broker.check_group_name(name)
         if group is None:
-            group = broker.create_group(found, group_spec({"topic": topic, "name": name}), to)
+            group = broker.create_group(found, new_group(found.spec, name), to)
         else:
             if broker.crossing is not None:
                 broker.crossing.check_subscribe(group)
