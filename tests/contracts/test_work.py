@@ -27,8 +27,9 @@ async def test_several_producers_and_consumers_settle_each_message_once(
     terminal: Terminal, work: Any, way: Way
 ) -> None:
     one, two = way.connect(terminal, subject="p1"), way.connect(terminal, subject="p2")
-    async with one as p1, two as p2, Reader(p1.subscribe("jobs")) as c1:
-        async with Reader(p2.subscribe("jobs", group="workers")) as c2:
+    async with one as p1, two as p2:
+        crew = Reader(p1.subscribe("jobs")), Reader(p2.subscribe("jobs", group="workers"))
+        async with crew[0] as c1, crew[1] as c2:
             for number in range(20):
                 await (p1, p2)[number % 2].publish("jobs", b"%d" % number)
             seen: list[bytes] = []

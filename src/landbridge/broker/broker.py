@@ -21,6 +21,7 @@ from landbridge.broker import group as groups
 from landbridge.broker import handover
 from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
+from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
@@ -34,7 +35,7 @@ from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import status
+from landbridge.core import changes, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, build
@@ -103,6 +104,8 @@ PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
 #: More than any terminal has been started, or has deleted topics.
 LATE_START = 1_000_000
+#: The terminal's own topics that are made when they are first written, and the bytes that they keep.
+OWN = {status.TOPIC: 256 << 20, changes.TOPIC: 16 << 20}
 GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
 
@@ -232,6 +235,8 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.totals = Totals()
         self.status = StatusLog()
+        #: What observers are told.
+        self._changes = Changes(self, lambda: store.is_low)
         self.damage = Damage(self.status, lambda: self.clock())
         #: Topics whose document is damaged: name → why nobody can use them. Their messages are kept.
         self.damaged: dict[str, StoreCorrupt] = {}
@@ -434,6 +439,7 @@ class Broker:
         for handovers in self._handovers:
             await handovers.close()
         self.write_status()
+        self._changes.write()
         # What has come is written before the groups are closed, for a closed group writes nothing.
         for writer in self.writers:
             writer.poke()
@@ -541,28 +547,30 @@ class Broker:
                 raise self.damaged[name] from None
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
-    def topic_for(self, name: str, *, create: bool = False) -> Topic:
-        """The topic, made on the spot where that is allowed, or if it must be."""
+    def topic_for(self, name: str, *, create: bool = False, who: str = "") -> Topic:
+        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom."""
         found = self.topics.get(name)
         if found is not None:
             return found
-        if name == status.TOPIC:
-            return self._status_topic()
+        if name in OWN:
+            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[name], discard="any")
+            return self.create_topic(TopicSpec(name=name, retention=retention))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
-        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}))
+        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
 
-    def create_topic(self, spec: TopicSpec) -> Topic:
+    def create_topic(self, spec: TopicSpec, who: str = "") -> Topic:
         """In memory; the commit that first speaks of it writes it down."""
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
-        given = len(self.topics) - (status.TOPIC in self.topics)
-        if given >= self.limits.max_topics and spec.name != status.TOPIC:
+        given = len(self.topics) - sum(name in self.topics for name in OWN)
+        if given >= self.limits.max_topics and spec.name not in OWN:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
         unit = unit_of(spec.name, self.store.units)
         number = self._next_log[unit] * self.store.units + unit
         self._next_log[unit] += 1
         topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
+        topic.on_made = partial(self.observe, "topic", spec.name, "created", who, after=spec)
         if self.crossing is not None:
             self.crossing.topic_made(topic)
         return topic
@@ -579,9 +587,11 @@ class Broker:
         if is_reserved(name) or name.startswith("ephemeral-"):
             raise BadRequest("names that start with '$' or 'ephemeral-' are given by the terminal")
 
-    def create_group(self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True) -> Group:
+    def create_group(
+        self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True, who: str = ""
+    ) -> Group:
         """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
-        with."""
+        with. ``who``: for whom it is made."""
         if len(topic.groups) >= self.limits.max_groups:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
@@ -597,6 +607,8 @@ class Broker:
             dead.check_producer("")
         cursor = Cursor(floor)
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
+        if durable and not is_reserved(spec.name):
+            group.on_made = partial(self.observe_group, group, "created", who, after=spec)
         topic.groups[spec.name] = group
         group.changed()
         return group
@@ -608,7 +620,7 @@ class Broker:
             return max(topic.log.first, min(topic.log.end, found))
         return _edge(topic, start or "earliest")
 
-    async def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic, who: str = "") -> None:
         def work(commit: BrokerCommit) -> None:
             if topic.deleted:
                 return
@@ -630,6 +642,7 @@ class Broker:
             for group in list(topic.groups.values()):
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
+            self.observe("topic", topic.name, "deleted", who)
 
         def keep() -> None:
             topic.deleted = False
@@ -656,7 +669,7 @@ class Broker:
         await self.write(writes, unit=unit)
         self.damaged.pop(name, None)
 
-    async def delete_group(self, group: Group) -> None:
+    async def delete_group(self, group: Group, who: str = "") -> None:
         def work(commit: BrokerCommit) -> None:
             if group.deleted:
                 return
@@ -667,6 +680,7 @@ class Broker:
 
         def forget() -> None:
             self._drop_group(group, UnknownGroup(f"the group {group.name} was deleted"))
+            self.observe_group(group, "deleted", who)
 
         def keep() -> None:
             group.deleted = False
@@ -717,7 +731,7 @@ class Broker:
 
     def check_publish(self, connection: Client, name: str) -> Topic:
         self.check_target(connection, name)
-        return self.topic_for(name)
+        return self.topic_for(name, who=connection.subject)
 
     def publish(
         self,
@@ -1071,7 +1085,7 @@ class Broker:
     def subscribe(self, connection: Client, frame: frames.Subscribe, floor: int | None = None) -> Consumer:
         """``floor``: the offset that ``frame.start`` stands for where it is a time (``position``)."""
         connection.scopes.demand("subscribe", frame.topic)
-        topic = self.topic_for(frame.topic)
+        topic = self.topic_for(frame.topic, who=connection.subject)
         if topic.deleted:
             raise UnknownTopic(f"there is no topic {frame.topic!r}")
         name = frame.group
@@ -1091,7 +1105,7 @@ class Broker:
             if floor is None:
                 assert not isinstance(frame.start, int), "a time is looked up before"
                 floor = _edge(topic, frame.start or ("earliest" if durable else "latest"))
-            group = self.create_group(topic, spec, floor, durable=durable)
+            group = self.create_group(topic, spec, floor, durable=durable, who=connection.subject)
         if group.damaged is not None:
             raise group.damaged
         if self.crossing is not None:
@@ -1244,6 +1258,7 @@ class Broker:
             self.note_lags()
         self.room.tick()
         self.write_status()
+        self._changes.write()
         self.trimmer.tick()
         self._look_at_transactions()
 
@@ -1278,19 +1293,73 @@ class Broker:
         if not self.status or self.store.is_low:
             return
         now = self.clock()
-        payloads = self.status.drain(now)
-        batch = Batch.decode(build(payloads, id=self.new_id(), time=now))
+        events = self.status.take(now)
+        batch = self._status_batch(events)
         topic = self.topic_for(status.TOPIC)
-
         topic.writer.tell(lambda commit: self.append(commit, topic, batch))
+        if target := self.status.levels.topic:
+            # Not what concerns the target itself: reading the copy must not make more of it.
+            others = [event for event in events if event.topic != target]
+            if others:
+                self._copy_status(target, self._status_batch(others))
 
-    def _status_topic(self) -> Topic:
-        retention = Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any")
-        return self.create_topic(TopicSpec(name=status.TOPIC, retention=retention))
+    def _status_batch(self, events: list[status.Event]) -> Batch:
+        payloads = [status.encode(event) for event in events]
+        return Batch.decode(build(payloads, id=self.new_id(), time=self.clock()))
 
-    async def set_levels(self, levels: status.Levels) -> None:
+    def _copy_status(self, target: str, batch: Batch) -> None:
+        """Write the status log to the topic of the user's choice too. Where its backlog is full, or it can't
+        be made, that is told in ``$status``, and this part is missing in the copy."""
+
+        def work(commit: BrokerCommit) -> None:
+            topic.check_backlog()
+            self.append(commit, topic, batch)
+
+        def then(result: BusError | None) -> None:
+            if isinstance(result, BusError):
+                self.report(target, result)
+
+        try:
+            topic = self.status_copy(target)
+        except BusError as error:
+            self.report(target, error)
+        else:
+            topic.writer.hand_in(work, then)
+
+    def status_copy(self, target: str) -> Topic:
+        """The topic that the status log goes to as well, made with the retention of ``$status`` where there
+        is none. BadRequest for a queue, which has one producer."""
+        topic = self.topics.get(target)
+        if topic is None:
+            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[status.TOPIC], discard="any")
+            topic = self.create_topic(TopicSpec(name=target, retention=retention))
+        if topic.spec.kind == "queue":
+            raise BadRequest(f"{target} is a queue, which has one producer", hint="use a stream")
+        return topic
+
+    async def set_levels(self, levels: status.Levels, who: str = "") -> None:
+        before = self.status.levels
         await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
         self.status.levels = levels
+        self.observe("status", "levels", "updated", who, before, levels)
+
+    # -- observers ---------------------------------------------------------------------------------
+
+    def observe(
+        self, what: str, name: str, change: str, who: str = "", before: object = None, after: object = None
+    ) -> None:
+        """Tell observers of a change that is on disk, as an event of the topic ``$bus``. ``what``: "topic",
+        "group", "service", … ``change``: "created", "updated", "deleted", … ``who``: the subject that has
+        asked for it. ``before`` and ``after``: structs or JSON values; of an update, the difference is
+        told."""
+        self._changes.note(what, name, change, who, before, after)
+
+    def observe_group(
+        self, group: Group, change: str, who: str, before: object = None, after: object = None
+    ) -> None:
+        """The same for a change of a group."""
+        if group.durable and not is_reserved(group.name):
+            self.observe("group", f"{group.topic.name}/{group.name}", change, who, before, after)
 
 
 def _decode_levels(raw: bytes) -> status.Levels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -78,6 +79,8 @@ class Topic:
         #: Its document is on disk; False until the first commit that carries it is through.
         self.stored = stored
         self.deleted = False
+        #: Called once when it is on disk for the first time.
+        self.on_made: Callable[[], None] | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -97,6 +100,9 @@ class Topic:
 
     def _saved(self) -> None:
         self.stored = True
+        if self.on_made is not None:
+            self.on_made()
+            self.on_made = None
 
     # -- groups ------------------------------------------------------------------------------------
 

@@ -437,6 +437,9 @@ class StatusLevels(Arguments, frozen=True, kw_only=True):
     topics: Annotated[dict[str, Level] | Unset, about("By topic.")] = UNSET
     producers: Annotated[dict[str, Level] | Unset, about("By the subject that publishes.")] = UNSET
     consumers: Annotated[dict[str, Level] | Unset, about("By the subject that consumes.")] = UNSET
+    topic: Annotated[
+        str | Unset, about("A topic that the status log is written to as well; empty: none.")
+    ] = UNSET
 
 
 class StatusNote(Arguments, frozen=True):

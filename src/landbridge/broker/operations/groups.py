@@ -63,7 +63,7 @@ class GroupOperations:
             if spec.dead_letter:
                 broker.check_target(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
-            group = found.groups.get(name) or broker.create_group(found, spec, floor)
+            group = found.groups.get(name) or broker.create_group(found, spec, floor, who=caller.subject)
         elif group.spec != spec:
             raise GroupExists(
                 f"the group {name} of {topic} exists with other options: {differences(group.spec, spec)}",
@@ -79,8 +79,10 @@ class GroupOperations:
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
+        before = group.spec
         group.change(spec)
         await self._save(group)
+        self._broker.observe_group(group, "updated", caller.subject, before, spec)
         return describe_group(group)
 
     async def _save(self, group: Group) -> None:
@@ -131,8 +133,10 @@ class GroupOperations:
             at = time if to is None else to
             assert at is not None
             floor = await broker.position(broker.topic(request.topic), at)
+        before = {"floor": group.delivery.cursor.floor}
         group.seek(floor)
         await self._save(group)
+        broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
 
     async def advance(self, caller: TokenBearer, request: table.GroupAdvance) -> table.GroupRow:
@@ -145,7 +149,7 @@ class GroupOperations:
         to = max(found.log.first, min(request.to, found.log.end))
         broker.check_group_name(name)
         if group is None:
-            group = broker.create_group(found, new_group(found.spec, name), to)
+            group = broker.create_group(found, new_group(found.spec, name), to, who=caller.subject)
         else:
             if broker.crossing is not None:
                 broker.crossing.check_subscribe(group)
@@ -168,7 +172,7 @@ class GroupOperations:
                 f"the group {group.name} hasn't settled {counted(lag, 'message')}",
                 hint="use --force to delete it all the same",
             )
-        await self._broker.delete_group(group)
+        await self._broker.delete_group(group, caller.subject)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
     async def redrive(self, caller: TokenBearer, request: table.OfGroup) -> table.Redriven:
