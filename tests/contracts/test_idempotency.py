@@ -177,6 +177,29 @@ async def test_keys_survive_a_restart_and_end_with_their_topic(kind: str, tmp_pa
         assert all(topic.log.number < LEDGER_ONLY for topic in terminal.broker.topics.values())
 
 
+async def test_keys_survive_the_loss_of_the_index_and_what_retention_removed(tmp_path: Path) -> None:
+    clock, limits = FakeClock(), Limits(keys_kept=2)
+    made = [(str(uuid.UUID(bytes=uuid7(clock() + n * SECOND, b"0123456789"))), b"%d" % n) for n in range(6)]
+    clock.advance(10)
+    for start in range(3):
+        store = JournalStore(tmp_path / "bus")
+        async with run_terminal(store, clock=clock, limits=limits) as terminal, attach(terminal) as bus:
+            await bus.topics.create("jobs", retention={"max_age": 60.0, "discard": "any"})
+            for n, (key, body) in enumerate(made):
+                if n < 4 and start:
+                    with pytest.raises(TooOld):
+                        await bus.publish("jobs", body, idempotency_key=key)
+                else:
+                    receipt = await bus.publish("jobs", body, idempotency_key=key)
+                    assert (receipt.offset, receipt.repeated) == (n, bool(start))
+            clock.advance(61)
+            await trim_all(terminal, "jobs")
+            await eventually(lambda: not terminal.broker.trimmer._tasks)
+            assert terminal.broker.topics["jobs"].log.first == 6
+        for path in (tmp_path / "bus").glob("index.db*"):
+            path.unlink()
+
+
 async def test_a_failed_commit_leaves_no_key() -> None:
     store = FaultyStore(MemoryStore(units=4))
     async with run_terminal(store) as terminal, attach(terminal, patience=0.0) as bus:
