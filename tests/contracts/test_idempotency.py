@@ -17,6 +17,7 @@ from landbridge.client.publisher import Rows
 from landbridge.core.log.store import LEDGER_ONLY
 from landbridge.core.time import SECOND, uuid7
 from landbridge.errors import BadRequest, BusError, KeyReused, LeaseLost, TooOld, WrongVersion
+from landbridge.protocol.operations import RetentionOptions
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
@@ -184,7 +185,7 @@ async def test_keys_survive_the_loss_of_the_index_and_what_retention_removed(tmp
     for start in range(3):
         store = JournalStore(tmp_path / "bus")
         async with run_terminal(store, clock=clock, limits=limits) as terminal, attach(terminal) as bus:
-            await bus.topics.create("jobs", retention={"max_age": 60.0, "discard": "any"})
+            await bus.topics.create("jobs", retention=RetentionOptions(max_age=60.0, discard="any"))
             for n, (key, body) in enumerate(made):
                 if n < 4 and start:
                     with pytest.raises(TooOld):
@@ -214,7 +215,7 @@ async def test_a_failed_commit_leaves_no_key() -> None:
 async def test_a_key_outlives_its_messages_and_is_too_old_after_that() -> None:
     clock = FakeClock()
     async with run_terminal(clock=clock, limits=Limits(keys_kept=3)) as terminal, attach(terminal) as bus:
-        await bus.topics.create("jobs", retention={"max_age": 60.0, "discard": "any"})
+        await bus.topics.create("jobs", retention=RetentionOptions(max_age=60.0, discard="any"))
         timed = str(uuid.UUID(bytes=uuid7(clock(), b"0123456789")))
         clock.advance(1)
         first = await bus.publish("jobs", b"1", idempotency_key=timed)
@@ -379,7 +380,7 @@ async def _compare(steps: list[tuple[str, int, int]]) -> None:
     todo = iter(steps)
     while True:
         async with run_terminal(store, clock=clock, limits=limits) as terminal, attach(terminal) as bus:
-            await bus.topics.create("jobs", retention={"max_age": float(AGE), "discard": "any"})
+            await bus.topics.create("jobs", retention=RetentionOptions(max_age=float(AGE), discard="any"))
             for step, number, body in todo:
                 clock.advance(1)
                 if step == "restart":

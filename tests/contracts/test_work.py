@@ -67,7 +67,7 @@ async def test_what_is_settled_is_removed_and_acks_are_waited_for() -> None:
             stream = aiter(jobs)
             message = await anext(stream)
             store.gate.clear()
-            ack = asyncio.ensure_future(message.ack())  # type: ignore[arg-type]
+            ack = asyncio.ensure_future(message.ack())
             await asyncio.sleep(0)
             assert not ack.done()
             store.gate.set()

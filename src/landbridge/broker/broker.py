@@ -29,7 +29,7 @@ from landbridge.broker.documents import Documents, Edit, check_place, check_valu
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
-from landbridge.broker.keys import Outcome, TopicKeys
+from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
@@ -738,10 +738,10 @@ class Broker:
         connection: Client,
         frame: frames.Publish,
         tail: memoryview,
-        then: Callable[[int | Outcome | BusError], None],
+        then: Callable[[int | PublishOutcome | BusError], None],
     ) -> None:
-        """Store a batch. ``then`` gets the offset of its first message once it is on disk; an Outcome where
-        the topic's ids are unique. Misuse, BadFrame and LimitReached are raised at once."""
+        """Store a batch. ``then`` gets the offset of its first message once it is on disk; a PublishOutcome
+        where the topic's ids are unique. Misuse, BadFrame and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
@@ -752,12 +752,12 @@ class Broker:
 
     def _publish_unique(
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
-    ) -> Outcome:
+    ) -> PublishOutcome:
         """The same where a message whose id is known is not stored again."""
         topic.keys.check_ids(commit, batch)
         following = self._following(connection, topic, frame, commit)
         if isinstance(following, int):
-            return Outcome(following, False)
+            return PublishOutcome(following, False)
         topic.save(commit)
         rest, first = topic.store(commit, batch)
         self.totals.repeated += rest is None
@@ -767,7 +767,7 @@ class Broker:
         commit.remember(topic.log, frame.producer, following.at(first), born, last)
         if rest is not None:
             commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
-        return Outcome(first, rest is None)
+        return PublishOutcome(first, rest is None)
 
     def _publish(
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
@@ -809,7 +809,7 @@ class Broker:
         connection: Client,
         frame: frames.PublishOnce,
         tail: memoryview,
-        then: Callable[[Outcome | BusError], None],
+        then: Callable[[PublishOutcome | BusError], None],
     ) -> None:
         """Store a batch unless its key is known; then the first one's outcome is answered again. Misuse,
         BadFrame and LimitReached are raised at once."""
@@ -834,10 +834,10 @@ class Broker:
         name: bytes,
         body: bytes,
         commit: BrokerCommit,
-    ) -> Outcome:
+    ) -> PublishOutcome:
         entry = self.known_key(commit, topic, frame.key, name, body)
         if entry is not None:
-            outcome = Outcome(entry.first, entry.batch != batch.id, entry.batch)
+            outcome = PublishOutcome(entry.first, entry.batch != batch.id, entry.batch)
             if name not in commit.keys.get(topic.keys.number, {}):
                 raise Answered(outcome)
             return outcome
@@ -852,7 +852,7 @@ class Broker:
         topic.keys.remember(commit, {name: KeyEntry(first, body, batch.id)}, last)
         if rest is not None:
             commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
-        return Outcome(first, rest is None, batch.id)
+        return PublishOutcome(first, rest is None, batch.id)
 
     def known_key(
         self, commit: BrokerCommit, topic: Topic, key: str, name: bytes, body: bytes

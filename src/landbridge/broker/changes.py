@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.topic import Topic
 from landbridge.core import changes
-from landbridge.core.changes import Change
+from landbridge.core.changes import ObservedChange
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.names import is_reserved
 
@@ -49,7 +49,7 @@ class Changes:
             before, after = changes.difference(before, after)
             if before == after:
                 return
-        event = Change(self._broker.clock(), what, name, change, who, before, after)
+        event = ObservedChange(self._broker.clock(), what, name, change, who, before, after)
         self._waiting.append(changes.encode(event))
         del self._waiting[:-MOST]
         if not self._is_planned:

@@ -12,7 +12,7 @@ from landbridge.broker.authority import Authority, TokenIdentity
 from landbridge.broker.broker import Broker, TransactionOutcome
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
-from landbridge.broker.keys import Outcome
+from landbridge.broker.keys import PublishOutcome
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -432,7 +432,7 @@ class Connection(Incoming):
         self.broker.publish_once(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
         self._take(tail)
 
-    def _on_stored(self, request: int, size: int, result: int | Outcome | BusError) -> None:
+    def _on_stored(self, request: int, size: int, result: int | PublishOutcome | BusError) -> None:
         self._give_back(size)
         if isinstance(result, BusError):
             self.refuse(request, result)

@@ -29,7 +29,7 @@ KNOWN = 4096
 READ_AT_ONCE = 256
 
 
-class Outcome(NamedTuple):
+class PublishOutcome(NamedTuple):
     """What became of a publish that may be a repeat."""
 
     first: int  #: offset of the first message: of those stored now, or of the first time where none was

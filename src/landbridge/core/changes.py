@@ -14,7 +14,7 @@ TOPIC = "$bus"
 LARGEST = 16 << 10
 
 
-class Change(msgspec.Struct, omit_defaults=True, rename={"before": "from", "after": "to"}):
+class ObservedChange(msgspec.Struct, omit_defaults=True, rename={"before": "from", "after": "to"}):
     """One change."""
 
     time: int  #: microseconds
@@ -29,7 +29,7 @@ class Change(msgspec.Struct, omit_defaults=True, rename={"before": "from", "afte
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(change: Change) -> bytes:
+def encode(change: ObservedChange) -> bytes:
     """The message's payload."""
     payload = _encode(change)
     if len(payload) > LARGEST:
