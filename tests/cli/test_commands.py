@@ -162,6 +162,30 @@ def test_group_redrive(shared: Place, topic: str) -> None:
 # -- publishing and subscribing ------------------------------------------------------------------------
 
 
+def test_publish_with_a_key_is_stored_once(shared: Place, topic: str) -> None:
+    first, again = (
+        shared.call("publish", topic, "x", "--idempotency-key", "k", "--json").json for _ in range(2)
+    )
+    assert (first.pop("repeated"), again.pop("repeated")) == (False, True)
+    assert first == again
+    assert "was stored before" in shared.call("publish", topic, "x", "--idempotency-key", "k").out
+    refused = shared.call("publish", topic, "y", "--idempotency-key", "k", "--json")
+    assert (refused.status, refused.error["code"]) == (47, "key_reused")
+    assert shared.call("publish", topic, "x", "--idempotency-key", "k", "--repeat", "2").status == 2
+
+
+def test_a_work_queue_and_where_the_status_log_goes(shared: Place, topic: str) -> None:
+    options = ["--kind=work", "--prefetch=3", "--discipline=lifo", "--ids=unique"]
+    assert shared.call("topic", "create", topic, *options, "--json").json["kind"] == "work"
+    found = shared.call("topic", "show", topic, "--json").json["options"]
+    assert (found["prefetch"], found["discipline"], found["ids"]) == (3, "lifo", "unique")
+    assert "3" in shared.call("topic", "show", topic).out
+    assert shared.call("status", "topic", f"{topic}.log", "--json").json["topic"] == f"{topic}.log"
+    assert f"{topic}.log" in shared.call("status", "show").out
+    assert shared.call("status", "topic", "--off", "--json").json["topic"] == ""
+    assert shared.call("status", "topic").status == 2
+
+
 def test_publish_prints_the_receipt(shared: Place, topic: str) -> None:
     receipt = shared.call("publish", topic, "one", "--json").json
     assert receipt["topic"] == topic

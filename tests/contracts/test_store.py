@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from landbridge.core.log.store import (
+    LEDGER_ONLY,
     Append,
     Copy,
     DeleteDocument,
@@ -29,6 +30,7 @@ from landbridge.core.log.store import (
     StoredBatch,
     Trim,
     Write,
+    keys_of,
 )
 from landbridge.errors import BadRequest, StoreBusy, StoreFailed
 from landbridge.stores.journal.store import JournalStore
@@ -500,6 +502,30 @@ def test_a_ledger_entry_lives_as_long_as_the_log_has_what_it_speaks_of(store: Pl
     assert (known(), store.logs()[1].forgotten) == ([b"b", b"c", b"stays"], 80)
     store.commit([Trim(1, 50)])
     assert (known(), store.logs()[1].forgotten) == ([b"stays"], 80)
+
+
+def test_a_ledger_only_log_forgets_by_the_number_of_its_entries(store: PlainStore) -> None:
+    """As a topic's keys have one: no batch, and a trim that names an offset of another log."""
+    log = keys_of(1, 1)
+    assert log >= LEDGER_ONLY
+    entries = [PutLedger(log, b"%d" % at, b"x", last=at, born=1000 + at) for at in range(5)]
+    store.commit([batch(0), *entries[:3], Trim(log, 0)])
+    assert store.logs()[log] == LogBounds(0, 0, 0, 0, 0)
+    store.commit(entries[3:])
+
+    def known() -> list[bytes]:
+        return [put.producer for put in entries if store.ledger(log, put.producer) is not None]
+
+    assert known() == [b"0", b"1", b"2", b"3", b"4"]
+    store.commit([Trim(1, 10), Trim(log, 2)])  # all batches of the topic go, not all of its keys
+    assert (known(), store.logs()[log].forgotten) == ([b"2", b"3", b"4"], 1001)
+    store.commit([Trim(log, 1)])
+    assert (known(), store.logs()[log].forgotten) == ([b"2", b"3", b"4"], 1001)
+    store.commit([PutLedger(log, b"4", b"y", last=7, born=2000), Trim(log, 5)])
+    assert (known(), store.logs()[log].forgotten) == ([b"4"], 1003)
+    store.commit([DropLog(log)])
+    assert known() == []
+    assert log not in store.logs()
 
 
 def test_a_ledger_entry_is_replaced_and_forgotten(store: PlainStore) -> None:
