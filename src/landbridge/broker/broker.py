@@ -916,6 +916,7 @@ class Broker:
             frame.prefetch,
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
+            by_pull=frame.by_pull,
         )
         group.join(consumer)
         return consumer

@@ -17,6 +17,7 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
+from landbridge.client.pulling import PullSubscription
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
@@ -142,6 +143,13 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         outbox.put(batch, partial(end_future, done))
         return await done
 
+    async def publish_rows(self, topic: str, rows: Rows) -> tuple[str, int]:
+        """Publish messages as one batch, which is stored whole or not at all. Returns the batch's id, which is
+        the beginning of its messages' ids, and the offset of its first message."""
+        outbox = self._outbox(topic)
+        batch_id = self.new_id()
+        return batch_id.hex(), await self._stored(outbox, rows.build(batch_id))
+
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
         return Publisher(self, self._outbox(topic))
@@ -168,6 +176,14 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         number = self._next_subscription
         self._next_subscription += 1
         return Subscription(self, number, topic, group, prefetch, start)
+
+    def pull_from(self, topic: str, group: str) -> PullSubscription:
+        """A consumer of a group that gets messages only when it asks for them. Open it, then ``pull``."""
+        check_name(topic, "topic")
+        check_name(group, "group")
+        number = self._next_subscription
+        self._next_subscription += 1
+        return PullSubscription(self, number, topic, group)
 
     # -- bulk --------------------------------------------------------------------------------------
 
