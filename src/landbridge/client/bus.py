@@ -144,8 +144,8 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         return await done
 
     async def publish_rows(self, topic: str, rows: Rows) -> tuple[str, int]:
-        """Publish messages as one batch, which is stored whole or not at all. Returns the batch's id, which is
-        the beginning of its messages' ids, and the offset of its first message."""
+        """Publish messages as one batch, which is stored whole or not at all. Returns the batch's id, which
+        is the beginning of its messages' ids, and the offset of its first message."""
         outbox = self._outbox(topic)
         batch_id = self.new_id()
         return batch_id.hex(), await self._stored(outbox, rows.build(batch_id))

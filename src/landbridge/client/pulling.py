@@ -8,7 +8,6 @@ from collections import deque
 from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.subscription import Subscription
-from landbridge.errors import LeaseLost
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
@@ -87,17 +86,12 @@ class PullSubscription(Subscription):
         while self._here and not self.at_most_once and self._here[0][0] < oldest:
             self._here.popleft()
 
-    async def settle_lease(
-        self, lease: int, offset: int, verb: str, *, after: float | None = None, cause: str = ""
-    ) -> None:
-        """Settle one message by its lease: "ack", "requeue", "bury" or "extend". Returns when that is on
-        disk."""
-        if self.at_most_once:
-            raise LeaseLost("this group settles on delivery: the message is settled")
-        runs = [(offset, offset + 1)]
-        await self.settle(frames.Settlement(lease, runs, verb, after, cause[:1024]))
-
     @property
     def is_over(self) -> bool:
         """Has the subscription ended, or has the terminal ended it?"""
         return self._closed or self._error is not None
+
+    @property
+    def is_pulled(self) -> bool:
+        """Does somebody wait for messages?"""
+        return self._turn.locked()

@@ -34,6 +34,9 @@ class Transaction:
         self._settles: list[tuple[DeliveredBatch, range]] = []
         self._documents: list[frames.DocumentEdit] = []
         self._ended = False
+        #: After the commit, for each batch in order: the topic, the id that begins its messages' ids, and the
+        #: offset of its first message; -1 where the transaction was a repeat.
+        self.stored: list[tuple[str, str, int]] = []
 
     async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
         """Add a message, which is stored if the transaction is committed."""
@@ -103,7 +106,8 @@ class Transaction:
         self._ended = True
         if not (self._batches or self._acks or self._documents):
             return
-        batches = [(topic, rows.build(self._bus.new_id())) for topic, rows in self._batches]
+        ids = [self._bus.new_id() for _ in self._batches]
+        batches = [(topic, rows.build(id)) for id, (topic, rows) in zip(ids, self._batches, strict=True)]
         publishes = [(topic, len(data)) for topic, data in batches]
         tails = [data for _, data in batches]
 
@@ -121,9 +125,13 @@ class Transaction:
 
         number, begun = self._bus.begin_transaction(), self._bus.time_there()
         try:
-            await self._bus.ask(make, *tails)
+            done = await self._bus.ask(make, *tails)
         finally:
             self._bus.end_transaction(number)
+        offsets = done.result or [-1] * len(ids)
+        self.stored = [
+            (topic, id.hex(), first) for (topic, _), id, first in zip(batches, ids, offsets, strict=True)
+        ]
         for batch, positions in self._settles:
             batch.note_settled(positions)
 
