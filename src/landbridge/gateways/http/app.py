@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import structlog
@@ -105,7 +106,7 @@ class HttpGateway:
             refusal = problem(405, "bad_method", f"{path} can only be read", "use GET")
             await request.refuse(_traced(refusal, request), [(b"allow", b"GET")])
         else:
-            body, kind = self._document(path)
+            body, kind = await asyncio.to_thread(self._document, path)
             await request.answer(200, body, kind, reference.HEADERS if path == "/docs" else ())
 
     def _document(self, path: str) -> tuple[bytes, bytes]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from landbridge.client.message import Message
 from landbridge.client.publisher import Moment, Rows
@@ -21,7 +21,6 @@ from landbridge.core.log.batch import HeaderValue
 from landbridge.core.time import parse_span
 from landbridge.errors import BadPayload, BadRequest
 
-_NOTHING = msgspec.Raw()
 #: A header of a message as JSON has it.
 PlainValue = str | int | float | bool
 GivenMoment = Annotated[
@@ -33,7 +32,7 @@ GivenMoment = Annotated[
 class MessageGiven(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A message to publish. Give one of json, text and base64."""
 
-    json: Annotated[msgspec.Raw, Meta(description="The payload, as any JSON value.")] = _NOTHING
+    json: Annotated[msgspec.Raw | UnsetType, Meta(description="The payload, as any JSON value.")] = UNSET
     text: Annotated[str | None, Meta(description="The payload, as text.")] = None
     base64: Annotated[str | None, Meta(description="The payload, as base64 of its bytes.")] = None
     key: Annotated[str | None, Meta(description="For filters, order per key and compaction.")] = None
@@ -45,8 +44,8 @@ class MessageGiven(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def payload(self) -> bytes:
         """The payload's bytes."""
-        raw = bytes(self.json)
-        if (raw != b"") + (self.text is not None) + (self.base64 is not None) != 1:
+        raw = b"" if self.json is UNSET else bytes(self.json)
+        if (self.json is not UNSET) + (self.text is not None) + (self.base64 is not None) != 1:
             raise BadPayload("a message has one of json, text and base64")
         if self.text is not None:
             return self.text.encode()
@@ -90,7 +89,7 @@ class MessageShown(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: Annotated[str | None, Meta(description="Its key, if it has one.")] = None
     priority: Annotated[int, Meta(description="0 to 9.")] = 0
     headers: Annotated[dict[str, Any], Meta(description="Its headers; bytes as base64.")] = {}
-    json: Annotated[msgspec.Raw, Meta(description="The payload, where it is JSON.")] = _NOTHING
+    json: Annotated[msgspec.Raw | UnsetType, Meta(description="The payload, where it is JSON.")] = UNSET
     text: Annotated[str | None, Meta(description="The payload, where it is text.")] = None
     base64: Annotated[str | None, Meta(description="The payload, where it is neither.")] = None
 

@@ -117,8 +117,10 @@ def _schema_table(schema: dict[str, Any]) -> str:
     return said + (_table(("member", "type", ""), rows) if rows else _type(schema))
 
 
-def _type(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any] | bool) -> str:
     """What a schema allows, in a word or a few."""
+    if isinstance(schema, bool):
+        return "anything" if schema else "nothing"
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'
@@ -129,7 +131,8 @@ def _type(schema: dict[str, Any]) -> str:
         return " | ".join(f"<code>{escape(json.dumps(value))}</code>" for value in schema["enum"])
     kind = schema.get("type", "anything")
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        kinds = schema.get("prefixItems") or [schema.get("items", {})]
+        return f"list of {', '.join(map(_type, kinds))}"
     bounds = [
         f"{word} {schema[key]:g}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
     ]
