@@ -42,11 +42,18 @@ async def test_one_message_with_all_it_may_have(site: Web) -> None:
         "content-type": "text/x-any",
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     }
-    sent = await site.http.post(PATH, content=b"\x00\xff", headers={k: v.encode() for k, v in headers.items()})
+    sent = await site.http.post(
+        PATH, content=b"\x00\xff", headers={k.encode(): v.encode() for k, v in headers.items()}
+    )
     assert (sent.status_code, sent.json()) == (201, {"id": "mine", "offset": 0})
     async with Reader(site.bus.subscribe("orders", group="r")) as reader:
         message = await reader.next()
-        assert (message.payload, message.key, message.priority, message.id) == (b"\x00\xff", "käse", 7, "mine")
+        assert (message.payload, message.key, message.priority, message.id) == (
+            b"\x00\xff",
+            "käse",
+            7,
+            "mine",
+        )
         assert message.headers == {
             "color": "red",
             "content-type": "text/x-any",
@@ -89,7 +96,14 @@ async def test_headers_of_ours_that_make_no_sense(site: Web, headers: dict[str, 
 
 
 async def test_parameters_that_make_no_sense(site: Web) -> None:
-    for query in ("untill=acked", "until=soon", "within=0", "within=nan", "until=stored&until=acked", "%ff=1"):
+    for query in (
+        "untill=acked",
+        "until=soon",
+        "within=0",
+        "within=nan",
+        "until=stored&until=acked",
+        "%ff=1",
+    ):
         refused = await site.http.post(f"{PATH}?{query}", content=b"x")
         assert refused.status_code == 400, query
     assert "until" in (await site.http.post(f"{PATH}?untill=acked", content=b"x")).json()["hint"]
@@ -171,13 +185,17 @@ async def test_what_runs_out_is_no_error(site: Web) -> None:
     where = sent.headers["location"]
     state = (await site.http.get(where)).json()
     assert state["places"][0]["offset"] == sent.json()["offset"] == 0
-    many = await site.http.post(PATH, json=[{"json": 2}], headers=MANY, params={"until": "acked", "within": 0.05})
+    many = await site.http.post(
+        PATH, json=[{"json": 2}], headers=MANY, params={"until": "acked", "within": 0.05}
+    )
     assert many.status_code == 202
     waiting = asyncio.ensure_future(site.http.post(PATH, json=3, params={"until": "acked"}))
     got: list[dict[str, Any]] = []
     while len(got) < 3:
         got += await site.pull(group="slow", wait=30)
-    settled = await site.http.post("/v1/receipts", json={"receipts": [{"receipt": one["receipt"]} for one in got]})
+    settled = await site.http.post(
+        "/v1/receipts", json={"receipts": [{"receipt": one["receipt"]} for one in got]}
+    )
     assert all(one["settled"] for one in settled.json()["receipts"])
     assert (await waiting).status_code == 201
 
@@ -215,7 +233,11 @@ EVENT = {"specversion": "1.0", "id": "A1", "source": "/shop", "type": "com.examp
 
 async def test_an_event_in_binary_form(site: Web) -> None:
     headers = {f"ce-{name}": value for name, value in EVENT.items()}
-    headers |= {"ce-subject": "gr%C3%BCn%20%22x%22", "ce-partitionkey": "k", "content-type": "application/json"}
+    headers |= {
+        "ce-subject": "gr%C3%BCn%20%22x%22",
+        "ce-partitionkey": "k",
+        "content-type": "application/json",
+    }
     assert (await site.http.post(PATH, content=b'{"n":1}', headers=headers)).status_code == 201
     [(payload, key, said)] = await log_of(site)
     assert (payload, key) == (b'{"n":1}', b"k")

@@ -80,7 +80,9 @@ class ServerEvent:
 
 
 @asynccontextmanager
-async def listening(http: httpx.AsyncClient, path: str, **options: Any) -> AsyncIterator[AsyncIterator[ServerEvent]]:
+async def listening(
+    http: httpx.AsyncClient, path: str, **options: Any
+) -> AsyncIterator[AsyncIterator[ServerEvent]]:
     """The events of a stream."""
     async with http.stream("GET", path, **options) as answer:
         assert answer.status_code == 200, await answer.aread()
@@ -88,7 +90,8 @@ async def listening(http: httpx.AsyncClient, path: str, **options: Any) -> Async
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[ServerEvent]:
-    id, kind, data = "", "", []
+    id, kind = "", ""
+    data: list[str] = []
     async for line in answer.aiter_lines():
         if not line:
             if data:

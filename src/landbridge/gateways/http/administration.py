@@ -115,8 +115,9 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
+        msgspec.json.decode(body)  # refuses what json takes: halves of surrogate pairs
         found = json.loads(body.decode(), object_pairs_hook=_members, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadPayload(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise BadPayload("the body is not a JSON object")

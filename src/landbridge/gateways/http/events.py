@@ -204,12 +204,8 @@ def text_of_batch(topic: str, first: int, batch: Batch, *, is_payload: bool) -> 
         )
     if not is_payload and is_plain and not any(map(batch.has, _MORE)) and _are_json(joined, len(payloads)):
         head, _, index = batch.id_of(0).rpartition("-")
-        form = b'id: %b:%%d\ndata: {"topic":"%b","offset":%%d,"id":"%b-%%d","time":%d,"json":%%b}\n\n' % (
-            name,
-            name,
-            head.encode(),
-            batch.time,
-        )
+        form = b'id: %b:%%d\ndata: {"topic":"%b","offset":%%d,"id":"%b-%%d"' % (name, name, head.encode())
+        form += b',"time":%d,"attempt":1,"json":%%b}\n\n' % batch.time
         shift = int(index) - first
         return b"".join(
             [
@@ -250,6 +246,7 @@ def _event_of(name: bytes, offset: int, payload: bytes | None, batch: Batch, ind
         offset=offset,
         id=batch.id_of(index),
         time=batch.time_of(index),
+        attempt=1,
         key=key.decode(errors="replace") if key else None,
         priority=0 if priorities is None else priorities[index],
         headers=shown_headers(headers),

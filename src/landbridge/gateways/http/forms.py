@@ -82,10 +82,10 @@ class MessageShown(msgspec.Struct, kw_only=True, omit_defaults=True):
     offset: Annotated[int, Meta(description="Its place in the topic's log.")]
     id: Annotated[str, Meta(description="Its id, which is the same at every terminal.")]
     time: Annotated[int, Meta(description="When it was published, in microseconds since 1970.")]
+    attempt: Annotated[int, Meta(description="The number of this attempt, from 1.")]
     receipt: Annotated[
         str | None, Meta(description="What settles it; missing where its group settles on delivery.")
     ] = None
-    attempt: Annotated[int, Meta(description="The number of this attempt, from 1.")] = 1
     key: Annotated[str | None, Meta(description="Its key, if it has one.")] = None
     priority: Annotated[int, Meta(description="0 to 9.")] = 0
     headers: Annotated[dict[str, Any], Meta(description="Its headers; bytes as base64.")] = {}

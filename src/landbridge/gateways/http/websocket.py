@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
-from landbridge.errors import BadFrame, BadRequest, BusError, LimitReached, Unauthenticated
+from landbridge.errors import BadFrame, BadRequest, BusError, LimitReached, Misuse, Unauthenticated
 from landbridge.gateways.http.cross_origin import CrossOrigin
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT
 from landbridge.gateways.http.exchange import Receive, Scope, Send
@@ -236,7 +236,7 @@ class WebSocketStream:
         while True:
             try:
                 op = await self._next()
-            except BadRequest as error:
+            except Misuse as error:
                 await self.say(RefusedOp(problem=problem_of(error)))
                 continue
             await self._room.acquire()  # the client is not read from while so many are under way
