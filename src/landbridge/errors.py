@@ -171,7 +171,7 @@ class GroupExists(Misuse, code="group_exists", exit_status=23, http_status=409):
 class QueueTaken(Misuse, code="queue_taken", exit_status=24, http_status=409):
     """A queue has one producer, one group and one consumer at a time, and the place is taken."""
 
-    default_hint = "a queue has one producer, one group and one consumer at a time; use a stream for more"
+    default_hint = "a queue has one of each at a time; use kind 'work' to share the messages, or a stream"
 
 
 class LeaseLost(Misuse, code="lease_lost", exit_status=25, http_status=409):
@@ -181,9 +181,15 @@ class LeaseLost(Misuse, code="lease_lost", exit_status=25, http_status=409):
 
 
 class TooOld(Misuse, code="too_old", exit_status=44, http_status=409):
-    """The terminal no longer knows whether this producer has stored the batch before."""
+    """The terminal no longer knows whether it has stored the batch, by its producer or its key, before."""
 
     default_hint = "look whether it was stored, and publish it again if it wasn't"
+
+
+class KeyReused(Misuse, code="key_reused", exit_status=47, http_status=422):
+    """The idempotency key was used before, for a request with another body. Nothing was stored."""
+
+    default_hint = "use a fresh key for each new request, and repeat a request with all of its body"
 
 
 class SequenceGap(Misuse, code="sequence_gap", exit_status=26, http_status=409):

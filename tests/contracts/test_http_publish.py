@@ -226,6 +226,64 @@ async def test_sizes(crashes: list[Any]) -> None:
         assert (await site.bus.topics.show("orders")).end == 1
 
 
+# -- requests that are repeated -------------------------------------------------------------------------
+
+LINES = {"content-type": "application/x-ndjson"}
+EVENT_TYPE = {"content-type": "application/cloudevents+json"}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "headers"),
+    [
+        (PATH, b"x", {"landbridge-key": "k", "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"}),
+        (PATH, b"x", {"landbridge-id": "mine"}),
+        (PATH, b"1\n2\n3", LINES),
+        (PATH, b'[{"json": 1}, {"json": 2}, {"json": 3, "id": "i"}]', MANY),
+        (PATH, b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}', EVENT_TYPE),
+        (
+            "/v1/publish",
+            b'{"messages": [{"topic": "orders", "json": 1}, {"topic": "audit", "json": 2}]}',
+            {},
+        ),
+    ],
+    ids=["one", "an id", "lines", "many", "event", "several"],
+)
+async def test_a_repeat_gets_the_first_answer(
+    site: Web, path: str, content: bytes, headers: dict[str, str]
+) -> None:
+    headers = {**headers, "idempotency-key": '"0198-abc"'}
+    first = await site.http.post(path, content=content, headers=headers)
+    assert (first.status_code, "landbridge-repeated" in first.headers) == (201, False), first.text
+    stored = len(await log_of(site))
+    if "traceparent" in headers:
+        headers["traceparent"] = headers["traceparent"].replace("2", "3")
+    await site.http.post(PATH, content=b"between")
+    for again in await asyncio.gather(
+        *(site.http.post(path, content=content, headers=headers) for _ in range(3))
+    ):
+        assert (again.status_code, again.json()) == (201, first.json())
+        assert again.headers["landbridge-repeated"] == "true"
+    assert len(await log_of(site)) == stored + 1
+    other = await site.http.post(path, content=content.replace(b"1", b"7").replace(b"x", b"y"), headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "key_reused")
+    async with site.client(site.token("admin", subject="another")) as http:
+        theirs = await http.post(path, content=content, headers=headers)
+        assert (theirs.status_code, "landbridge-repeated" in theirs.headers) == (201, False)
+
+
+async def test_a_unique_id_is_stored_once(site: Web) -> None:
+    await site.http.post("/v1/topics", json={"name": "orders", "ids": "unique"})
+    answers = [await site.http.post(PATH, content=b"x", headers={"landbridge-id": "mine"}) for _ in range(3)]
+    assert [answer.json() for answer in answers] == [{"id": "mine", "offset": 0}] * 3
+    assert ["landbridge-repeated" in answer.headers for answer in answers] == [False, True, True]
+
+
+async def test_keys_that_are_none(site: Web) -> None:
+    for key in ("", '""', "x" * 256, "a\tb"):
+        refused = await site.http.post(PATH, content=b"x", headers={"idempotency-key": key})
+        assert refused.status_code == 400, key
+
+
 # -- CloudEvents ---------------------------------------------------------------------------------------
 
 EVENT = {"specversion": "1.0", "id": "A1", "source": "/shop", "type": "com.example.order"}

@@ -213,7 +213,13 @@ async def test_levels_survive_a_restart(crashes: list[Any]) -> None:
         await bus.call("status.levels", default="errors", topics={"a": "messages"})
     async with run_terminal(store) as terminal, attach(terminal) as bus:
         levels = await bus.call("status.levels")
-        assert levels == {"default": "errors", "topics": {"a": "messages"}, "producers": {}, "consumers": {}}
+        assert levels == {
+            "default": "errors",
+            "topics": {"a": "messages"},
+            "producers": {},
+            "consumers": {},
+            "topic": "",
+        }
 
 
 async def test_reading_the_status_log_writes_none(timed: Terminal, clock: FakeClock) -> None:

@@ -76,8 +76,8 @@ class ThreadedBus(Threaded):
     def subscribe(self, topic: str, **options: Any) -> Any:
         return ThreadedSubscription(self._inner.subscribe(topic, **options))
 
-    def transaction(self) -> Any:
-        return ThreadedTransaction(self._inner.transaction())
+    def transaction(self, **options: Any) -> Any:
+        return ThreadedTransaction(self._inner.transaction(**options))
 
 
 class Way:

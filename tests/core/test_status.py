@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.status import LEVELS, TOPIC, Event, Levels, StatusLog, parse_levels
+from landbridge.core.status import LEVELS, TOPIC, Event, Levels, StatusLog, encode, parse_levels
 
 LEVEL = st.sampled_from(LEVELS)
 WHO, TOPICS = st.sampled_from(["ann", "bob"]), st.sampled_from(["t", "u", TOPIC])
@@ -18,7 +18,7 @@ HAPPENING = st.tuples(st.sampled_from(["publish", "deliver", "ack"]), WHO, TOPIC
 
 
 def drained(log: StatusLog, now: int = 0) -> list[Event]:
-    return [msgspec.json.decode(event, type=Event) for event in log.drain(now)]
+    return [msgspec.json.decode(encode(event), type=Event) for event in log.take(now)]
 
 
 def level(levels, event, who, topic) -> str:

@@ -74,7 +74,7 @@ async def test_what_can_not_be_written_in_time_is_told(monkeypatch: Any) -> None
         for _ in range(3):
             measurements.note(state)
         measurements.write()
-        events = [msgspec.json.decode(raw) for raw in paris.terminal.broker.status.drain(1)]
+        events = msgspec.to_builtins(paris.terminal.broker.status.take(1))
         [event] = [event for event in events if event["event"] == "error"]
         assert (event["cause"], event["messages"]) == ("links_overflow", 2)
         await paris.terminal.broker.drain()

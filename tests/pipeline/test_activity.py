@@ -57,7 +57,7 @@ def generated(count: int, seed: int) -> list[status.Event]:
             log.count(
                 now, kind, who, topic, group, "why", messages=7, size=draw.randrange(999), published=published
             )
-        events += [msgspec.json.decode(each, type=status.Event) for each in log.drain(now)]
+        events += [msgspec.json.decode(each, type=status.Event) for each in map(status.encode, log.take(now))]
     return events
 
 

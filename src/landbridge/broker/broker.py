@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from landbridge.broker import group as groups
 from landbridge.broker import handover
 from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
+from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
@@ -28,20 +29,23 @@ from landbridge.broker.documents import Documents, Edit, check_place, check_valu
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
+from landbridge.broker.keys import Outcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import status
+from landbridge.core import changes, status
 from landbridge.core.delivery.delivery import Handout
-from landbridge.core.log import ledger
+from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.log.cursor import Cursor
-from landbridge.core.log.ledger import Transactions
+from landbridge.core.log.keys import KeyEntry
+from landbridge.core.log.ledger import Entry, Transactions
 from landbridge.core.log.ranges import Range, count, normalise
 from landbridge.core.log.retention import Retention
 from landbridge.core.log.store import (
+    LEDGER_ONLY,
     DeleteDocument,
     DropLog,
     LogBounds,
@@ -49,13 +53,14 @@ from landbridge.core.log.store import (
     Store,
     Trim,
     Write,
+    keys_of,
 )
 from landbridge.core.names import is_reserved
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
-from landbridge.core.topic import GroupSpec, TopicSpec, group_spec, topic_spec
+from landbridge.core.topic import GroupSpec, TopicSpec, new_group, topic_spec
 from landbridge.core.trust.scopes import Scopes
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
@@ -99,6 +104,8 @@ PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
 #: More than any terminal has been started, or has deleted topics.
 LATE_START = 1_000_000
+#: The terminal's own topics that are made when they are first written, and the bytes that they keep.
+OWN = {status.TOPIC: 256 << 20, changes.TOPIC: 16 << 20}
 GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
 
@@ -114,6 +121,49 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+
+
+class TransactionOutputs(NamedTuple):
+    """What a transaction has stored: the offsets of its outputs, those in other units later."""
+
+    firsts: list[int | asyncio.Future[int]]
+    repeated: bool = False
+
+
+class TransactionOutcome(NamedTuple):
+    """What became of a transaction."""
+
+    firsts: list[int]  #: offset of each output's first message; -1 where it is no longer known
+    repeated: bool  #: it had happened before, as another request with the same key
+
+
+class TransactionKey(NamedTuple):
+    """The idempotency key of a transaction."""
+
+    key: str
+    name: bytes
+    body: bytes
+    topic: Topic  #: the one that remembers the key, and the transaction's batch for it
+    batch: Batch
+    place: int  #: which of the outputs that is
+
+    def known(self, broker: Broker, commit: BrokerCommit) -> TransactionOutputs | None:
+        """What the first transaction with the key has stored; None where there was none."""
+        entry = broker.known_key(commit, self.topic, self.key, self.name, self.body)
+        if entry is None:
+            return None
+        firsts: list[int | asyncio.Future[int]] = list(entry.outputs or (entry.first,))
+        outputs = TransactionOutputs(firsts, entry.batch != self.batch.id)
+        if self.name not in commit.keys.get(self.topic.keys.number, {}):
+            raise Answered(outputs)
+        return outputs
+
+    def remember(self, commit: BrokerCommit, firsts: list[int | asyncio.Future[int]]) -> None:
+        outputs = tuple(first if isinstance(first, int) else -1 for first in firsts)
+        entry = KeyEntry(outputs[self.place], self.body, self.batch.id, outputs)
+        self.topic.keys.remember(
+            commit, {self.name: entry}, max(entry.first, commit.end_of(self.topic.log) - 1)
+        )
 
 
 class Crossing(Protocol):
@@ -185,6 +235,8 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.totals = Totals()
         self.status = StatusLog()
+        #: What observers are told.
+        self._changes = Changes(self, lambda: store.is_low)
         self.damage = Damage(self.status, lambda: self.clock())
         #: Topics whose document is damaged: name → why nobody can use them. Their messages are kept.
         self.damaged: dict[str, StoreCorrupt] = {}
@@ -307,13 +359,18 @@ class Broker:
                 self.damage.note(str(error), error.hint, topic=name)
                 continue
             by_number[found.log] = self._add_topic(
-                found.spec, found.log, bounds.get(found.log, EMPTY), found.created_at, stored=True
+                found.spec,
+                found.log,
+                bounds.get(found.log, EMPTY),
+                found.created_at,
+                stored=True,
+                key_bounds=bounds.get(keys_of(found.log, store.units)),
             )
         for key, raw in await store.documents(unit, HISTORY):
             if (topic := by_number.get(_number(key))) is not None:
                 what = f"the history of the topic {topic.name}"
                 topic.log.history = self.damage.decode(what, decode_history, raw, [], "", topic=topic.name)
-        used = max([0, *by_number, *bounds])
+        used = max([0, *by_number, *(number for number in bounds if number < LEDGER_ONLY)])
         stored = dict(await store.documents(unit, SETTINGS)).get(NEXT_LOG, b"1")
         # Where it is damaged: above the numbers of logs that were deleted.
         beyond = used // store.units + LATE_START
@@ -382,6 +439,7 @@ class Broker:
         for handovers in self._handovers:
             await handovers.close()
         self.write_status()
+        self._changes.write()
         # What has come is written before the groups are closed, for a closed group writes nothing.
         for writer in self.writers:
             writer.poke()
@@ -434,10 +492,15 @@ class Broker:
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self._handovers[commit.unit].add(commit, found.name, batch, subject)
+        if not subject:
+            found.save(commit)
+            return commit.append(found.log, batch)
+        if found.spec.ids == "unique":
+            found.keys.check_ids(commit, batch)
         found.save(commit)
-        first = commit.append(found.log, batch)
-        if subject:
-            commit.on_stored.append(partial(self.published, subject, found, batch, first))
+        rest, first = found.store(commit, batch)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, subject, found, rest, first))
         return first
 
     def group_of(self, log: int, name: str) -> Group | None:
@@ -459,11 +522,20 @@ class Broker:
     # -- topics and groups -------------------------------------------------------------------------
 
     def _add_topic(
-        self, spec: TopicSpec, number: int, bounds: LogBounds, created_at: int, *, stored: bool
+        self,
+        spec: TopicSpec,
+        number: int,
+        bounds: LogBounds,
+        created_at: int,
+        *,
+        stored: bool,
+        key_bounds: LogBounds | None = None,
     ) -> Topic:
+        """``key_bounds``: the bounds of the log of its keys, where it has used any."""
         log = Log(number, bounds, self.store, self.cache)
         writer = self.writers[number % self.store.units]
-        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored)
+        known = TopicKeys(number, key_bounds, self.store, self.limits.keys_kept)
+        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
         return topic
 
@@ -475,28 +547,30 @@ class Broker:
                 raise self.damaged[name] from None
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
-    def topic_for(self, name: str, *, create: bool = False) -> Topic:
-        """The topic, made on the spot where that is allowed, or if it must be."""
+    def topic_for(self, name: str, *, create: bool = False, who: str = "") -> Topic:
+        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom."""
         found = self.topics.get(name)
         if found is not None:
             return found
-        if name == status.TOPIC:
-            return self._status_topic()
+        if name in OWN:
+            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[name], discard="any")
+            return self.create_topic(TopicSpec(name=name, retention=retention))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
-        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}))
+        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
 
-    def create_topic(self, spec: TopicSpec) -> Topic:
+    def create_topic(self, spec: TopicSpec, who: str = "") -> Topic:
         """In memory; the commit that first speaks of it writes it down."""
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
-        given = len(self.topics) - (status.TOPIC in self.topics)
-        if given >= self.limits.max_topics and spec.name != status.TOPIC:
+        given = len(self.topics) - sum(name in self.topics for name in OWN)
+        if given >= self.limits.max_topics and spec.name not in OWN:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
         unit = unit_of(spec.name, self.store.units)
         number = self._next_log[unit] * self.store.units + unit
         self._next_log[unit] += 1
         topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
+        topic.on_made = partial(self.observe, "topic", spec.name, "created", who, after=spec)
         if self.crossing is not None:
             self.crossing.topic_made(topic)
         return topic
@@ -513,19 +587,28 @@ class Broker:
         if is_reserved(name) or name.startswith("ephemeral-"):
             raise BadRequest("names that start with '$' or 'ephemeral-' are given by the terminal")
 
-    def create_group(self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True) -> Group:
+    def create_group(
+        self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True, who: str = ""
+    ) -> Group:
         """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
-        with."""
+        with. ``who``: for whom it is made."""
         if len(topic.groups) >= self.limits.max_groups:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
             )
-        if topic.spec.kind == "queue" and topic.groups:
-            raise QueueTaken(f"the queue {topic.name} has a group already: {next(iter(topic.groups))}")
+        if topic.spec.has_one_group and topic.groups:
+            other = next(iter(topic.groups))
+            hint = f"subscribe without a group, or with {other!r}: its consumers share the messages"
+            raise QueueTaken(
+                f"the queue {topic.name} has a group already: {other}",
+                hint=hint if topic.spec.kind == "work" else None,
+            )
         if spec.dead_letter is None and (dead := self.topics.get(spec.dead_topic)) is not None:
             dead.check_producer("")
         cursor = Cursor(floor)
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
+        if durable and not is_reserved(spec.name):
+            group.on_made = partial(self.observe_group, group, "created", who, after=spec)
         topic.groups[spec.name] = group
         group.changed()
         return group
@@ -537,12 +620,13 @@ class Broker:
             return max(topic.log.first, min(topic.log.end, found))
         return _edge(topic, start or "earliest")
 
-    async def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic, who: str = "") -> None:
         def work(commit: BrokerCommit) -> None:
             if topic.deleted:
                 return
             topic.deleted = True
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
+            topic.keys.drop(commit)
             commit.writes.append(DeleteDocument(HISTORY, str(topic.log.number)))
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
@@ -558,6 +642,7 @@ class Broker:
             for group in list(topic.groups.values()):
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
+            self.observe("topic", topic.name, "deleted", who)
 
         def keep() -> None:
             topic.deleted = False
@@ -577,13 +662,14 @@ class Broker:
             other for other in self.damaged if other != name and unit_of(other, self.store.units) == unit
         ]
         known = {topic.log.number for topic in self.topics.values()} | set(range(self.store.units))
+        known |= {topic.keys.number for topic in self.topics.values()}
         writes: list[Write] = [DeleteDocument(topics.KIND, name)]
         if not others:
             writes += [DropLog(number) for number in await self.store.logs(unit) if number not in known]
         await self.write(writes, unit=unit)
         self.damaged.pop(name, None)
 
-    async def delete_group(self, group: Group) -> None:
+    async def delete_group(self, group: Group, who: str = "") -> None:
         def work(commit: BrokerCommit) -> None:
             if group.deleted:
                 return
@@ -594,6 +680,7 @@ class Broker:
 
         def forget() -> None:
             self._drop_group(group, UnknownGroup(f"the group {group.name} was deleted"))
+            self.observe_group(group, "deleted", who)
 
         def keep() -> None:
             group.deleted = False
@@ -644,25 +731,62 @@ class Broker:
 
     def check_publish(self, connection: Client, name: str) -> Topic:
         self.check_target(connection, name)
-        return self.topic_for(name)
+        return self.topic_for(name, who=connection.subject)
 
     def publish(
         self,
         connection: Client,
         frame: frames.Publish,
         tail: memoryview,
-        then: Callable[[int | BusError], None],
+        then: Callable[[int | Outcome | BusError], None],
     ) -> None:
-        """Store a batch. ``then`` gets the offset of its first message once it is on disk. Misuse, BadFrame
-        and LimitReached are raised at once."""
+        """Store a batch. ``then`` gets the offset of its first message once it is on disk; an Outcome where
+        the topic's ids are unique. Misuse, BadFrame and LimitReached are raised at once."""
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
-        topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
+        if topic.spec.ids == "any":
+            topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
+        else:
+            topic.writer.hand_in(partial(self._publish_unique, connection, topic, batch, frame), then)
+
+    def _publish_unique(
+        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+    ) -> Outcome:
+        """The same where a message whose id is known is not stored again."""
+        topic.keys.check_ids(commit, batch)
+        following = self._following(connection, topic, frame, commit)
+        if isinstance(following, int):
+            return Outcome(following, False)
+        topic.save(commit)
+        rest, first = topic.store(commit, batch)
+        self.totals.repeated += rest is None
+        # Where nothing is appended, the producer is remembered as long as if something were.
+        last = None if rest is not None else commit.end_of(topic.log)
+        born = min(frame.born, commit.now)
+        commit.remember(topic.log, frame.producer, following.at(first), born, last)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
+        return Outcome(first, rest is None)
 
     def _publish(
         self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
+        following = self._following(connection, topic, frame, commit)
+        if isinstance(following, int):
+            return following
+        topic.save(commit)
+        first = commit.append(topic.log, batch)
+        # At most now: what is later would be the birth of all producers that are forgotten, for ever.
+        commit.remember(topic.log, frame.producer, following.at(first), min(frame.born, commit.now))
+        commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
+        return first
+
+    def _following(
+        self, connection: Client, topic: Topic, frame: frames.Publish, commit: BrokerCommit
+    ) -> Entry | int:
+        """The producer's entry after its next batch; or, where the batch is stored in this very commit
+        already, its offset. Every reason to refuse the batch is raised here."""
         sequence, producer = frame.sequence, frame.producer
         entry = commit.entry(topic.log, producer)
         if entry.known(sequence):
@@ -678,13 +802,70 @@ class Broker:
         topic.check_backlog()
         commit.need_room()
         after = sequence - 1 if frame.after is None else frame.after
-        following = entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
+        return entry.stored(sequence, after, -1)  # raises SequenceGap before anything is written
+
+    def publish_once(
+        self,
+        connection: Client,
+        frame: frames.PublishOnce,
+        tail: memoryview,
+        then: Callable[[Outcome | BusError], None],
+    ) -> None:
+        """Store a batch unless its key is known; then the first one's outcome is answered again. Misuse,
+        BadFrame and LimitReached are raised at once."""
+        topic = self.check_publish(connection, frame.topic)
+        ledger.check_producer(frame.producer)
+        name = keys.key_name(connection.subject, keys.check_key(frame.key))
+        batch = self.read_batch(frame.topic, tail)
+        body = keys.body_hash((topic.name, batch))
+        work = partial(self._publish_once, connection, topic, batch, frame, name, body)
+        if topic.keys.is_known(name):
+            topic.writer.hand_in(work, then)
+        else:
+            read = asyncio.ensure_future(topic.keys.load(name))
+            read.add_done_callback(lambda _: topic.writer.hand_in(work, then))
+
+    def _publish_once(
+        self,
+        connection: Client,
+        topic: Topic,
+        batch: Batch,
+        frame: frames.PublishOnce,
+        name: bytes,
+        body: bytes,
+        commit: BrokerCommit,
+    ) -> Outcome:
+        entry = self.known_key(commit, topic, frame.key, name, body)
+        if entry is not None:
+            outcome = Outcome(entry.first, entry.batch != batch.id, entry.batch)
+            if name not in commit.keys.get(topic.keys.number, {}):
+                raise Answered(outcome)
+            return outcome
+        if topic.spec.ids == "unique":
+            topic.keys.check_ids(commit, batch)
+        topic.claim_for(connection, frame.producer)
+        topic.check_backlog()
+        commit.need_room()
         topic.save(commit)
-        first = commit.append(topic.log, batch)
-        # At most now: what is later would be the birth of all producers that are forgotten, for ever.
-        commit.remember(topic.log, producer, following.at(first), min(frame.born, commit.now))
-        commit.on_stored.append(partial(self.published, connection.subject, topic, batch, first))
-        return first
+        rest, first = topic.store(commit, batch)
+        last = first if rest is not None else commit.end_of(topic.log)
+        topic.keys.remember(commit, {name: KeyEntry(first, body, batch.id)}, last)
+        if rest is not None:
+            commit.on_stored.append(partial(self.published, connection.subject, topic, rest, first))
+        return Outcome(first, rest is None, batch.id)
+
+    def known_key(
+        self, commit: BrokerCommit, topic: Topic, key: str, name: bytes, body: bytes
+    ) -> KeyEntry | None:
+        """The entry of a key, None for a new one. KeyReused for another body, TooOld where the key may have
+        been forgotten."""
+        entry = topic.keys.entry(commit, name)
+        if entry is None:
+            keys.check_age(key, commit.now, topic.keys.forgotten, topic.name)
+        else:
+            entry.check(key, body)
+            self.totals.repeated += 1
+        return entry
 
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None:
         """A batch of this subject is on disk."""
@@ -748,11 +929,12 @@ class Broker:
 
     def transact(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
-    ) -> asyncio.Future[list[int]]:
+    ) -> asyncio.Future[TransactionOutcome]:
         """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
-        that happened before."""
+        that happened before, unless it has a key."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
+        once = self._once(connection, frame, publishes) if frame.key else None
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
             for edit in frame.documents
@@ -769,14 +951,16 @@ class Broker:
                     hint="let it live with the topic whose messages are acked: topic=…",
                 )
 
-        def work(commit: BrokerCommit) -> list[int | asyncio.Future[int]]:
+        def work(commit: BrokerCommit) -> TransactionOutputs:
             commit.work += frame.parts // PARTS_PER_WORK
             happened = self._transactions_of(commit, frame.producer)
+            if once is not None and (known := once.known(self, commit)) is not None:
+                return known
             if happened.known(frame.number):
                 self.totals.repeated += 1
                 if frame.producer in commit.transactions:
-                    return []
-                raise Answered([])
+                    return TransactionOutputs([])
+                raise Answered(TransactionOutputs([]))
             if not happened.stored and 0 < frame.begun <= self._forgotten.get(commit.unit, 0):
                 raise TooOld("it is no longer known whether this transaction has happened")
             if publishes:
@@ -786,21 +970,41 @@ class Broker:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
+                if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
+                    topic.keys.check_ids(commit, *(batch for other, batch in publishes if other is topic))
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self._ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
             )
-            return [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            if once is not None:
+                once.remember(commit, firsts)
+            return TransactionOutputs(firsts)
 
         return asyncio.ensure_future(_all_of(writer.put(work)))
+
+    def _once(
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+    ) -> TransactionKey:
+        """The key of a transaction. It belongs to the first topic, by name, that the transaction publishes
+        to."""
+        name = keys.key_name(connection.subject, keys.check_key(frame.key))
+        body = keys.body_hash(*((topic.name, batch) for topic, batch in publishes))
+        place = min(range(len(publishes)), key=lambda n: publishes[n][0].name)
+        topic, batch = publishes[place]
+        return TransactionKey(frame.key, name, body, topic, batch, place)
 
     def _home_of(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
     ) -> Writer[BrokerCommit]:
-        """The unit in which a transaction happens: that of its first ack, or else of its first document, or
-        else of its first output."""
+        """The unit in which a transaction happens: with a key that of the key's topic; else that of its first
+        ack, or of its first document, or of its first output."""
+        if frame.key:
+            if not publishes:
+                raise BadRequest("a transaction with a key publishes something", hint="leave the key away")
+            return min((topic for topic, _ in publishes), key=lambda topic: topic.name).writer
         for subscription, _, _ in frame.acks:
             if (consumer := connection.consumers.get(subscription)) is not None:
                 return consumer.group.topic.writer
@@ -881,27 +1085,27 @@ class Broker:
     def subscribe(self, connection: Client, frame: frames.Subscribe, floor: int | None = None) -> Consumer:
         """``floor``: the offset that ``frame.start`` stands for where it is a time (``position``)."""
         connection.scopes.demand("subscribe", frame.topic)
-        topic = self.topic_for(frame.topic)
+        topic = self.topic_for(frame.topic, who=connection.subject)
         if topic.deleted:
             raise UnknownTopic(f"there is no topic {frame.topic!r}")
         name = frame.group
         durable = name is not None
         if name is not None:
             self.check_group_name(name)
-        if topic.spec.kind == "queue":
+        if topic.spec.has_one_group:
             # A queue has one group; who names none means that one.
-            name = name or next(iter(topic.groups), "queue")
+            name = name or next(iter(topic.groups), "workers" if topic.spec.kind == "work" else "queue")
             durable = True
         number = self.new_consumer()
         if name is None:
             name = f"ephemeral-{self.start}-{number}"
         group = topic.groups.get(name)
         if group is None:
-            spec = group_spec({"topic": topic.name, "name": name})
+            spec = new_group(topic.spec, name)
             if floor is None:
                 assert not isinstance(frame.start, int), "a time is looked up before"
                 floor = _edge(topic, frame.start or ("earliest" if durable else "latest"))
-            group = self.create_group(topic, spec, floor, durable=durable)
+            group = self.create_group(topic, spec, floor, durable=durable, who=connection.subject)
         if group.damaged is not None:
             raise group.damaged
         if self.crossing is not None:
@@ -913,7 +1117,7 @@ class Broker:
             number,
             connection,
             frame.subscription,
-            frame.prefetch,
+            min(frame.prefetch, topic.spec.prefetch) if topic.spec.kind == "work" else frame.prefetch,
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
             by_pull=frame.by_pull,
@@ -1055,6 +1259,7 @@ class Broker:
             self.note_lags()
         self.room.tick()
         self.write_status()
+        self._changes.write()
         self.trimmer.tick()
         self._look_at_transactions()
 
@@ -1089,19 +1294,73 @@ class Broker:
         if not self.status or self.store.is_low:
             return
         now = self.clock()
-        payloads = self.status.drain(now)
-        batch = Batch.decode(build(payloads, id=self.new_id(), time=now))
+        events = self.status.take(now)
+        batch = self._status_batch(events)
         topic = self.topic_for(status.TOPIC)
-
         topic.writer.tell(lambda commit: self.append(commit, topic, batch))
+        if target := self.status.levels.topic:
+            # Not what concerns the target itself: reading the copy must not make more of it.
+            others = [event for event in events if event.topic != target]
+            if others:
+                self._copy_status(target, self._status_batch(others))
 
-    def _status_topic(self) -> Topic:
-        retention = Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any")
-        return self.create_topic(TopicSpec(name=status.TOPIC, retention=retention))
+    def _status_batch(self, events: list[status.Event]) -> Batch:
+        payloads = [status.encode(event) for event in events]
+        return Batch.decode(build(payloads, id=self.new_id(), time=self.clock()))
 
-    async def set_levels(self, levels: status.Levels) -> None:
+    def _copy_status(self, target: str, batch: Batch) -> None:
+        """Write the status log to the topic of the user's choice too. Where its backlog is full, or it can't
+        be made, that is told in ``$status``, and this part is missing in the copy."""
+
+        def work(commit: BrokerCommit) -> None:
+            topic.check_backlog()
+            self.append(commit, topic, batch)
+
+        def then(result: BusError | None) -> None:
+            if isinstance(result, BusError):
+                self.report(target, result)
+
+        try:
+            topic = self.status_copy(target)
+        except BusError as error:
+            self.report(target, error)
+        else:
+            topic.writer.hand_in(work, then)
+
+    def status_copy(self, target: str) -> Topic:
+        """The topic that the status log goes to as well, made with the retention of ``$status`` where there
+        is none. BadRequest for a queue, which has one producer."""
+        topic = self.topics.get(target)
+        if topic is None:
+            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[status.TOPIC], discard="any")
+            topic = self.create_topic(TopicSpec(name=target, retention=retention))
+        if topic.spec.kind == "queue":
+            raise BadRequest(f"{target} is a queue, which has one producer", hint="use a stream")
+        return topic
+
+    async def set_levels(self, levels: status.Levels, who: str = "") -> None:
+        before = self.status.levels
         await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
         self.status.levels = levels
+        self.observe("status", "levels", "updated", who, before, levels)
+
+    # -- observers ---------------------------------------------------------------------------------
+
+    def observe(
+        self, what: str, name: str, change: str, who: str = "", before: object = None, after: object = None
+    ) -> None:
+        """Tell observers of a change that is on disk, as an event of the topic ``$bus``. ``what``: "topic",
+        "group", "service", … ``change``: "created", "updated", "deleted", … ``who``: the subject that has
+        asked for it. ``before`` and ``after``: structs or JSON values; of an update, the difference is
+        told."""
+        self._changes.note(what, name, change, who, before, after)
+
+    def observe_group(
+        self, group: Group, change: str, who: str, before: object = None, after: object = None
+    ) -> None:
+        """The same for a change of a group."""
+        if group.durable and not is_reserved(group.name):
+            self.observe("group", f"{group.topic.name}/{group.name}", change, who, before, after)
 
 
 def _decode_levels(raw: bytes) -> status.Levels:
@@ -1164,6 +1423,8 @@ def unit_of(topic: str, units: int) -> int:
     return zlib.crc32(topic.removesuffix(".dead").encode()) % units
 
 
-async def _all_of(outputs: asyncio.Future[list[int | asyncio.Future[int]]]) -> list[int]:
-    """The offsets of a transaction's outputs, once those in other units have theirs."""
-    return [first if isinstance(first, int) else await first for first in await outputs]
+async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:
+    """What became of a transaction, once the outputs in other units have their offsets."""
+    found = await outputs
+    firsts = [first if isinstance(first, int) else await first for first in found.firsts]
+    return TransactionOutcome(firsts, found.repeated)

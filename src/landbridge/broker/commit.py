@@ -8,6 +8,7 @@ from functools import partial
 from landbridge.broker.log import Log
 from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
+from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
 from landbridge.core.log.store import Append, Copy, DropLog, PutDocument, PutLedger, Trim, Write
 from landbridge.core.shipping.history import encode as encode_history
@@ -29,9 +30,12 @@ class BrokerCommit(Commit):
         #: What this commit adds: batches by log, in order; producers' new ledger entries.
         self.appended: dict[Log, list[tuple[int, Batch]]] = {}
         self.entries: dict[tuple[Log, bytes], Entry] = {}
-        #: Of the producers that may be forgotten: when each was born, by the terminal's clock.
-        self.born: dict[tuple[Log, bytes], int] = {}
+        #: Of the producers that may be forgotten: when each was born, by the terminal's clock, and the offset
+        #: that its entry lives as long as.
+        self.born: dict[tuple[Log, bytes], tuple[int, int]] = {}
         self.transactions: dict[bytes, Transactions] = {}
+        #: Keys and unique ids that this commit stores: ledger-only log → name → entry.
+        self.keys: dict[int, dict[bytes, KeyEntry]] = {}
         #: Documents that this commit writes → their new version, None where it deletes them.
         self.documents: dict[Hashable, str | None] = {}
 
@@ -78,17 +82,24 @@ class BrokerCommit(Commit):
         """What the ledger says, with this commit counted in. NotLoaded where it has to be read first."""
         return self.entries.get((log, producer)) or log.entry(producer)
 
-    def remember(self, log: Log, producer: bytes, entry: Entry, born: int = 0) -> None:
-        """``born``: the entry is forgotten when the log no longer holds what it speaks of; 0: never."""
+    def end_of(self, log: Log) -> int:
+        """Where a log ends, with this commit counted in."""
+        batches = self.appended.get(log)
+        return batches[-1][0] + len(batches[-1][1]) if batches else log.end
+
+    def remember(
+        self, log: Log, producer: bytes, entry: Entry, born: int = 0, last: int | None = None
+    ) -> None:
+        """``born``: the entry is forgotten when the log no longer holds what it speaks of; 0: never.
+        ``last``: the offset that it lives as long as, where that is not its last batch's."""
         self.entries[log, producer] = entry
         if born:
-            self.born[log, producer] = born
+            self.born[log, producer] = born, entry.firsts[-1] if last is None else last
 
     def seal(self) -> list[Write]:
         """All writes, with each producer's ledger entry once, as it is at the end."""
         for (log, producer), entry in self.entries.items():
-            born = self.born.get((log, producer), 0)
-            last = entry.firsts[-1] if born else None
+            born, last = self.born.get((log, producer), (0, None))
             self.writes.append(PutLedger(log.number, producer, ledger.encode(entry), last, born))
         for producer, transactions in self.transactions.items():
             self.writes.append(transactions.put(self.unit, producer))

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from landbridge.broker.authority import Authority, TokenIdentity
-from landbridge.broker.broker import Broker
+from landbridge.broker.broker import Broker, TransactionOutcome
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
+from landbridge.broker.keys import Outcome
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -41,6 +42,8 @@ HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
+#: What a client may use of this terminal beyond the frames of the first version.
+FEATURES = ["keys"]
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
 FRAMES_AT_ONCE = 128
 HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Renew: 4}
@@ -111,6 +114,7 @@ class Connection(Incoming):
             frames.Hello: self._hello,
             frames.Join: self._join,
             frames.Publish: self._publish,
+            frames.PublishOnce: self._publish_once,
             frames.Settle: self._settle,
             frames.Subscribe: self._subscribe,
             frames.Credit: self._credit,
@@ -361,6 +365,7 @@ class Connection(Incoming):
                 limits.max_payload,
                 limits.publish_window,
                 self.broker.stamp(),
+                FEATURES,
             )
         )
 
@@ -424,12 +429,18 @@ class Connection(Incoming):
         self.broker.publish(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
         self._take(tail)
 
-    def _on_stored(self, request: int, size: int, result: int | BusError) -> None:
+    def _publish_once(self, frame: frames.PublishOnce, tail: memoryview = EMPTY) -> None:
+        self.broker.publish_once(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
+        self._take(tail)
+
+    def _on_stored(self, request: int, size: int, result: int | Outcome | BusError) -> None:
         self._give_back(size)
         if isinstance(result, BusError):
             self.refuse(request, result)
-        else:
+        elif isinstance(result, int):
             self.send(frames.Stored(request, result))
+        else:
+            self.send(frames.Stored(request, *result))
 
     def _take(self, tail: memoryview) -> int:
         """These bytes are to be stored; a peer that sends more than its window isn't read from meanwhile."""
@@ -446,7 +457,17 @@ class Connection(Incoming):
     def _transact(self, frame: frames.Transact, tail: memoryview = EMPTY) -> None:
         publishes = self.broker.read_transaction(self, frame, tail)
         done = self.broker.transact(self, frame, publishes)
-        done.add_done_callback(partial(self._on_done, frame.request, self._take(tail), "a transaction"))
+        done.add_done_callback(partial(self._on_transacted, frame, self._take(tail)))
+
+    def _on_transacted(
+        self, frame: frames.Transact, size: int, done: asyncio.Future[TransactionOutcome]
+    ) -> None:
+        self._give_back(size)
+        if done.cancelled() or done.exception() is not None:
+            self._answer(frame.request, done, "a transaction")
+            return
+        outcome = done.result()
+        self.done(frame.request, outcome._asdict() if frame.key else outcome.firsts)
 
     def _stage(self, frame: frames.Stage, tail: memoryview = EMPTY) -> None:
         done = self.terminal.stages.put(self, frame, tail)

@@ -176,6 +176,8 @@ class Group:
         #: False: lives with its subscriber, keeps nothing on disk, holds nothing back from retention.
         self.durable = durable
         self.stored = stored
+        #: Called once when the group is on disk for the first time.
+        self.on_made: Callable[[], None] | None = None
         self.deleted = False
         #: Why it hands nothing out: what is stored of it was damaged. A seek says where to go on.
         self.damaged: BusError | None = None
@@ -261,6 +263,9 @@ class Group:
 
     def _saved(self, spec: GroupSpec) -> None:
         self.stored = spec is self.spec  # it may have been changed while the commit was under way
+        if self.on_made is not None:
+            self.on_made()
+            self.on_made = None
 
     def _unsaved_confirmed(self) -> None:
         self.confirmed.dirty = True

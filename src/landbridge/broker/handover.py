@@ -166,21 +166,27 @@ class Handovers:
         try:
             topic = self._topics.topic_for(owed.topic, create=True)
 
-            def work(commit: BrokerCommit) -> tuple[int, bool]:
+            def work(commit: BrokerCommit) -> tuple[int, Batch | None]:
                 entry = commit.entry(topic.log, producer)
                 if owed.number <= entry.last:
-                    return entry.firsts[-1] if owed.number == entry.last else -1, False
+                    return entry.firsts[-1] if owed.number == entry.last else -1, None
+                if owed.subject and topic.spec.ids == "unique":
+                    topic.keys.check_ids(commit, owed.batch)
                 topic.save(commit)
-                first = commit.append(topic.log, owed.batch)
+                stored: Batch | None = owed.batch
+                if owed.subject:
+                    stored, first = topic.store(commit, owed.batch)
+                else:
+                    first = commit.append(topic.log, owed.batch)
                 commit.remember(topic.log, producer, Entry(owed.number, (first,)))
-                return first, True
+                return first, stored
 
-            first, is_new = await topic.writer.put(work)
+            first, stored = await topic.writer.put(work)
         except BusError as error:
             self._topics.report(owed.topic, error)
             return None
-        if is_new and owed.subject:
-            self._topics.published(owed.subject, topic, owed.batch, first)
+        if stored is not None and owed.subject:
+            self._topics.published(owed.subject, topic, stored, first)
         return first
 
     async def close(self) -> None:

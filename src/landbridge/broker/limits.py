@@ -34,6 +34,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_strangers: int = 500
     #: Bytes that a new topic's slowest group may be behind, unless the topic says otherwise.
     max_backlog: int = 64 << 30
+    #: Messages of a topic that are gone and whose idempotency keys and unique ids are remembered all the
+    #: same.
+    keys_kept: int = 100_000
     #: Seconds: the longest life of a token that this terminal makes.
     max_token_life: float = 366 * 86400.0
 

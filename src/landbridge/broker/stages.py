@@ -227,6 +227,8 @@ class Stages:
         def work(commit: BrokerCommit) -> None:
             stored = commit.entry(topic.log, producer).last
             known = max(0, left - (ALL - stored)) if stored else 0
+            if topic.spec.ids == "unique":
+                topic.keys.check_ids(commit, *batches)
             topic.save(commit)
             rest = left
             for batch in batches:
@@ -236,9 +238,11 @@ class Stages:
                     continue
                 part = batch.slice(known, len(batch)) if known else batch
                 known = 0
-                first = commit.append(topic.log, part)
+                new, first = topic.store(commit, part)
                 commit.remember(topic.log, producer, Entry(ALL - rest, (first,)))
-                commit.on_stored.append(partial(self._broker.published, decision.subject, topic, part, first))
+                if new is not None:
+                    publish = partial(self._broker.published, decision.subject, topic, new, first)
+                    commit.on_stored.append(publish)
 
         await topic.writer.put(work)
 
@@ -285,9 +289,19 @@ class Stages:
         if piece:
             commit.need_room()
         kept = staged is not None and not staged.deleted and commit.keeps(staged.log)
+        topics = {each.topic: broker.topic_for(each.topic, create=True) for each in piece}
+        for name, topic in topics.items():  # before anything is changed
+            if topic.spec.ids == "unique":
+                topic.keys.check_ids(commit, *(each.batch for each in piece if each.topic == name))
         for each in piece:
-            topic = broker.topic_for(each.topic, create=True)
+            topic = topics[each.topic]
             topic.save(commit)
+            if topic.spec.ids == "unique":
+                stored, first = topic.store(commit, each.batch)
+                if stored is not None:
+                    publish = partial(broker.published, decision.subject, topic, stored, first)
+                    commit.on_stored.append(publish)
+                continue
             # What stands on the stage is what an append would store: nobody adds to it on either way.
             held = None
             if kept and staged is not None and each.first is not None and each.first >= staged.log.first:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group
+from landbridge.broker.keys import TopicKeys
 from landbridge.broker.log import Log
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
@@ -53,6 +55,7 @@ class Topic:
         terminal: str,
         created_at: int,
         stored: bool,
+        keys: TopicKeys,
     ) -> None:
         self.spec = spec
         self.name = spec.name
@@ -62,6 +65,8 @@ class Topic:
         self.created_at = created_at
         #: What an offset of this topic has to be kept with: no other log of any terminal has the same one.
         self.log_id = f"{terminal}/{log.number}/{created_at}"
+        #: The idempotency keys and unique ids that it knows.
+        self.keys = keys
         self.groups: dict[str, Group] = {}
         #: Those with consumers: the only ones that new messages have to be shown to at once. Apart, by key,
         #: those that take one key alone.
@@ -74,6 +79,8 @@ class Topic:
         #: Its document is on disk; False until the first commit that carries it is through.
         self.stored = stored
         self.deleted = False
+        #: Called once when it is on disk for the first time.
+        self.on_made: Callable[[], None] | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -93,6 +100,9 @@ class Topic:
 
     def _saved(self) -> None:
         self.stored = True
+        if self.on_made is not None:
+            self.on_made()
+            self.on_made = None
 
     # -- groups ------------------------------------------------------------------------------------
 
@@ -164,6 +174,19 @@ class Topic:
             if holder is not connection and known_as != producer and not holder.closed:
                 raise QueueTaken(f"the queue {self.name} has a producer already: {holder.who}")
         self.claim = (connection, producer)
+
+    def store(self, commit: BrokerCommit, batch: Batch) -> tuple[Batch | None, int]:
+        """Append what of a producer's batch is to be stored: where ids are unique, not what is there already.
+        Returns that, None where it is nothing, and the offset of the first message. Call ``keys.check_ids``
+        before anything is changed."""
+        if self.spec.ids == "any":
+            return batch, commit.append(self.log, batch)
+        rest, known = self.keys.split(commit, batch)
+        if rest is None:
+            return None, known
+        first = commit.append(self.log, rest)
+        self.keys.remember_ids(commit, rest, first)
+        return rest, first
 
     # -- bounds ------------------------------------------------------------------------------------
 

@@ -144,6 +144,7 @@ class Trimmer:
 
         def work(commit: BrokerCommit) -> None:
             commit.writes.append(Trim(log.number, first))
+            topic.keys.trim(commit, first)
             commit.on_stored.append(lambda: self._trimmed(topic, first, commit.trimmed))
 
         await topic.writer.put(work)

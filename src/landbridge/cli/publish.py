@@ -54,6 +54,9 @@ def publish(
         "Return when it is stored here; at a terminal of each group; or acked in each.", value="stored"
     ),
     within: float | None = span("With --until: wait no longer.", default="for ever"),
+    idempotency_key: str | None = option(
+        "Names this publish: the same again, with the same key, stores nothing.", metavar="KEY"
+    ),
     context: ContextName = None,
 ) -> None:
     """Publish messages. Returns when they are stored, or when --until says.
@@ -62,10 +65,14 @@ def publish(
       landbridge publish orders '{"id": 1}' --key eu --header source=shop
       landbridge publish orders --file invoice.pdf
       landbridge publish orders '{"id": 2}' --until arrived
+      landbridge publish orders '{"id": 3}' --idempotency-key 0192b3c4-5d6e-7f80-9a1b-2c3d4e5f6071
       tail -f access.log | landbridge publish logs
     """
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
-    job = _Job(topic, options, delay, expires, until, within)
+    job = _Job(topic, options, delay, expires, until, within, idempotency_key)
+    is_one = repeat == 1 and (file is not None or payload not in (None, "-"))
+    if idempotency_key is not None and not is_one:
+        raise typer.BadParameter("--idempotency-key is for one message, not for many")
     if until != "stored" and repeat != 1:
         raise typer.BadParameter("--until is for one message, not for many")
     if payload is not None and file is not None:
@@ -107,6 +114,8 @@ class _Job(NamedTuple):
     until: Until
     #: Seconds to wait for ``until``; None: for ever.
     within: float | None
+    #: Names the publish; None: it has no name.
+    key: str | None = None
 
     def options(self) -> dict[str, Any]:
         """The options of a message that is published now."""
@@ -120,12 +129,17 @@ class _Job(NamedTuple):
             if repeat == 1:
                 watch = await Watch.begin(bus, self.topic)
                 try:
-                    receipt = await bus.publish(self.topic, payload, **self.options())
+                    receipt = await bus.publish(
+                        self.topic, payload, idempotency_key=self.key, **self.options()
+                    )
                 except UnknownTopic as error:
                     await watch.suggest(error)
                     raise
                 result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
-                stored = f"stored in {self.topic} at offset {receipt.offset}, id {receipt.id}"
+                if self.key is not None:
+                    result["repeated"] = receipt.repeated
+                before = "was stored before" if receipt.repeated else "stored"
+                stored = f"{before} in {self.topic} at offset {receipt.offset}, id {receipt.id}"
                 if self.until == "stored":
                     output.tell(result, stored)
                 if not receipt.offset:

@@ -9,7 +9,7 @@ import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.loop import ask
-from landbridge.cli.options import Commands, ContextName, argument, option, start_of
+from landbridge.cli.options import Commands, ContextName, argument, flag, option, start_of
 from landbridge.cli.output import columns
 from landbridge.cli.subscribe import Count, Reader, Wait, print_payloads
 from landbridge.core.text import printable
@@ -48,7 +48,29 @@ def _show(levels: Levels) -> None:
     for side in SIDES:
         of_side = sorted(getattr(levels, side).items())
         rows += [{"of": side[:-1], "name": name, "level": level} for name, level in of_side]
+    if levels.topic:
+        rows.append({"of": "copy to", "name": levels.topic})
     output.table(LIST, rows, empty="")
+
+
+@app.command()
+def topic(
+    name: Annotated[str | None, argument("TOPIC", "The topic; made where there is none.")] = None,
+    off: bool = flag("Write it to no other topic any more.", "--off"),
+    context: ContextName = None,
+) -> None:
+    """Write the status log to a topic of your choice as well, beside $status.
+
+    It gets all events but those about itself, with its own retention. If its backlog is full, events are
+    missing there, and $status says so.
+
+    Examples:
+      landbridge status topic ops.log
+      landbridge status topic --off
+    """
+    if (name is None) != off:
+        raise typer.BadParameter("give a topic, or --off")
+    output.emit(ask(context, lambda bus: bus.status.set(topic=name or "")), _show)
 
 
 @app.command()

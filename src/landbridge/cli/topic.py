@@ -53,7 +53,14 @@ class TopicFlags(OptionGroup):
     max_backlog: int | None = size("Refuse publishes while the slowest group is this many bytes behind.")
     producer: str | None = option("The only one who may publish to this queue.", metavar="SUBJECT")
     delivery: Literal["at-least-once", "at-most-once"] | None = option(
-        "Of a queue: at-most-once settles a message when it is handed out."
+        "Of a queue or a work queue: at-most-once settles a message when it is handed out."
+    )
+    prefetch: int | None = option("Of a work queue: messages that a consumer may hold. New ones: 16.")
+    discipline: Literal["fifo", "lifo", "priority"] | None = option(
+        "The order in groups that name none. New topics: fifo."
+    )
+    ids: Literal["any", "unique"] | None = option(
+        "unique: a message whose id is known is not stored a second time. New topics: any."
     )
 
     def as_asked(self) -> dict[str, Any]:
@@ -62,7 +69,7 @@ class TopicFlags(OptionGroup):
         retention = {name: None if value == units.UNLIMITED else value for name, value in retention.items()}
         if self.retain_settled is not None:
             retention["settled"] = not self.retain_settled
-        options = self.given("max_backlog", "producer", "delivery")
+        options = self.given("max_backlog", "producer", "delivery", "prefetch", "discipline", "ids")
         return {**options, "retention": retention} if retention else options
 
 
@@ -106,9 +113,10 @@ LIST = columns(
 )
 SHOW = columns(
     "Kind | Messages:count | Offsets | Size=bytes:size | Created=created_at:moment | Max age | "
-    "Max bytes | Max backlog:size | Settled | Discard"
+    "Max bytes | Max backlog:size | Settled | Discard | Ids | Discipline"
 )
 SHOW_QUEUE = columns("Delivery | Producer")
+SHOW_WORK = columns("Delivery | Prefetch:count")
 #: Of topics in the registry.
 LIST_CROSSING = columns(
     "Topic=name@cyan | Groups=group_names | Late=late_open | Ticket=ticket_scope | Key=kv:count | "
@@ -124,8 +132,10 @@ SHOW_CROSSING = columns(
 def create(
     name: Topic,
     *,
-    kind: Literal["stream", "queue"] | None = option(
-        "stream: any producers, any groups. queue: one producer, one group, one consumer.", default="stream"
+    kind: Literal["stream", "queue", "work"] | None = option(
+        "stream: any producers, any groups. queue: one producer, one group, one consumer. "
+        "work: any producers, and consumers that share the messages.",
+        default="stream",
     ),
     options: TopicFlags,
     registry: Registry = False,
@@ -141,7 +151,9 @@ def create(
 
     Examples:
       landbridge topic create orders --max-age 30d
-      landbridge topic create jobs --kind queue --producer scheduler
+      landbridge topic create jobs --kind work
+      landbridge topic create payroll --kind queue --producer scheduler
+      landbridge topic create events --ids unique
       landbridge topic create orders --registry --group billing --group shipping
     """
     local = options.as_asked()
@@ -273,9 +285,13 @@ def _show(topic: TopicDetails) -> None:
         settled="dropped" if options.retention.settled else "kept",
         discard=options.retention.discard,
         delivery=options.delivery,
+        prefetch=options.prefetch,
+        ids=options.ids,
+        discipline=options.discipline,
         producer=options.producer or "whoever comes first",
     )
-    output.record(topic.name, SHOW + (SHOW_QUEUE if topic.kind == "queue" else []), row)
+    more = {"queue": SHOW_QUEUE, "work": SHOW_WORK}.get(topic.kind, [])
+    output.record(topic.name, SHOW + more, row)
     print()
     output.table(GROUPS[1:], row["groups"], empty="  no groups")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
 
@@ -22,6 +22,7 @@ from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
 from landbridge.core.log.batch import build
+from landbridge.core.log.keys import check_key
 from landbridge.core.names import check_name
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
@@ -42,6 +43,24 @@ class Receipt(msgspec.Struct, frozen=True):
     id: str
     #: Its place in the topic's log.
     offset: int
+    #: It was stored before, by another publish with the same idempotency key, or with the same id where the
+    #: topic's ids are unique. Id and offset are those of the message that is stored.
+    repeated: bool = False
+
+
+class BatchReceipt(msgspec.Struct, frozen=True):
+    """Says that a batch is stored: ``first, repeated = await bus.publish_batch(…)``."""
+
+    #: Place of its first message in the topic's log; the others follow it.
+    first: int
+    #: All of it was stored before.
+    repeated: bool
+    #: The batch's id. A message that was given no id has this one and its index: ``<id>-0``, ``<id>-1``, …
+    id: str
+
+    def __iter__(self) -> Iterator[Any]:
+        """The offset, and whether it was stored before."""
+        return iter((self.first, self.repeated))
 
 
 class WithNouns(Generic[W]):
@@ -97,17 +116,21 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         *,
         until: Until = "stored",
         timeout: float | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[MessageOptions],
     ) -> Receipt:
         """Publish one message. Returns when the message is stored; or, with ``until="arrived"``, when it is
         stored at a terminal of each of the topic's groups; or, with "acked", when a consumer of each group
         has acked it.
 
-        timeout: seconds to wait for that; TimedOut says whether the message is stored."""
+        timeout: seconds to wait for that; TimedOut says whether the message is stored.
+        idempotency_key: names the request, best by a UUIDv7. A publish with a key that the topic knows stores
+        nothing: the receipt is the first one's, with ``repeated``. KeyReused if the message is another
+        one."""
         outbox = self._outbox(topic)
         data = self.checked(payload if type(payload) is bytes else encode(payload))
         batch_id = self.new_id()
-        id = options.get("id") or f"{batch_id.hex()}-0"
+        id = options.get("id") or ""
         if options:
             rows = Rows()
             rows.add(data, **options)
@@ -115,48 +138,80 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         else:
             batch = build((data,), id=batch_id, time=time.time_ns() // 1000)
         if timeout is None and until == "stored":
-            return Receipt(id, await self._stored(outbox, batch))
-        first: int | None = None
+            return _receipt(id, batch_id, await self._stored(outbox, batch, idempotency_key))
+        receipt: Receipt | None = None
         try:
             async with asyncio.timeout(timeout):
-                first = await self._stored(outbox, batch)
+                receipt = _receipt(id, batch_id, await self._stored(outbox, batch, idempotency_key))
                 if until != "stored":
-                    await self.call("message.wait", topic=topic, offset=first, until=until)
+                    await self.call("message.wait", topic=topic, offset=receipt.offset, until=until)
         except TimeoutError:
-            if first is not None:
+            if receipt is not None:
                 raise TimedOut(
-                    f"stored in {topic} at offset {first}, id {id}, but not {until} within {timeout} s",
+                    f"stored in {topic} at offset {receipt.offset}, id {receipt.id}, but not {until} within "
+                    f"{timeout} s",
                     hint="it is on its way: don't publish it again, ask 'landbridge where ID'",
+                ) from None
+            if idempotency_key is not None:
+                raise TimedOut(
+                    f"not stored within {timeout} s", hint="publish it again with the same key"
                 ) from None
             raise TimedOut(
                 f"not stored within {timeout} s", hint="it may be stored yet: the bus goes on trying"
             ) from None
-        return Receipt(id, first)
+        return receipt
 
-    async def _stored(self, outbox: Outbox, batch: bytes) -> int:
-        """Send a batch and wait until it is stored. Returns its offset."""
+    async def publish_batch(
+        self, topic: str, rows: Rows, *, idempotency_key: str | None = None
+    ) -> BatchReceipt:
+        """Publish messages as one batch: all of them are stored, next to each other, or none. One key covers
+        the batch."""
+        outbox = self._outbox(topic)
+        for payload in rows.payloads:
+            self.checked(payload)
+        if not rows.payloads:
+            raise BadRequest("a batch of no messages")
+        batch_id = self.new_id()
+        stored = await self._stored(outbox, rows.build(batch_id), idempotency_key)
+        return BatchReceipt(stored.first, stored.repeated, (stored.batch or batch_id).hex())
+
+    async def _stored(self, outbox: Outbox, batch: bytes, key: str | None) -> frames.Stored:
+        """Send a batch and wait until it is stored."""
         while outbox.full:
             await self.wait_for_room()
             if self.closed is not None:
                 raise self.closed
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if key is not None:
+            return await self._stored_once(outbox.topic, batch, key)
+        done: asyncio.Future[frames.Stored] = asyncio.get_running_loop().create_future()
         outbox.put(batch, partial(end_future, done))
         return await done
 
-    async def publish_rows(self, topic: str, rows: Rows) -> tuple[str, int]:
-        """Publish messages as one batch, which is stored whole or not at all. Returns the batch's id, which
-        is the beginning of its messages' ids, and the offset of its first message."""
-        outbox = self._outbox(topic)
-        batch_id = self.new_id()
-        return batch_id.hex(), await self._stored(outbox, rows.build(batch_id))
+    async def _stored_once(self, topic: str, batch: bytes, key: str) -> frames.Stored:
+        """The same for a batch with a key, which needs no number: the key keeps it from being stored
+        twice."""
+        check_key(key)
+        await self.check_feature("keys", "idempotency keys")
+        if len(batch) > self.max_batch:
+            raise TooLarge(f"a batch of {len(batch)} bytes, the terminal takes {self.max_batch}")
+        self.unanswered += len(batch)
+        try:
+            answer: frames.Stored = await self.ask_patiently(
+                lambda request: frames.PublishOnce(request, topic, key, self.producer), batch
+            )
+            return answer
+        finally:
+            self.unanswered -= len(batch)
+            self.room_made()
 
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
         return Publisher(self, self._outbox(topic))
 
-    def transaction(self) -> Transaction:
-        """Publishes and acks in one atomic commit."""
-        return Transaction(self)
+    def transaction(self, *, idempotency_key: str | None = None) -> Transaction:
+        """Publishes and acks in one atomic commit. With a key that is known nothing happens a second time,
+        and ``repeated`` of the transaction says so."""
+        return Transaction(self, idempotency_key)
 
     # -- subscribing -------------------------------------------------------------------------------
 
@@ -202,6 +257,11 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         answer = await self.ask(lambda request: frames.Stage(request, stage, topic), data)
         log, first = answer.result
         return log, first
+
+
+def _receipt(id: str, batch_id: bytes, stored: frames.Stored) -> Receipt:
+    """``id``: the one that the message was given; empty: none."""
+    return Receipt(id or f"{(stored.batch or batch_id).hex()}-0", stored.first, stored.repeated)
 
 
 class Connecting:

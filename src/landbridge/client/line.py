@@ -16,7 +16,15 @@ from weakref import WeakValueDictionary
 
 from landbridge.client.wire import Dial, Wire, open_wire
 from landbridge.core.time import SECOND, uuid7
-from landbridge.errors import BusError, Disconnected, ShuttingDown, TooLarge, Unauthenticated, Unavailable
+from landbridge.errors import (
+    BusError,
+    Disconnected,
+    ShuttingDown,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    WrongVersion,
+)
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import MAX_HEAD
@@ -107,6 +115,8 @@ class TerminalLine:
         self.subscriptions: dict[int, Receiver] = {}
         #: The terminal's name; empty before the first connection.
         self.terminal_name = ""
+        #: What the terminal knows beyond the frames of the first version, as its welcome says.
+        self.features: frozenset[str] = frozenset()
         self._resenders: WeakValueDictionary[str, Resender] = WeakValueDictionary()
         #: Those of them that were used last, and all that have something to send: they must stay.
         self._recent: OrderedDict[str, Resender] = OrderedDict()
@@ -155,6 +165,7 @@ class TerminalLine:
         self.max_payload = welcome.max_payload
         self.max_batch = max(welcome.max_frame - MAX_HEAD // 2, welcome.max_frame // 2)
         self.terminal_name = welcome.terminal
+        self.features = frozenset(welcome.features)
         for resender in list(self._resenders.values()):
             resender.send_all()
         for subscription in list(self.subscriptions.values()):
@@ -274,6 +285,27 @@ class TerminalLine:
                 if self.closed is not None:
                     raise self.closed from None
                 await asyncio.sleep(0)
+
+    async def ask_patiently(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
+        """The same for a request that may be sent any number of times: one that is refused for now (backlog
+        or disk full) is sent again until the bus's patience is over."""
+        loop = asyncio.get_running_loop()
+        give_up_at, delay = 0.0, 0.05
+        while True:
+            try:
+                return await self.ask(make, *tail)
+            except BusError as error:
+                give_up_at = give_up_at or loop.time() + self.patience
+                if not error.retriable or self.closed is not None or loop.time() >= give_up_at:
+                    raise
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(2.0, delay * 2)
+
+    async def check_feature(self, feature: str, what: str) -> None:
+        """WrongVersion where the terminal is too old for what is asked of it."""
+        await self.live_wire()
+        if feature not in self.features:
+            raise WrongVersion(f"the terminal{self._at} knows no {what}")
 
     async def call(self, op: str, /, **args: Any) -> Any:
         """Call an operation by name: ``await bus.call("topic.create", name="orders", kind="queue")``. Returns

@@ -25,8 +25,8 @@ from landbridge.errors import BusError, Disconnected, SequenceGap, ShuttingDown,
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
-#: Called with the first offset of a stored batch, or with the error.
-Then: TypeAlias = Callable[["int | BusError"], None]
+#: Called with the answer for a stored batch, or with the error.
+Then: TypeAlias = Callable[["frames.Stored | BusError"], None]
 #: Batches of a topic that may be unanswered. The terminal's ledger remembers the offsets of as many.
 MOST_UNANSWERED = 64
 
@@ -134,7 +134,7 @@ class Outbox:
             assert self._batches[0] is batch
             self._stored = batch.sequence
             self._forget(batch)
-            batch.then(result.first)
+            batch.then(result)
         elif isinstance(result, Disconnected | ShuttingDown):
             return  # send_all follows on the next connection
         elif isinstance(result, SequenceGap):

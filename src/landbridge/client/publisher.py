@@ -15,6 +15,7 @@ from landbridge.client.payload import encode
 from landbridge.core.log.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
+from landbridge.protocol import frames
 
 Until: TypeAlias = Literal["stored", "arrived", "acked"]
 #: A datetime with a zone, a timedelta from now, seconds since 1970, or None.
@@ -316,7 +317,7 @@ class Publisher:
         self._unanswered += count
         data = rows.build(self._bus.new_id())
 
-        def then(result: int | BusError) -> None:
+        def then(result: frames.Stored | BusError) -> None:
             self._unanswered -= count
             if isinstance(result, BusError):
                 self._error = self._error or result

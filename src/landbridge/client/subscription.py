@@ -95,7 +95,7 @@ class Subscription:
         self._subscribed = True
         self.group = frame.group if not frame.group.startswith("ephemeral-") else None
         self.at_most_once, self.ack_within = frame.at_most_once, frame.ack_within
-        self.waits = frame.kind == "queue" and not frame.at_most_once
+        self.waits = frame.kind in ("queue", "work") and not frame.at_most_once
 
     def disconnected(self) -> None:
         """The connection was lost. Messages that were delivered and not handed over will be delivered again,

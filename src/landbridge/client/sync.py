@@ -293,6 +293,16 @@ class Transaction(_Wrapper):
     delete_document = _waiting(AsyncTransaction.delete_document)
     commit = _waiting(AsyncTransaction.commit)
 
+    @property
+    def repeated(self) -> bool:
+        """Once it is committed: it had happened before, as another transaction with the same key."""
+        return self._inner.repeated
+
+    @property
+    def offsets(self) -> list[tuple[str, int]]:
+        """Once it is committed: topic and first offset of each batch; -1 where that is not known any more."""
+        return self._inner.offsets
+
     def ack(self, message: Message | DeliveredBatch) -> None:
         """Add an ack, which settles a message or a batch if the transaction is committed."""
         self._loop.call(self._inner.ack, message._inner)
@@ -323,6 +333,7 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         return kind(self._inner.call, self._loop.run)
 
     publish = _waiting(asynchronous.Bus.publish)
+    publish_batch = _waiting(asynchronous.Bus.publish_batch)
 
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
@@ -335,9 +346,9 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         made = self._loop.make(self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start)
         return Subscription(self._loop, made)
 
-    def transaction(self) -> Transaction:
-        """Publishes and acks in one atomic commit."""
-        return Transaction(self._loop, self._inner.transaction())
+    def transaction(self, *, idempotency_key: str | None = None) -> Transaction:
+        """Publishes and acks in one atomic commit; see ``landbridge.Bus.transaction``."""
+        return Transaction(self._loop, self._inner.transaction(idempotency_key=idempotency_key))
 
     call = _waiting(asynchronous.Bus.call)
     fetch = _waiting(asynchronous.Bus.fetch)

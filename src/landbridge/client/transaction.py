@@ -16,6 +16,7 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
+from landbridge.core.log.keys import check_key
 from landbridge.errors import BadRequest, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
@@ -24,8 +25,14 @@ from landbridge.protocol.frames import Frame
 class Transaction:
     """Made by ``bus.transaction()``; leaving its block commits, unless the block raises."""
 
-    def __init__(self, bus: TerminalLine) -> None:
+    def __init__(self, bus: TerminalLine, idempotency_key: str | None = None) -> None:
         self._bus = bus
+        self._key = "" if idempotency_key is None else check_key(idempotency_key)
+        #: Once it is committed: it had happened before, as another transaction with the same key.
+        self.repeated = False
+        #: Once it is committed: topic and first offset of each batch that it has published, -1 where that is
+        #: not known any more.
+        self.offsets: list[tuple[str, int]] = []
         #: Topic and messages of each batch, in order; and by topic the batch that may still grow.
         self._batches: list[tuple[str, Rows]] = []
         self._growing: dict[str, Rows] = {}
@@ -34,9 +41,9 @@ class Transaction:
         self._settles: list[tuple[DeliveredBatch, range]] = []
         self._documents: list[frames.DocumentEdit] = []
         self._ended = False
-        #: After the commit, for each batch in order: the topic, the id that begins its messages' ids, and the
-        #: offset of its first message; -1 where the transaction was a repeat.
-        self.stored: list[tuple[str, str, int]] = []
+        #: Once it is committed, and was no repeat: the id of each of these batches, which begins the ids of
+        #: its messages.
+        self.batch_ids: list[str] = []
 
     async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
         """Add a message, which is stored if the transaction is committed."""
@@ -106,7 +113,10 @@ class Transaction:
         self._ended = True
         if not (self._batches or self._acks or self._documents):
             return
+        if self._key:
+            await self._bus.check_feature("keys", "idempotency keys")
         ids = [self._bus.new_id() for _ in self._batches]
+        self.batch_ids = [id.hex() for id in ids]
         batches = [(topic, rows.build(id)) for id, (topic, rows) in zip(ids, self._batches, strict=True)]
         publishes = [(topic, len(data)) for topic, data in batches]
         tails = [data for _, data in batches]
@@ -120,20 +130,23 @@ class Transaction:
             floor = self._bus.oldest_transaction
             producer = self._bus.producer
             return frames.Transact(
-                request, producer, number, floor, publishes, self._acks, self._documents, begun
+                request, producer, number, floor, publishes, self._acks, self._documents, begun, self._key
             )
 
         number, begun = self._bus.begin_transaction(), self._bus.time_there()
         try:
-            done = await self._bus.ask(make, *tails)
+            # With a key it may be repeated, so a refusal for now (backlog or disk full) is waited out.
+            ask = self._bus.ask_patiently if self._key else self._bus.ask
+            answer = (await ask(make, *tails)).result
         finally:
             self._bus.end_transaction(number)
-        offsets = done.result or [-1] * len(ids)
-        self.stored = [
-            (topic, id.hex(), first) for (topic, _), id, first in zip(batches, ids, offsets, strict=True)
-        ]
-        for batch, positions in self._settles:
-            batch.note_settled(positions)
+        if self._key:
+            self.repeated, answer = answer["repeated"], answer["firsts"]
+        firsts = answer or [-1] * len(publishes)  # none for one that was repeated after a lost answer
+        self.offsets = [(topic, first) for (topic, _), first in zip(publishes, firsts, strict=True)]
+        if not self.repeated:  # else its acks have not happened: the messages are still the consumer's
+            for batch, positions in self._settles:
+                batch.note_settled(positions)
 
     async def __aenter__(self) -> Transaction:
         return self

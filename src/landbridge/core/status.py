@@ -32,6 +32,8 @@ class Levels(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     topics: dict[str, str] = {}
     producers: dict[str, str] = {}
     consumers: dict[str, str] = {}
+    #: A topic that the status log is written to as well; empty: none.
+    topic: str = ""
 
     def of(self, event: str, who: str, topic: str) -> int:
         if self.producers or self.consumers or self.topics:
@@ -59,7 +61,7 @@ class Event(msgspec.Struct, omit_defaults=True):
     latency: Histogram = {}  #: since the producer's time, see landbridge.core.latency
 
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 
 
 class StatusLog:
@@ -130,14 +132,14 @@ class StatusLog:
             number = bucket(now - moment)
             seen.latency[number] = seen.latency.get(number, 0) + count
 
-    def drain(self, now: int) -> list[bytes]:
-        """The events since the last drain, as JSON payloads."""
+    def take(self, now: int) -> list[Event]:
+        """The events since the last time."""
         events = [*self._events, *self._counted.values()]
         if self.dropped:
             events.append(Event(now, "error", cause="status_overflow", messages=self.dropped))
         self._events, self._counted, self.dropped = [], {}, 0
         events.sort(key=attrgetter("time"))
-        return [_encode(event) for event in events]
+        return events
 
 
 def parse_levels(raw: Mapping[str, Any]) -> Levels:

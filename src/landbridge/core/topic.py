@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -22,18 +22,38 @@ MOST_HEADERS = 32
 LONGEST = 1e9
 
 
+#: Messages that a consumer may hold at most.
+MOST_PREFETCH = 1_000_000
+#: Messages that a consumer of a work queue holds, unless the topic says otherwise.
+PREFETCH = 16
+Discipline: TypeAlias = Literal["fifo", "lifo", "priority"]
+
+
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a topic is, and how long it keeps messages."""
 
     name: str
     #: "stream": any producers, any groups. "queue": one producer, one group, one consumer, each message once.
-    kind: Literal["stream", "queue"] = "stream"
+    #: "work": any producers, one group, any consumers that share its messages.
+    kind: Literal["stream", "queue", "work"] = "stream"
     retention: Retention = Retention()
     max_backlog: int = MAX_BACKLOG
     #: The subject that alone may publish to a queue; None = whoever comes first, while it is connected.
     producer: str | None = None
-    #: A queue's delivery: "at-most-once" settles when a message is handed out.
+    #: "unique": a message whose id (given by its producer) is known is not stored a second time.
+    ids: Literal["any", "unique"] = "any"
+    #: Of a queue or a work queue: "at-most-once" settles when a message is handed out.
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    #: Of a work queue: messages that a consumer may hold, however many it asks for; the others stay for other
+    #: consumers.
+    prefetch: int = PREFETCH
+    #: The discipline of groups that name none when they are made.
+    discipline: Discipline = "fifo"
+
+    @property
+    def has_one_group(self) -> bool:
+        """Is it a queue or a work queue?"""
+        return self.kind != "stream"
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +61,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     topic: str
     name: str
-    discipline: Literal["fifo", "lifo", "priority"] = "fifo"
+    discipline: Discipline = "fifo"
     ack_within: float = 30.0
     max_attempts: int = 10
     backoff: float = 1.0
@@ -62,7 +82,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def topic_spec(raw: dict[str, Any]) -> TopicSpec:
-    if raw.get("kind") == "queue":  # a queue keeps nothing that its consumer has settled
+    if raw.get("kind") in ("queue", "work"):  # they keep nothing that a consumer has settled
         retention = raw.get("retention") or {}
         if isinstance(retention, dict):  # anything else is refused below
             raw = {**raw, "retention": {"settled": True, **retention}}
@@ -70,12 +90,25 @@ def topic_spec(raw: dict[str, Any]) -> TopicSpec:
     check_name(spec.name, "topic")
     if spec.retention.discard not in ("settled", "any"):
         raise BadRequest("retention.discard is 'settled' or 'any'")
-    if spec.kind == "stream" and (spec.producer is not None or spec.delivery != "at-least-once"):
-        raise BadRequest("producer and delivery are options of a queue", hint="create it with kind 'queue'")
+    if spec.kind != "queue" and spec.producer is not None:
+        raise BadRequest("producer is an option of a queue", hint="create it with kind 'queue'")
+    if spec.kind == "stream" and spec.delivery != "at-least-once":
+        raise BadRequest(
+            "delivery is an option of a queue", hint="create it with kind 'queue' or, for several, 'work'"
+        )
+    if spec.kind != "work" and spec.prefetch != PREFETCH:
+        raise BadRequest("prefetch is an option of a work queue", hint="create it with kind 'work'")
+    if not 0 < spec.prefetch <= MOST_PREFETCH:
+        raise BadRequest(f"prefetch is 1 to {MOST_PREFETCH:,}, not {spec.prefetch}")
     _positive(spec.max_backlog, "max_backlog")
     _positive(spec.retention.max_age, "retention.max_age", LONGEST)
     _positive(spec.retention.max_bytes, "retention.max_bytes")
     return spec
+
+
+def new_group(topic: TopicSpec, name: str, **options: Any) -> GroupSpec:
+    """The options of a new group, with the topic's discipline unless they name another."""
+    return group_spec({"topic": topic.name, "name": name, "discipline": topic.discipline, **options})
 
 
 def group_spec(raw: dict[str, Any]) -> GroupSpec:

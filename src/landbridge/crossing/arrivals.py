@@ -39,7 +39,7 @@ from landbridge.core.shipping.parcel import (
     unpack,
 )
 from landbridge.core.shipping.reassembly import Arrival, Effect, Fate, GiveBack, Reassembly
-from landbridge.core.topic import group_spec
+from landbridge.core.topic import new_group
 from landbridge.core.trust.directory import Directory, PublicKeys, TopicEntry
 from landbridge.core.trust.identity import Identity
 from landbridge.core.trust.seal import Opener, look
@@ -287,7 +287,7 @@ class Arrivals:
                 # The directory that names the group has not come yet. Messages of this terminal may be for
                 # the group as well.
                 begin = self._network.beginning(topic)
-                spec = group_spec({"topic": topic.name, "name": name})
+                spec = new_group(topic.spec, name)
                 self._broker.create_group(topic, spec, topic.log.end if begin is None else begin)
         return topic
 

@@ -36,7 +36,7 @@ from landbridge.core.shipping.parcel import (
     Withdrawn,
 )
 from landbridge.core.time import SECOND
-from landbridge.core.topic import group_spec
+from landbridge.core.topic import new_group
 from landbridge.crossing.carrier import Carrier
 from landbridge.crossing.ground import Ground
 from landbridge.crossing.lane import WINDOW, Hand, Lane, Pace
@@ -120,7 +120,7 @@ class Forwarder:
                 group.forward(True)  # its messages wait until it has one
             return
         if group is None:
-            if topic.spec.kind == "queue" and topic.groups:
+            if topic.spec.has_one_group and topic.groups:
                 return
             self._make_group(topic, name, added_at)
             return
@@ -142,7 +142,7 @@ class Forwarder:
                     since = max(0, added_at - int(MOST_SKEW * SECOND))
                     floor = await self.ground.broker.position(topic, since)
                 if not topic.deleted and name not in topic.groups:
-                    spec = group_spec({"topic": topic.name, "name": name})
+                    spec = new_group(topic.spec, name)
                     self.ground.broker.create_group(topic, spec, floor)
                     self._place(topic, name, added_at)
             except BusError as error:  # tried again with the next look at all groups

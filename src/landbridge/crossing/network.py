@@ -230,6 +230,7 @@ class Network(Ground):
         self._weigh(peer)
         peer.meter.prior = self.routes.graph.planned(self.me, peer.terminal)
         log.info("link up", peer=name, dialled=peer.dialled)
+        self.broker.observe("link", name, "up")
         self.note("link_up", who=name, detail="dialled" if peer.dialled else "accepted")
         states = [(state.body, state.signature) for state in self.states.everything()]
         peer.tell_states(states)
@@ -241,6 +242,7 @@ class Network(Ground):
             name = self.name_of(peer.terminal)
             log.warning("link down", peer=name, cause=error.code, detail=str(error))
             self.note("link_down", who=name, cause=error.code, detail=str(error))
+            self.broker.observe("link", name, "down", after={"cause": error.code})
             if not self.closed:
                 self._tell_own()
 

@@ -23,6 +23,8 @@ DEFAULT_MAX_FRAME = 16 << 20
 
 Natural = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Text = Annotated[str, Meta(max_length=1024)]
+#: An idempotency key.
+Key = Annotated[str, Meta(max_length=255)]
 #: (first, end) of offsets.
 Run = tuple[Natural, Natural]
 
@@ -102,6 +104,17 @@ class Unsubscribe(Frame, tag=6, frozen=True):
     subscription: Natural
 
 
+class PublishOnce(Frame, tag=28, frozen=True):
+    """Tail: a batch that is stored unless its idempotency key is known. Answered by Stored, or Refused. Sent
+    only to a terminal that names the feature "keys"."""
+
+    request: Natural
+    topic: Text
+    key: Key
+    #: Of the client, for a queue, which has one producer. The batch has no number.
+    producer: Annotated[bytes, Meta(min_length=1, max_length=64)]
+
+
 class DocumentEdit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A document that a transaction writes."""
 
@@ -124,6 +137,9 @@ class Transact(Frame, tag=7, frozen=True):
     acks: list[tuple[Natural, Natural, list[Run]]]  #: subscription, lease, offsets
     documents: list[DocumentEdit] = []
     begun: Natural = 0  #: when it was begun, by the terminal's clock (Welcome.time); 0: not told
+    #: Its idempotency key; with one it is answered with {"firsts": […], "repeated": …}. Sent only to a
+    #: terminal that names the feature "keys".
+    key: Key = ""
 
     @property
     def parts(self) -> int:
@@ -213,11 +229,15 @@ class Welcome(Frame, tag=32, frozen=True):
     window: int
     #: The terminal's clock, microseconds since 1970.
     time: Natural = 0
+    #: What this terminal knows beyond the frames of the first version: "keys".
+    features: Annotated[list[Text], Meta(max_length=64)] = []
 
 
 class Stored(Frame, tag=33, frozen=True):
     request: Natural
     first: int  #: offset of the batch's first message; -1 for a repeat that is very old
+    repeated: bool = False  #: all of it was stored before, by another request
+    batch: bytes = b""  #: id of the batch that was stored, where that may be another one; else empty
 
 
 class Subscribed(Frame, tag=34, frozen=True):
@@ -370,6 +390,7 @@ Asked: TypeAlias = (
     | Fetch
     | Stage
     | Pull
+    | PublishOnce
 )
 Answered: TypeAlias = (
     Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked | Fetched

@@ -97,7 +97,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 TopicName = Annotated[str, about("Name of the topic.")]
 GroupName = Annotated[str, about("Name of the group.")]
-Kind = Annotated[Literal["stream", "queue"], about("What the topic is.")]
+Kind = Annotated[Literal["stream", "queue", "work"], about("What the topic is.")]
 Discipline = Annotated[Literal["fifo", "lifo", "priority"], about("The order of delivery.")]
 After = Annotated[str, about("The 'next' of the page before; empty for the first page.")]
 Next = Annotated[str, about("Where the next page begins; empty on the last page.")]
@@ -144,8 +144,11 @@ class TopicOptions(OfTopic, frozen=True, kw_only=True):
     """A topic and its options. Those that are not given have their defaults, or stay in an update."""
 
     kind: Annotated[
-        Literal["stream", "queue"] | Unset,
-        about("'stream' (default): any producers and groups; 'queue': one of each, exactly once."),
+        Literal["stream", "queue", "work"] | Unset,
+        about(
+            "'stream' (default): any producers and groups; 'queue': one producer, one consumer; "
+            "'work': any producers, and consumers that share the messages of one group."
+        ),
     ] = UNSET
     retention: Annotated[RetentionOptions | Unset, about("How long messages are kept.")] = UNSET
     max_backlog: Annotated[
@@ -156,7 +159,18 @@ class TopicOptions(OfTopic, frozen=True, kw_only=True):
     ] = UNSET
     delivery: Annotated[
         Literal["at-least-once", "at-most-once"] | Unset,
-        about("Of a queue: 'at-most-once' settles on delivery."),
+        about("Of a queue or a work queue: 'at-most-once' settles on delivery."),
+    ] = UNSET
+    prefetch: Annotated[
+        int | Unset, about("Of a work queue: messages that a consumer may hold; 16 by default.")
+    ] = UNSET
+    discipline: Annotated[
+        Literal["fifo", "lifo", "priority"] | Unset,
+        about("The order in groups that name none; 'fifo' by default."),
+    ] = UNSET
+    ids: Annotated[
+        Literal["any", "unique"] | Unset,
+        about("'unique': a message whose id is known is not stored a second time; 'any' by default."),
     ] = UNSET
 
 
@@ -245,7 +259,7 @@ class GroupOptions(OfGroup, frozen=True, kw_only=True):
     """A group and its options. Those that are not given have their defaults, or stay in an update."""
 
     discipline: Annotated[
-        Literal["fifo", "lifo", "priority"] | Unset, about("The order; 'fifo' by default.")
+        Literal["fifo", "lifo", "priority"] | Unset, about("The order; its topic's by default.")
     ] = UNSET
     ack_within: Annotated[
         float | Unset, about("Seconds until an unsettled message comes again; 30 by default.")
@@ -423,6 +437,9 @@ class StatusLevels(Arguments, frozen=True, kw_only=True):
     topics: Annotated[dict[str, Level] | Unset, about("By topic.")] = UNSET
     producers: Annotated[dict[str, Level] | Unset, about("By the subject that publishes.")] = UNSET
     consumers: Annotated[dict[str, Level] | Unset, about("By the subject that consumes.")] = UNSET
+    topic: Annotated[
+        str | Unset, about("A topic that the status log is written to as well; empty: none.")
+    ] = UNSET
 
 
 class StatusNote(Arguments, frozen=True):

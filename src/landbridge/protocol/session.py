@@ -62,6 +62,7 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Fetch,
         frames.Stage,
         frames.Pull,
+        frames.PublishOnce,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
     (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
@@ -96,7 +97,15 @@ _DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
 }
 _DECODE_ON_LINK = msgspec.msgpack.Decoder(frames.OnLink).decode
 _WITH_TAIL = frozenset(
-    {frames.Publish, frames.Transact, frames.Deliver, frames.Carry, frames.Fetched, frames.Stage}
+    {
+        frames.Publish,
+        frames.PublishOnce,
+        frames.Transact,
+        frames.Deliver,
+        frames.Carry,
+        frames.Fetched,
+        frames.Stage,
+    }
 )
 #: Frames that change the state of a session, and those among them that tell a version.
 _VERSIONED = (frames.Hello, frames.Welcome, frames.Join, frames.Challenge)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from landbridge.core.log.store import Append, Copy, LogBounds
+from landbridge.core.log.store import LEDGER_ONLY, Append, Copy, LogBounds
 from landbridge.errors import BadRequest
 
 #: Offsets and times are 64-bit and signed, in every driver and on the wire.
@@ -43,8 +43,8 @@ def check_source(copy: Copy, end: int | None) -> None:
 
 
 def is_ledger_only(log: int, units: int, bounds: LogEnd | None) -> bool:
-    """Is it a unit's own log, which has a ledger and never a batch?"""
-    return log < units and (bounds is None or bounds.end == 0)
+    """Is it a log that has a ledger and never a batch: a unit's own, or one from LEDGER_ONLY on?"""
+    return (log < units or log >= LEDGER_ONLY) and (bounds is None or bounds.end == 0)
 
 
 def check_append(known: LogEnd | None, append: Append | Copy) -> None:

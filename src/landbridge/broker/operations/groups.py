@@ -17,7 +17,7 @@ from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.options import differences
-from landbridge.core.topic import group_spec
+from landbridge.core.topic import group_spec, new_group
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, OtherLog
 from landbridge.protocol import operations as table
@@ -47,10 +47,14 @@ class GroupOperations:
         if request.start is not None and request.offset is not None:
             raise BadRequest("a group begins at a start or at an offset, not at both")
         options = msgspec.to_builtins(request)
-        spec = group_spec({key: options[key] for key in options if key not in ("start", "offset")})
+        options = {key: options[key] for key in options if key not in ("start", "offset")}
+        group_spec(options)  # what is wrong is refused before a topic is made
         broker.check_group_name(name)
         found = broker.topic_for(topic)
         group = found.groups.get(name)
+        # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
+        default = found.spec.discipline if group is None else group.spec.discipline
+        spec = group_spec({"discipline": default, **options})
         if group is None:
             if request.offset is not None:
                 floor = _floor(found, request.offset)
@@ -59,7 +63,7 @@ class GroupOperations:
             if spec.dead_letter:
                 broker.check_target(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
-            group = found.groups.get(name) or broker.create_group(found, spec, floor)
+            group = found.groups.get(name) or broker.create_group(found, spec, floor, who=caller.subject)
         elif group.spec != spec:
             raise GroupExists(
                 f"the group {name} of {topic} exists with other options: {differences(group.spec, spec)}",
@@ -75,8 +79,10 @@ class GroupOperations:
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
+        before = group.spec
         group.change(spec)
         await self._save(group)
+        self._broker.observe_group(group, "updated", caller.subject, before, spec)
         return describe_group(group)
 
     async def _save(self, group: Group) -> None:
@@ -127,8 +133,10 @@ class GroupOperations:
             at = time if to is None else to
             assert at is not None
             floor = await broker.position(broker.topic(request.topic), at)
+        before = {"floor": group.delivery.cursor.floor}
         group.seek(floor)
         await self._save(group)
+        broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
 
     async def advance(self, caller: TokenBearer, request: table.GroupAdvance) -> table.GroupRow:
@@ -141,7 +149,7 @@ class GroupOperations:
         to = max(found.log.first, min(request.to, found.log.end))
         broker.check_group_name(name)
         if group is None:
-            group = broker.create_group(found, group_spec({"topic": topic, "name": name}), to)
+            group = broker.create_group(found, new_group(found.spec, name), to, who=caller.subject)
         else:
             if broker.crossing is not None:
                 broker.crossing.check_subscribe(group)
@@ -164,7 +172,7 @@ class GroupOperations:
                 f"the group {group.name} hasn't settled {counted(lag, 'message')}",
                 hint="use --force to delete it all the same",
             )
-        await self._broker.delete_group(group)
+        await self._broker.delete_group(group, caller.subject)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
     async def redrive(self, caller: TokenBearer, request: table.OfGroup) -> table.Redriven:

@@ -48,9 +48,13 @@ class TerminalOperations:
 
     async def set_levels(self, caller: TokenBearer, request: table.StatusLevels) -> Levels:
         wanted = msgspec.to_builtins(request)
+        if wanted.get("topic"):
+            self._broker.check_target(caller, check_name(wanted["topic"], "topic"))
+            topic = self._broker.status_copy(wanted["topic"])
+            await topic.writer.put(topic.save)
         if wanted:
             await self._broker.set_levels(
-                parse_levels({**msgspec.to_builtins(self._broker.status.levels), **wanted})
+                parse_levels({**msgspec.to_builtins(self._broker.status.levels), **wanted}), caller.subject
             )
         return self._broker.status.levels
 

@@ -54,7 +54,7 @@ class TopicOperations:
             await topic.writer.drain()
             topic = self._broker.topics.get(spec.name)
         if topic is None:
-            topic = self._broker.create_topic(spec)
+            topic = self._broker.create_topic(spec, caller.subject)
         elif topic.spec != spec:
             raise TopicExists(
                 f"the topic {spec.name} exists with other options: {differences(topic.spec, spec)}",
@@ -75,7 +75,8 @@ class TopicOperations:
         document = msgspec.structs.replace(topic.document, spec=spec)
         write = PutDocument(KIND, topic.name, encode_topic(document))
         await self._broker.write([write], unit=topic.writer.unit)
-        topic.spec = spec
+        before, topic.spec = topic.spec, spec
+        self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return _row(topic)
 
@@ -114,7 +115,7 @@ class TopicOperations:
                 f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
-        await self._broker.delete_topic(topic)
+        await self._broker.delete_topic(topic, caller.subject)
         return table.Deleted(deleted=topic.name)
 
     async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, table.TopicBounds]:

@@ -323,6 +323,10 @@ class Batch:
         raw = self._cell(Column.HEADERS, index)
         return _decode_headers(raw) if raw else {}
 
+    def ids(self) -> list[bytes] | None:
+        """The ids that the producer has given, b"" where it gave none; None when no message has one."""
+        return self._cells(Column.ID) if Column.ID in self._columns else None
+
     def raw_headers(self) -> list[bytes] | None:
         return self._cells(Column.HEADERS) if Column.HEADERS in self._columns else None
 

@@ -17,6 +17,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | memoryview
+#: A log from this number on has a ledger and never a batch, as a unit's own log.
+LEDGER_ONLY = 1 << 48
+
+
+def keys_of(log: int, units: int) -> int:
+    """The number of the ledger-only log that goes with a log, in the same unit of the store."""
+    return LEDGER_ONLY * units + log
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,8 @@ class Copy:
 class Trim:
     """Forget whole batches whose end is at or below ``before``, and the ledger's entries whose ``last`` is
     gone with them. The log's end stays known for ever, even when every batch is gone. A unit's own log, whose
-    number is the unit's, never has batches: of it the entries are forgotten whose ``last`` is below."""
+    number is the unit's, and logs from LEDGER_ONLY on never have batches: of them the entries are forgotten
+    whose ``last`` is below; the first trim makes their bounds known."""
 
     log: int
     before: int

@@ -6,7 +6,7 @@ with that token, so the terminal alone decides what the caller may do. Read in t
     exchange        one request and its answer
     sessions        pooled connections, one for each token
     gathering       single messages that come together share a batch
-    publish, once   publishing; requests that may be repeated
+    publish         publishing, also requests that may be repeated
     forms           messages as JSON
     cloudevents     messages as CloudEvents 1.0
     pull, receipts  taking messages from a group, and what settles them

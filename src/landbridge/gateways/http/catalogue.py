@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from landbridge.client.bus import Receipt
 from landbridge.gateways.http import administration
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
@@ -17,6 +16,7 @@ from landbridge.gateways.http.publish import (
     UNTIL,
     USUAL_WAIT,
     MessagesStored,
+    MessageStored,
     Several,
     SeveralStored,
     publish,
@@ -38,7 +38,6 @@ _ONCE = (
     {"type": "string", "maxLength": 255},
     "Makes the request one that can be repeated: with the same key it is stored once.",
 )
-_STORED = Receipt("019a9c3e5b7f7c01a1b2c3d4e5f60718-0", 41)
 _EVENT = {
     "specversion": "1.0",
     "id": "A234",
@@ -102,8 +101,8 @@ SEND_MESSAGE = Described(
         BATCH: ({"type": "array", "items": _EVENTS_SCHEMA}, [_EVENT]),
     },
     answers={
-        201: ("Stored.", {"application/json": (Receipt, MessagesStored)}),
-        202: ("Stored, and on its way.", {"application/json": (Receipt, MessagesStored)}),
+        201: ("Stored.", {"application/json": (MessageStored, MessagesStored)}),
+        202: ("Stored, and on its way.", {"application/json": (MessageStored, MessagesStored)}),
     },
     refusals=(400, 401, 403, 404, 409, 413, 422, 429, 503, 504, 507),
 )

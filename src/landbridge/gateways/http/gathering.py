@@ -44,7 +44,7 @@ class Gathering:
 
     async def _send(self) -> None:
         try:
-            batch_id, first = await self._bus.publish_rows(self._topic, self._rows)
+            stored = await self._bus.publish_batch(self._topic, self._rows)
         except BusError as error:
             for done in self._waiting:
                 if not done.done():
@@ -52,4 +52,9 @@ class Gathering:
             return
         for index, done in enumerate(self._waiting):
             if not done.done():
-                done.set_result(Receipt(f"{batch_id}-{index}", first + index if first >= 0 else first))
+                done.set_result(Receipt(f"{stored.id}-{index}", place(stored.first, index)))
+
+
+def place(first: int, index: int) -> int:
+    """The offset of a message in a batch that begins at ``first``; -1 where that is not known any more."""
+    return first + index if first >= 0 else -1

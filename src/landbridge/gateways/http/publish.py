@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import quote
 
 import msgspec
 
-from landbridge.client.bus import Bus, Receipt
+from landbridge.client.bus import BatchReceipt, Bus, Receipt
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.core.log.batch import MAX_MESSAGES
+from landbridge.core.log.keys import check_key
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadPayload, BadRequest, TimedOut, TooLarge
 from landbridge.gateways.http import cloudevents
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, number_of, text_of
 from landbridge.gateways.http.forms import MessageForTopic, MessageGiven, check_json, moment_of, read
-from landbridge.gateways.http.once import idempotency_key, publish_once, transact_once
+from landbridge.gateways.http.gathering import place
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
 from landbridge.protocol.http import caller_known
 
@@ -38,12 +40,19 @@ OPTIONS = {KEY: "key", PRIORITY: "priority", ID: "id", DELIVER_AT: "deliver_at",
 _KEPT = ((b"content-type", "content-type"), (b"traceparent", "traceparent"), (b"tracestate", "tracestate"))
 
 
+class MessageStored(msgspec.Struct, frozen=True):
+    """Says that a message is stored. A repeat gets the answer of the first request."""
+
+    id: str
+    offset: int
+
+
 class MessagesStored(msgspec.Struct, frozen=True):
     """Says that many messages of a topic are stored, one after the other."""
 
     count: int
-    first: Receipt
-    last: Receipt
+    first: MessageStored
+    last: MessageStored
 
 
 class TopicReceipt(msgspec.Struct, frozen=True):
@@ -94,22 +103,35 @@ async def publish(pool: SessionPool, request: HttpRequest) -> None:
                 check_json(payload, "the body")
             options = {}
         _add_options(request, options)
-        if key is not None:
-            receipt, repeated = await publish_once(session.bus, topic, payload, key, **options)
-            await _tell(session.bus, request, topic, receipt, until, within, repeated=repeated)
-            return
-        receipt = await _store(session, topic, payload, within, options)
+        receipt = await _store(session, topic, payload, key, within, options)
         await _tell(session.bus, request, topic, receipt, until, within)
 
 
+def idempotency_key(request: HttpRequest) -> str | None:
+    """The key that makes a request one that can be repeated; None where it has none. The key may stand in
+    quotes, as the IETF's draft has it. The terminal keeps it beside the messages, with no end in time."""
+    raw = request.headers.get(b"idempotency-key")
+    if raw is None:
+        return None
+    key = text_of(raw, "Idempotency-Key").strip()
+    if len(key) >= 2 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    return check_key(key)
+
+
 async def _store(
-    session: HttpSession, topic: str, payload: bytes, within: float, options: MessageOptions
+    session: HttpSession,
+    topic: str,
+    payload: bytes,
+    key: str | None,
+    within: float,
+    options: MessageOptions,
 ) -> Receipt:
-    """Publish one message. One without an id of its own goes with others that come at the same time."""
+    """Publish one message. One without a key and an id goes with others that come at the same time."""
     try:
         async with asyncio.timeout(within):
-            if "id" in options:
-                return await session.bus.publish(topic, payload, **options)
+            if key is not None or "id" in options:
+                return await session.bus.publish(topic, payload, idempotency_key=key, **options)
             return await session.gathering(topic).put(payload, **options)
     except TimeoutError:
         raise _not_stored(within) from None
@@ -142,7 +164,8 @@ def _add_options(request: HttpRequest, options: MessageOptions) -> None:
         elif name in OPTIONS:
             _add_option(options, OPTIONS[name], text_of(value, name.decode()), name.decode())
     for raw, kept in _KEPT:
-        if raw in request.headers:
+        # A repeat belongs to another span, and must not be another message for that.
+        if raw in request.headers and (kept == "content-type" or b"idempotency-key" not in request.headers):
             said.setdefault(kept, request.headers[raw].decode("latin-1"))
     if said:
         options["headers"] = said
@@ -217,16 +240,16 @@ async def _many(
         raise BadRequest(
             f"{count} messages to wait for", hint=f"at most {MOST_AWAITED}, or until=stored for more"
         )
-    stored, repeated = await _store_rows(session.bus, topic, rows, key, within)
-    batch_id, first = stored
+    stored = await _store_rows(session.bus, topic, rows, key, within)
     ids = rows.ids or [b""] * count
-    receipts = [
-        Receipt(ids[index].decode() or f"{batch_id}-{index}", first + index if first >= 0 else first)
+    first, last = (
+        MessageStored(ids[index].decode() or f"{stored.id}-{index}", place(stored.first, index))
         for index in (0, count - 1)
-    ]
-    answer = MessagesStored(count, receipts[0], receipts[-1])
-    done = until == "stored" or await _reach(session.bus, topic, range(first, first + count), until, within)
-    await _say(request, answer, topic, receipts[-1].id, done=done, repeated=repeated)
+    )
+    offsets = range(stored.first, stored.first + count)
+    done = until == "stored" or await _reach(session.bus, topic, offsets, until, within)
+    answer = MessagesStored(count, first, last)
+    await _say(request, answer, topic, last.id, done=done, repeated=stored.repeated)
 
 
 async def _one_of_rows(
@@ -238,23 +261,15 @@ async def _one_of_rows(
     until: Until,
     within: float,
 ) -> None:
-    (batch_id, first), repeated = await _store_rows(session.bus, topic, rows, key, within)
-    receipt = Receipt(f"{batch_id}-0", first)
-    await _tell(session.bus, request, topic, receipt, until, within, repeated=repeated)
+    stored = await _store_rows(session.bus, topic, rows, key, within)
+    receipt = Receipt(f"{stored.id}-0", stored.first, stored.repeated)
+    await _tell(session.bus, request, topic, receipt, until, within)
 
 
-async def _store_rows(
-    bus: Bus, topic: str, rows: Rows, key: str | None, within: float
-) -> tuple[tuple[str, int], bool]:
-    """Store a batch. Returns its id and first offset, and whether it was stored before."""
-    bus.checked(max(rows.payloads, key=len))
+async def _store_rows(bus: Bus, topic: str, rows: Rows, key: str | None, within: float) -> BatchReceipt:
     try:
         async with asyncio.timeout(within):
-            if key is None:
-                return await bus.publish_rows(topic, rows), False
-            stored, repeated = await transact_once(bus, [(topic, rows)], key)
-            [(_, batch_id, first)] = stored
-            return (batch_id, first), repeated
+            return await bus.publish_batch(topic, rows, idempotency_key=key)
     except TimeoutError:
         raise _not_stored(within) from None
 
@@ -272,39 +287,41 @@ async def publish_several(pool: SessionPool, request: HttpRequest) -> None:
             raise BadPayload("there is no message in the body")
         by_topic: dict[str, Rows] = {}
         places: list[tuple[str, int]] = []
-        for message in given.messages:
+        for number, message in enumerate(given.messages):
+            if key is not None and message.id is None:
+                message.id = _id_under(key, session, number)
             rows = by_topic.setdefault(message.topic, Rows())
             places.append((message.topic, len(rows.payloads)))
             message.add_to(rows)
-        stored, repeated = await transact_once(session.bus, list(by_topic.items()), key)
-        found = {topic: (batch_id, first) for topic, batch_id, first in stored}
-        receipts = []
-        for message, (topic, index) in zip(given.messages, places, strict=True):
-            batch_id, first = found[topic]
-            offset = first + index if first >= 0 else first
-            receipts.append(TopicReceipt(topic, message.id or f"{batch_id}-{index}", offset))
-        await request.answer(
-            201, msgspec.json.encode(SeveralStored(receipts)), headers=_repeated(repeated=repeated)
-        )
+        async with session.bus.transaction(idempotency_key=key) as transaction:
+            for topic, rows in by_topic.items():
+                await transaction.publish_rows(topic, rows)
+        firsts = dict(transaction.offsets)
+        ids = dict(zip(by_topic, transaction.batch_ids, strict=True))
+        receipts = [
+            TopicReceipt(topic, message.id or f"{ids[topic]}-{index}", place(firsts[topic], index))
+            for message, (topic, index) in zip(given.messages, places, strict=True)
+        ]
+        headers = _repeated(repeated=transaction.repeated)
+        await request.answer(201, _encode(SeveralStored(receipts)), headers=headers)
+
+
+def _id_under(key: str, session: HttpSession, number: int) -> str:
+    """The id of a message whose request has a key: a repeat of the request gets the same one."""
+    digest = hashlib.sha256(session.identity + key.encode()).digest()[:16]
+    return f"{digest.hex()}-{number}"
 
 
 # -- until it has arrived or is acked ------------------------------------------------------------------
 
 
 async def _tell(
-    bus: Bus,
-    request: HttpRequest,
-    topic: str,
-    receipt: Receipt,
-    until: Until,
-    within: float,
-    *,
-    repeated: bool = False,
+    bus: Bus, request: HttpRequest, topic: str, receipt: Receipt, until: Until, within: float
 ) -> None:
-    done = until == "stored" or await _reach(
-        bus, topic, range(receipt.offset, receipt.offset + 1), until, within
-    )
-    await _say(request, receipt, topic, receipt.id, done=done, repeated=repeated)
+    offsets = range(receipt.offset, receipt.offset + 1)
+    done = until == "stored" or await _reach(bus, topic, offsets, until, within)
+    answer = MessageStored(receipt.id, receipt.offset)
+    await _say(request, answer, topic, receipt.id, done=done, repeated=receipt.repeated)
 
 
 async def _reach(bus: Bus, topic: str, offsets: range, until: Until, within: float) -> bool:
@@ -320,7 +337,13 @@ async def _reach(bus: Bus, topic: str, offsets: range, until: Until, within: flo
 
 
 async def _say(
-    request: HttpRequest, answer: Receipt | MessagesStored, topic: str, id: str, *, done: bool, repeated: bool
+    request: HttpRequest,
+    answer: MessageStored | MessagesStored,
+    topic: str,
+    id: str,
+    *,
+    done: bool,
+    repeated: bool,
 ) -> None:
     """The message is stored, so the answer is never one that makes the client send it again: 202 where it has
     not come as far as was asked, with the place that shows how far it has come."""

@@ -49,10 +49,12 @@ CONNECT_WITHIN = 10.0
 class HttpSession:
     """The connection of a token's identity, with what its requests have begun."""
 
-    def __init__(self, number: int, bus: Bus, seal: ReceiptSeal) -> None:
+    def __init__(self, number: int, bus: Bus, identity: bytes, seal: ReceiptSeal) -> None:
         #: Never used again in this process. Receipts have it.
         self.number = number
         self.bus = bus
+        #: Of the bearer of the token: the same for all tokens of a service with the same scopes.
+        self.identity = identity
         self.seal = seal
         #: Requests under way, and when the last one ended, in the loop's time.
         self.users = 0
@@ -206,7 +208,8 @@ class SessionPool:
                 await bus.open()
         except TimeoutError:
             raise TerminalUnreachable(f"no answer from the terminal within {CONNECT_WITHIN:.0f} s") from None
-        session = HttpSession(self._next, bus, ReceiptSeal(self._key, _identity(token)))
+        identity = _identity(token)
+        session = HttpSession(self._next, bus, identity, ReceiptSeal(self._key, identity))
         self._next += 1
         session.used_at = asyncio.get_running_loop().time()
         try:

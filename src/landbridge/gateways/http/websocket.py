@@ -260,9 +260,8 @@ class WebSocketStream:
         if isinstance(op, PublishOp):
             rows = Rows()
             op.message.add_to(rows)
-            session.bus.checked(rows.payloads[0])
-            batch_id, offset = await session.bus.publish_rows(op.message.topic, rows)
-            return DoneOp(ref=op.ref, id=op.message.id or f"{batch_id}-0", offset=offset)
+            stored = await session.bus.publish_batch(op.message.topic, rows)
+            return DoneOp(ref=op.ref, id=op.message.id or f"{stored.id}-0", offset=stored.first)
         if isinstance(op, SettleOp):
             settled = [settle(self._pool, session, given) for given in op.receipts]
             outcomes = await asyncio.gather(*settled, return_exceptions=True)
