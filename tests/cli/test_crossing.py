@@ -212,7 +212,7 @@ def test_messages_by_http(bus: Bus) -> None:
         assert bad.headers["content-type"] == "application/problem+json"
         assert http.post(path, headers=auth, params={"until": "soon"}).status_code == 400
         assert http.get(path, headers=auth).status_code == 405
-        operations = http.get("/v1/messages/openapi.json").json()["paths"]
+        operations = http.get("/openapi.json").json()["paths"]
         assert operations["/v1/topics/{topic}/messages"]["post"]["operationId"] == "sendMessage"
         assert http.get("/healthz").text == "ok\n"
     assert take(bus, 2) == [{"n": 3}, 4]
@@ -338,11 +338,11 @@ async def test_a_port_in_use_hints_at_options_that_exist() -> None:
 
 
 async def test_rights_by_http_are_the_terminals_to_check() -> None:
-    from landbridge.gateways.http import app
+    from landbridge.gateways.http import HttpGateway
     from landbridge.node.assembly import dial_to
 
     async with run_terminal() as running, attach(running) as bus:
-        gateway: Any = app(dial_to(running))
+        gateway: Any = HttpGateway(dial_to(running))
         transport = httpx.ASGITransport(app=gateway)
         token = running.issue_token("shop", ["publish:orders"], 60.0)
         async with httpx.AsyncClient(transport=transport, base_url="http://terminal") as http:
@@ -357,3 +357,4 @@ async def test_rights_by_http_are_the_terminals_to_check() -> None:
                 assert message.json() == {"n": 1}
                 assert message.headers["content-type"] == "application/json"
                 break
+        await gateway.close()

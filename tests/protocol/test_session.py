@@ -57,6 +57,7 @@ ASKED: list[tuple[Frame, bytes]] = [
     (frames.Bye(b"producer"), b""),
     (frames.Fetch(9, "orders", BIG, 1 << 40), b""),
     (frames.Stage(10, "query", "orders"), b"batch"),
+    (frames.Pull(3, 10), b""),
     (frames.PublishOnce(11, "orders", "key", b"p"), b"batch"),
 ]
 ANSWERED: list[tuple[Frame, bytes]] = [

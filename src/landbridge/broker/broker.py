@@ -1120,6 +1120,7 @@ class Broker:
             min(frame.prefetch, topic.spec.prefetch) if topic.spec.kind == "work" else frame.prefetch,
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
+            by_pull=frame.by_pull,
         )
         group.join(consumer)
         return consumer

@@ -126,6 +126,7 @@ class Connection(Incoming):
             frames.Bye: self._bye,
             frames.Fetch: self._fetches.put,
             frames.Stage: self._stage,
+            frames.Pull: self._pull,
         }
 
     # -- transport ---------------------------------------------------------------------------------
@@ -578,6 +579,11 @@ class Connection(Incoming):
         consumer = self.consumers.get(frame.subscription)
         if consumer is not None:
             consumer.group.credit(consumer, frame.messages, frame.bytes)
+
+    def _pull(self, frame: frames.Pull) -> None:
+        consumer = self.consumers.get(frame.subscription)
+        if consumer is not None:
+            consumer.group.pull(consumer, frame.messages)
 
     def _unsubscribe(self, frame: frames.Unsubscribe) -> None:
         consumer = self.consumers.pop(frame.subscription, None)

@@ -134,6 +134,7 @@ class Consumer:
         "patient",
         "prefetch",
         "prefetch_bytes",
+        "pulls",
         "subscription",
     )
 
@@ -147,6 +148,7 @@ class Consumer:
         *,
         prefetch_bytes: int,
         patient: bool = False,
+        by_pull: bool = False,
     ) -> None:
         #: Never used again in this terminal's life.
         self.number = number
@@ -157,6 +159,8 @@ class Consumer:
         self.group = group
         #: Its leases don't expire: it is this terminal's own forwarder.
         self.patient = patient
+        #: Messages that it still asks for; None: as many as its prefetch allows.
+        self.pulls: int | None = 0 if by_pull else None
         #: Of a group that settles on delivery: handed out and not credited back yet.
         self.messages = self.bytes = 0
 
@@ -400,7 +404,7 @@ class Group:
         return turns
 
     def _room(self, consumer: Consumer) -> int:
-        if not consumer.connection.writable:
+        if not consumer.connection.writable or consumer.pulls == 0:
             return 0
         if self.at_most_once:
             messages, size = consumer.messages, consumer.bytes
@@ -413,6 +417,8 @@ class Group:
         log = self.topic.log
         mean = log.bytes // max(1, log.end - log.first) + 1
         free = min(consumer.prefetch - messages, room // mean + 1)
+        if consumer.pulls is not None:
+            return min(free, consumer.pulls)
         # Not in crumbs: handing out each place as it becomes free would make batches of one, for good.
         # But not for long either: the consumer may be waiting for the last ones before it settles any.
         if messages and 0 < free < min(consumer.prefetch, messages + free) // REFILL and not self._crumbs:
@@ -480,6 +486,8 @@ class Group:
                 consumer.connection.send(frame, data)
             consumer.connection.flush()
 
+        if consumer.pulls is not None:
+            consumer.pulls = max(0, consumer.pulls - messages)
         if not self.at_most_once:
             send()
         self.broker.delivered(now, self, consumer, messages, size, handouts)
@@ -634,6 +642,12 @@ class Group:
         consumer.messages = max(0, consumer.messages - messages)
         consumer.bytes = max(0, consumer.bytes - size)
         self.pump()
+
+    def pull(self, consumer: Consumer, messages: int) -> None:
+        """The consumer asks for so many messages, instead of what it had asked for before."""
+        if consumer.pulls is not None:
+            consumer.pulls = messages
+            self.pump()
 
     def seek(self, floor: int) -> None:
         self.damaged = None

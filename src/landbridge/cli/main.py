@@ -54,6 +54,7 @@ COMMANDS = {
     "sql": ("sql", "sql", SPARK),
     "shell": ("shell", "shell", SPARK),
     "up": ("up", "up", TERMINAL),
+    "http": ("http", "http", TERMINAL),
     "events": ("events", "events", TERMINAL),
     "demo": ("demo", "demo", TERMINAL),
     "simulate": ("simulate", "simulate", TERMINAL),

@@ -21,7 +21,7 @@ def up(
     ),
     host: ListenOn = "127.0.0.1",
     port: int = port("Port of the bus; 0 takes a free one.", value=7420),
-    http_port: int = port("Port of /metrics, /healthz and /readyz; 0 for none.", value=7480),
+    http_port: int = port("Port of HTTP: messages, administration, /metrics; 0 for none.", value=7480),
     registry: bool = option(
         "Have a registry on the HTTP port, so that other terminals can be added.",
         "--registry/--no-registry",
@@ -42,6 +42,10 @@ def up(
     store: Literal["journal", "memory"] = option("memory forgets everything when it ends.", value="journal"),
     reset_operator: bool = flag(
         "Make a new credential for the registry's operator; the old one ends.", "--reset-operator"
+    ),
+    origin: list[str] | None = option(
+        "Let pages of this web site use the HTTP port, e.g. https://console.example.com. Repeatable.",
+        metavar="ORIGIN",
     ),
     log_level: LogLevel = "info",
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
@@ -73,6 +77,7 @@ def up(
         events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
         if events
         else None,
+        origins=origin or [],
     )
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:

@@ -17,6 +17,7 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
+from landbridge.client.pulling import PullSubscription
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
@@ -230,6 +231,14 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         number = self._next_subscription
         self._next_subscription += 1
         return Subscription(self, number, topic, group, prefetch, start)
+
+    def pull_from(self, topic: str, group: str) -> PullSubscription:
+        """A consumer of a group that gets messages only when it asks for them. Open it, then ``pull``."""
+        check_name(topic, "topic")
+        check_name(group, "group")
+        number = self._next_subscription
+        self._next_subscription += 1
+        return PullSubscription(self, number, topic, group)
 
     # -- bulk --------------------------------------------------------------------------------------
 

@@ -128,6 +128,8 @@ class TerminalLine:
         #: Why the bus is closed for good; None while it is in use.
         self.closed: BusError | None = None
         self._up = asyncio.Event()
+        #: Done when the bus is closed for good.
+        self._over: asyncio.Future[BusError] | None = None
         #: Those who wait until fewer bytes are unanswered.
         self._rooms: list[asyncio.Future[None]] = []
         self._mending: asyncio.Task[None] | None = None
@@ -215,6 +217,8 @@ class TerminalLine:
         """Give up for good, and tell everyone who waits."""
         self.closed = error
         self._up.set()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(error)
         for resender in list(self._resenders.values()):
             resender.fail(error)
         for subscription in list(self.subscriptions.values()):
@@ -240,6 +244,14 @@ class TerminalLine:
         self._fail(closed)
         if wire is not None:
             await wire.wait_closed()
+
+    async def wait_over(self) -> BusError:
+        """Wait until the bus is closed for good, for example since its token has expired. Returns why."""
+        if self.closed is not None:
+            return self.closed
+        if self._over is None or self._over.done():
+            self._over = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._over)
 
     @property
     def is_connected(self) -> bool:

@@ -196,6 +196,10 @@ class Subscription:
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
             self._handed = 0
+        return self._take()
+
+    def _take(self) -> DeliveredBatch:
+        """The batch that came first, of those that have come."""
         batch = self._batches.popleft()
         self._handed += len(batch)
         if self.at_most_once and self._bus.wire is not None:

@@ -41,6 +41,9 @@ class Transaction:
         self._settles: list[tuple[DeliveredBatch, range]] = []
         self._documents: list[frames.DocumentEdit] = []
         self._ended = False
+        #: Once it is committed, and was no repeat: the id of each of these batches, which begins the ids of
+        #: its messages.
+        self.batch_ids: list[str] = []
 
     async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
         """Add a message, which is stored if the transaction is committed."""
@@ -112,7 +115,9 @@ class Transaction:
             return
         if self._key:
             await self._bus.check_feature("keys", "idempotency keys")
-        batches = [(topic, rows.build(self._bus.new_id())) for topic, rows in self._batches]
+        ids = [self._bus.new_id() for _ in self._batches]
+        self.batch_ids = [id.hex() for id in ids]
+        batches = [(topic, rows.build(id)) for id, (topic, rows) in zip(ids, self._batches, strict=True)]
         publishes = [(topic, len(data)) for topic, data in batches]
         tails = [data for _, data in batches]
 

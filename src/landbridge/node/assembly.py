@@ -58,7 +58,7 @@ OTHER_FILES = 256
 #: The store's file in the data folder.
 DATABASE = "bus"
 #: HTTP requests at a time, without and with a registry in the process.
-MOST_REQUESTS, MOST_WITH_REGISTRY = 64, 4096
+MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
 ANSWER_WITHIN = 2.0
 
@@ -114,7 +114,7 @@ async def serve(
 
 
 async def _make_ready(
-    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: HttpPort | None
+    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: SitePort | None
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
@@ -285,14 +285,35 @@ def dial_to(terminal: Terminal) -> Dial:
     return dial
 
 
+class SitePort:
+    """The HTTP port with what it serves."""
+
+    def __init__(self, site: Site, port: HttpPort) -> None:
+        self._site = site
+        self._port = port
+        self.url = port.url
+
+    async def close(self) -> None:
+        """End streams first, then the requests that are being answered, then the sessions that they use."""
+        self._site.stop()
+        await self._port.close()
+        await self._site.close()
+
+
 def _http(
     plan: NodePlan, terminal: Terminal, membership: Membership, endpoint: Endpoint, tls: ssl.SSLContext | None
-) -> HttpPort | None:
+) -> SitePort | None:
     if plan.http_port is None:
         return None
     registry = membership.app()
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
     hint = "give --http-port another number, or 0 for no HTTP"
-    site = Site(dial_to(terminal), registry, lambda: (not terminal.store.is_low, terminal.troubles))
-    return HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint)
+    site = Site(
+        dial_to(terminal),
+        registry,
+        lambda: (not terminal.store.is_low, terminal.troubles),
+        origins=plan.origins,
+    )
+    port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
+    return SitePort(site, port)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import h11
 from uvicorn import Config
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from landbridge.errors import Unavailable
+from landbridge.node.web_socket import WebSocketConnection
 from landbridge.protocol.http import LET_IN, Problem, problem
 from landbridge.transport.strangers import Stranger, Strangers
 
@@ -37,10 +39,18 @@ class _Wait(Enum):
 
 
 class HttpConnection(H11Protocol):
-    """``most``: requests under way at a time, in the whole port."""
+    """``most``: requests under way at a time, in the whole port. ``web_sockets``: may a peer make the
+    connection a WebSocket?"""
 
     def __init__(
-        self, config: Config, state: ServerState, strangers: Strangers, stranger: Stranger, most: int
+        self,
+        config: Config,
+        state: ServerState,
+        strangers: Strangers,
+        stranger: Stranger,
+        most: int,
+        *,
+        web_sockets: bool = False,
     ) -> None:
         super().__init__(config, state, {})
         self._app = self.app
@@ -56,6 +66,12 @@ class HttpConnection(H11Protocol):
         #: When the wait began, in the loop's time, and bytes that have come since.
         self._since = 0.0
         self._received = 0
+        if web_sockets:
+            # uvicorn makes it when a peer asks for an upgrade, and hands the transport over to it.
+            connection = partial(
+                WebSocketConnection, strangers=strangers, address=stranger.address, most=most
+            )
+            self.ws_protocol_class = cast(Any, connection)
         self._deadline: asyncio.TimerHandle | None = None
 
     # -- transport ---------------------------------------------------------------------------------

@@ -37,10 +37,18 @@ class _Server(uvicorn.Server):
 
 class HttpPort:
     """Serves ``app`` from now on. ``most``: requests at a time. ``hint``: what the user can do if the port
-    is taken."""
+    is taken. ``web_sockets``: does the application serve WebSockets?"""
 
     def __init__(
-        self, app: Any, endpoint: Endpoint, port: int, tls: ssl.SSLContext | None, *, most: int, hint: str
+        self,
+        app: Any,
+        endpoint: Endpoint,
+        port: int,
+        tls: ssl.SSLContext | None,
+        *,
+        most: int,
+        hint: str,
+        web_sockets: bool = False,
     ) -> None:
         host = endpoint.host
         try:
@@ -54,7 +62,8 @@ class HttpPort:
         config = uvicorn.Config(
             app,
             http="h11",
-            ws="none",
+            ws="none",  # a connection makes its own, see HttpConnection
+            ws_per_message_deflate=False,  # what a peer sends would grow beyond what was counted
             lifespan="off",
             loop="none",
             log_config=None,
@@ -69,7 +78,7 @@ class HttpPort:
         self._listener = Listener(
             bound,
             lambda stranger: HttpConnection(
-                config, self._server.server_state, self._strangers, stranger, most
+                config, self._server.server_state, self._strangers, stranger, most, web_sockets=web_sockets
             ),
             self._strangers,
             tls=tls,

@@ -43,6 +43,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     auto_create: bool
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: Web sites whose pages may use the HTTP port.
+    origins: list[str] = []
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,21 +1,33 @@
-"""What the HTTP port of a terminal serves, by path: messages, the registry where one is embedded, metrics."""
+"""What the HTTP port of a terminal serves, by path: the gateway, the registry where one is embedded, metrics.
+
+The registry and the terminal have some paths in common, as ``/v1/topics``. The registry's are those under
+``/registry/v1``. For the programs of version 0.1 they are also under ``/v1``: for whoever shows a credential
+of the registry or the proof of a terminal, and where the terminal has no such path (ADR 26).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from importlib import import_module
 from typing import Any, TypeAlias
 
 from landbridge.client.wire import Dial
+from landbridge.core.trust import credential
 from landbridge.gateways.metrics import Condition, Metrics
+from landbridge.protocol.http import bearer_token
 
 Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
-#: The one path under /v1 that is the terminal's and not the registry's, and the document that describes it.
-_MESSAGES = re.compile(r"/v1/topics/[^/]+/messages|/v1/messages/openapi\.json")
+#: Where the registry is, whatever the credential.
+REGISTRY = "/registry"
+#: Paths that tell how the process is.
+_CONDITION = ("/metrics", "/healthz", "/readyz")
+#: The header by which a terminal names itself to the registry.
+_TERMINAL = b"landbridge-terminal"
+#: How the credentials of the registry begin.
+_CREDENTIALS = (credential.ADMIN, credential.ENROLMENT)
 
 
 class Later:
@@ -25,33 +37,82 @@ class Later:
     def __init__(self, module: str, make: Callable[[Any], App]) -> None:
         self._module = module
         self._make = make
-        self._app: App | None = None
+        #: None until the first request.
+        self.app: Any = None
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        async with self._making:
-            if self._app is None:
-                self._app = self._make(await asyncio.to_thread(import_module, self._module))
-        await self._app(scope, receive, send)
+        await (await self.made())(scope, receive, send)
+
+    async def made(self) -> Any:
+        """The application."""
+        if self.app is None:
+            async with self._making:
+                if self.app is None:
+                    self.app = self._make(await asyncio.to_thread(import_module, self._module))
+        return self.app
 
 
 class Site:
     """The application of the whole port. ``dial`` reaches the terminal. ``registry``: the registry's
-    application; None where no registry is embedded. ``condition``: as for the metrics."""
+    application; None where no registry is embedded. ``condition``: as for the metrics. ``origins``: the web
+    sites whose pages may use the gateway. ``answer_stranger``: as for the gateway."""
 
     def __init__(
-        self, dial: Dial, registry: App | None = None, condition: Condition = lambda: (True, [])
+        self,
+        dial: Dial,
+        registry: App | None = None,
+        condition: Condition = lambda: (True, []),
+        *,
+        origins: Iterable[str] = (),
+        answer_stranger: Any = None,
     ) -> None:
         self._metrics = Metrics(dial, condition)
-        self._messages = Later("landbridge.gateways.http", lambda http: http.app(dial))
+        options = {"origins": tuple(origins), "with_registry": registry is not None}
+        self._gateway = Later(
+            "landbridge.gateways.http",
+            lambda http: http.HttpGateway(dial, **options, answer_stranger=answer_stranger),
+        )
         self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        await self._app_of(scope["path"])(scope, receive, send)
+        path: str = scope["path"]
+        if scope["type"] == "http" and path in _CONDITION:
+            await self._metrics(scope, receive, send)
+        elif self._registry is None or scope["type"] != "http":
+            await self._gateway(scope, receive, send)
+        elif path.startswith(f"{REGISTRY}/"):
+            await self._registry(_without(scope, REGISTRY), receive, send)
+        elif path.startswith("/v1/") and await self._is_for_registry(scope):
+            await self._registry(scope, receive, send)
+        else:
+            await self._gateway(scope, receive, send)
 
-    def _app_of(self, path: str) -> App:
-        if _MESSAGES.fullmatch(path):
-            return self._messages
-        if self._registry is not None and path.startswith("/v1/"):
-            return self._registry
-        return self._metrics
+    async def _is_for_registry(self, scope: Scope) -> bool:
+        for name, value in scope["headers"]:
+            if name == _TERMINAL:
+                return True
+            if name == b"authorization" and bearer_token(value.decode("latin-1")).startswith(_CREDENTIALS):
+                return True
+        gateway = await self._gateway.made()
+        return not gateway.serves(scope.get("raw_path") or scope["path"].encode())
+
+    def stop(self) -> None:
+        """End streams and long waits. Other requests go on."""
+        if self._gateway.app is not None:
+            self._gateway.app.stop()
+
+    async def close(self) -> None:
+        """Disconnect from the terminal."""
+        if self._gateway.app is not None:
+            await self._gateway.app.close()
+
+
+def _without(scope: Scope, prefix: str) -> Scope:
+    """The request as if its path began after the prefix."""
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    return {
+        **scope,
+        "path": scope["path"].removeprefix(prefix),
+        "raw_path": raw_path.removeprefix(prefix.encode()),
+    }

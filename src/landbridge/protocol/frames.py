@@ -68,6 +68,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     #: Where a new group starts: "earliest" (the default of a named one), "latest" (of an ephemeral one), or a
     #: time as microseconds. A group that exists goes on where it is.
     start: Natural | Text | None = None
+    #: Nothing is delivered until a frame Pull asks for it.
+    by_pull: bool = False
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -205,6 +207,14 @@ class Stage(Frame, tag=15, frozen=True):
     request: Natural
     stage: Text
     topic: Text
+
+
+class Pull(Frame, tag=24, frozen=True):
+    """For a subscription by pull: deliver so many messages from now on, and no more. It replaces what is left
+    of the Pull before; 0 stops the delivery. Not answered: Deliver frames come."""
+
+    subscription: Natural
+    messages: Natural
 
 
 # -- from the one that listens ------------------------------------------------------------------------
@@ -379,6 +389,7 @@ Asked: TypeAlias = (
     | Closing
     | Fetch
     | Stage
+    | Pull
     | PublishOnce
 )
 Answered: TypeAlias = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -72,6 +72,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "about:blank"
     title: str = ""
     status: int = 0
+    #: The trace that the request belonged to; empty where the port follows no traces.
+    trace_id: str = ""
+    #: Who refused: the bus, or a service that a request was passed to.
+    source: Literal["bus", "service"] = "bus"
 
     def encode(self) -> bytes:
         """Return the body as JSON."""
@@ -85,6 +89,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
             headers["www-authenticate"] = "Bearer"  # RFC 9110 15.5.2: a 401 says how to authenticate
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             headers["retry-after"] = "60"
+        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers["retry-after"] = "2"
         return headers
 
 

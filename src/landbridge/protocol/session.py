@@ -61,6 +61,7 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Bye,
         frames.Fetch,
         frames.Stage,
+        frames.Pull,
         frames.PublishOnce,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
