@@ -40,12 +40,17 @@ class Spending:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        #: When ``left`` is at or below this, look at the clock. -1: never.
+        self._look_at = -1
+        self._ends_at = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with another rule or message."""
+        budget = self._budget
         #: Steps that are left.
         self.left = budget.steps
         self.regexp_left = budget.regexp_steps
-        #: When ``left`` is at or below this, look at the clock.
-        self._look_at = -1
-        self._ends_at = 0.0
         if budget.seconds is not None and budget.clock is not None:
             self._ends_at = budget.clock() + budget.seconds
             self._look_at = self.left - LOOK_EVERY

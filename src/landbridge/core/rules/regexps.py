@@ -84,10 +84,8 @@ class _FixedSet:
         self._parts = [*_compiled(members)]
         self.heaviest = max((expression.program for _, expression in members), default=0)
 
-    def found(self, text: bytes) -> Iterator[str]:
-        for match, ids in self._parts:
-            for index in match(text):
-                yield ids[index]
+    def found(self, text: bytes) -> list[str]:
+        return [ids[index] for match, ids in self._parts for index in match(text)]
 
 
 def _compiled(members: list[tuple[str, Expression]]) -> Iterator[tuple[Any, list[str]]]:
@@ -164,9 +162,10 @@ class ExpressionSet:
         members = self._members
         if max(old.heaviest, young.heaviest) * (len(text) + 1) > budget.regexp_steps:
             return self._search_one_by_one(text, budget)
-        found = [id for id in old.found(text) if id in members]
-        found += [id for id in young.found(text) if id in members]
-        return found, []
+        found = old.found(text)
+        if young.heaviest:
+            found += young.found(text)
+        return [id for id in found if id in members] if found else found, []
 
     def _search_one_by_one(self, text: bytes, budget: Budget) -> tuple[list[str], list[tuple[str, str]]]:
         found, exceeded = [], []

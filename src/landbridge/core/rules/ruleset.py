@@ -35,9 +35,12 @@ class RegexpPlace(NamedTuple):
     header: str = ""
 
 
+_PAYLOAD = RegexpPlace("payload")
+
+
 def regexp_place(text: str) -> RegexpPlace:
     if text in ("payload", "key"):
-        return RegexpPlace(text)
+        return _PAYLOAD if text == "payload" else RegexpPlace(text)
     source, _, name = text.partition(":")
     if source in ("header", "ce") and name:
         return RegexpPlace("headers", name if source == "header" else attribute_header(name))
@@ -133,6 +136,7 @@ class RuleSet:
 
     def __init__(self, rules: Iterable[Rule] = (), *, budget: Budget = Budget()) -> None:  # noqa: B008 - immutable
         self.budget = budget
+        self._spending = Spending(budget)
         self._rules: dict[str, CompiledQuery] = {}
         self._fields = FieldIndex()
         self._patterns: dict[str, MessagePattern] = {}
@@ -251,7 +255,7 @@ class RuleSet:
                     self._try(id, content, row, matched)
         paths: set[str] = set()
         for place, expressions in self._expressions.items():
-            text = text_at(place, content)
+            text = content.payload if place is _PAYLOAD else text_at(place, content)
             if text is None:
                 continue
             found, exceeded = expressions.search(text, self.budget)
@@ -260,6 +264,8 @@ class RuleSet:
                     paths.add(id)
                 else:
                     rows.setdefault(id, []).append(row)
+            if not exceeded:
+                continue
             for id, cause in exceeded:
                 if id in self._paths:
                     paths.add(id)
@@ -277,14 +283,13 @@ class RuleSet:
             self._try(id, content, row, matched)
 
     def _try(self, id: str, content: MessageContent, row: int, matched: Matched) -> None:
+        spending = self._spending
+        spending.begin()
         try:
-            if self._rules[id].matches(content, Spending(self.budget)):
+            if self._rules[id].matches(content, spending):
                 matched.rows.setdefault(id, []).append(row)
         except OverBudget as error:
             matched.exceeded.append(Exceeded(id, row, str(error)))
-
-
-_PAYLOAD = RegexpPlace("payload")
 
 
 def _need_of(compiled: CompiledQuery) -> Expression | None:
