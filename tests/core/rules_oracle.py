@@ -77,8 +77,14 @@ def holds(pattern: dict[str, Any], element: dict[str, Any]) -> bool:
             if not matches(wanted, element.get(name)):
                 return False
         else:
-            found = [each for each in flat(element[name]) if not isinstance(each, dict)] if name in element else []
+            found = (
+                [each for each in flat(element[name]) if not isinstance(each, dict)]
+                if name in element
+                else []
+            )
             is_absent = not found and {"exists": False} in wanted
-            if not is_absent and not any(accepts(alternative, each) for alternative in wanted for each in found):
+            if not is_absent and not any(
+                accepts(alternative, each) for alternative in wanted for each in found
+            ):
                 return False
     return True

@@ -7,6 +7,7 @@ expressions by backtracking. Values are compared as in JSON: ``true`` is not 1, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Steps that a regular expression costs that is not known before, because it is in the document.
 COMPILE_STEPS = 500
+#: How often something is repeated, in a regular expression.
+_COUNT = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 #: Characters of a text that are compared in one step.
 COMPARED_AT_ONCE = 64
 
@@ -387,7 +390,8 @@ class _IRegexp:
         self._expression: Expression | None = None
         #: Why a pattern of the right form is refused all the same.
         self.refused: str | None = None
-        if len(pattern) <= LONGEST_TEXT and check(pattern):
+        # The package refuses {2} and counts above some tens, which the RFC has. RE2 checks the counts.
+        if len(pattern) <= LONGEST_TEXT and check(_COUNT.sub("{1,2}", pattern)):
             try:
                 self._expression = Expression(_in_re2(pattern), f"the expression {describe(pattern)}")
             except BadRequest as error:
