@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.rules.budget import Budget, OverBudget, Spending
 from landbridge.core.rules.content import content_of
-from landbridge.core.rules.jsonpath import Path
+from landbridge.core.rules.jsonpath import JsonPath
 from landbridge.core.rules.query import Rule, read_query
 from landbridge.core.rules.ruleset import RuleSet
 from landbridge.errors import BadRequest
 
 
 def nodes(path: str, document: Any, budget: Budget = Budget()) -> list[Any]:  # noqa: B008 - immutable
-    return [*Path(path).nodes(document, Spending(budget))]
+    return [*JsonPath(path).nodes(document, Spending(budget))]
 
 
 def agrees(path: str, document: Any, wanted: list[Any] | None = None) -> None:
@@ -44,7 +44,7 @@ def spelled_otherwise(document: Any) -> bytes:
 STORE = {
     "store": {
         "book": [
-            {"category": "reference", "author": "Nigel Rees", "title": "Sayings of the Century", "price": 8.95},
+            {"category": "reference", "author": "Nigel Rees", "title": "Sayings of the Century", "price": 8.95},  # noqa: E501
             {"category": "fiction", "author": "Evelyn Waugh", "title": "Sword of Honour", "price": 12.99},
             {"category": "fiction", "author": "Herman Melville", "title": "Moby Dick",
              "isbn": "0-553-21311-3", "price": 8.99},
@@ -245,7 +245,8 @@ def test_a_wrong_query_is_refused(path: str) -> None:
 
 # -- the library as oracle -------------------------------------------------------------------------------
 
-# The library takes true for 1 inside of arrays, and an existing false for something missing. So there are neither.
+# The library takes true for 1 inside of arrays, and an existing false for something missing. So there are
+# neither.
 scalars = st.sampled_from([None, 0, 1, 2, 2.5, "", "a", "b", 'k"', "é", "ab"])
 names = st.sampled_from(["a", "b", "c", "k"])
 documents = st.recursive(

@@ -96,6 +96,6 @@ def _count(nodes: Iterator[Any]) -> int:
 
 
 def _nodes_of(path: str, document: Any, budget: Budget) -> Iterator[Any]:
-    from landbridge.core.rules.jsonpath import Path
+    from landbridge.core.rules.jsonpath import JsonPath
 
-    return Path(path).nodes(document, Spending(budget))
+    return JsonPath(path).nodes(document, Spending(budget))

@@ -55,7 +55,7 @@ Value: TypeAlias = Callable[[Any, Evaluation], Any]
 Condition: TypeAlias = Callable[[Any, Evaluation], bool]
 
 
-class Path:
+class JsonPath:
     """A query, ready to be evaluated."""
 
     def __init__(self, path: str, place: str = "path") -> None:

@@ -18,7 +18,7 @@ from landbridge.core.rules.content import (
     key_text,
 )
 from landbridge.core.rules.fields import FieldIndex
-from landbridge.core.rules.jsonpath import Path
+from landbridge.core.rules.jsonpath import JsonPath
 from landbridge.core.rules.pattern import MessagePattern
 from landbridge.core.rules.query import JsonPathQuery, PartialQuery, Query, RegexpQuery, Rule, canonical
 from landbridge.core.rules.regexps import Expression, ExpressionSet
@@ -58,14 +58,14 @@ class CompiledQuery:
         self.pattern: MessagePattern | None = None
         self.expression: Expression | None = None
         self.place: RegexpPlace | None = None
-        self.path: Path | None = None
+        self.path: JsonPath | None = None
         if isinstance(query, PartialQuery):
             self.pattern = MessagePattern(query.match)
         elif isinstance(query, RegexpQuery):
             self.place = regexp_place(query.place)
             self.expression = Expression(query.pattern, "pattern")
         else:
-            self.path = Path(query.path)
+            self.path = JsonPath(query.path)
 
     @property
     def reads_document(self) -> bool:
