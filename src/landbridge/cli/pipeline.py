@@ -34,7 +34,16 @@ run = Commands(
     help="Run a job, or a step of your own as MODULE:STEP. SIGTERM and Ctrl-C end it after its micro-batch.",
 )
 app.add_typer(run, name="run")
-for job in (jobs.activity, jobs.archive, jobs.sequence, jobs.events, jobs.routes, jobs.step, replay):
+for job in (
+    jobs.activity,
+    jobs.archive,
+    jobs.sequence,
+    jobs.events,
+    jobs.routes,
+    jobs.route,
+    jobs.step,
+    replay,
+):
     run.command()(job)
 for verb in (init, declarative, report, compact):
     app.command()(verb)

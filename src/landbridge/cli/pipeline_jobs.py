@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
 
 from landbridge.cli.imports import find
 from landbridge.cli.options import OptionGroup, argument, flag, option, span
@@ -14,6 +17,9 @@ from landbridge.cli.pipeline_options import Checkpoint, StreamOptions, checkpoin
 from landbridge.cli.registry_access import admin
 from landbridge.cli.registry_access import operator as operator_of
 from landbridge.core.events import sequencer
+from landbridge.core.rules.budget import STEPS
+from landbridge.core.rules.query import HINT as QUERY_HINT
+from landbridge.core.rules.query import Query, read_query
 from landbridge.errors import BadRequest, SparkMissing
 from landbridge.pipeline.jobs.sequence import policy
 from landbridge.pipeline.jobs.sequence.notifications import Events
@@ -233,6 +239,63 @@ def routes(
         found = find(customer or stream.context)
         access = RegistryAccess(found.url, found.token, found.ca, operator=operator)
     run_stream(RoutesJob(folder=to, registry=access, window=window, span=span), stream, checkpoint)
+
+
+# -- the messages that rules choose ----------------------------------------------------------------------
+
+
+def route(
+    topic: Annotated[str, argument("TOPIC", "The topic to read.")],
+    *,
+    match: list[str] | None = option(
+        "A query as JSON: a pattern, or with its kind. May be repeated.", "--match", metavar="JSON"
+    ),
+    rule: list[Path] | None = option(
+        "A file with a query, or with an array of them. May be repeated.", "--rule", metavar="FILE"
+    ),
+    to: str | None = option("Into a topic.", metavar="TOPIC"),
+    out: str | None = option("Or into a lake: a folder, or a URL.", metavar="FOLDER"),
+    group: str | None = option("Read as this group, for which retention waits.", metavar="GROUP"),
+    steps: int = option("What a rule may use for a message.", min=1, value=STEPS),
+    at_most: int = option("Rows of a micro-batch, at most.", min=1, metavar="ROWS", value=500_000),
+    checkpoint: Checkpoint = None,
+    stream: StreamOptions,
+) -> None:
+    """Copy the messages of a topic that at least one rule matches, each once.
+
+    Begins at the first message of the log. Messages about which a rule can't decide within its budget go to
+    TO.rejects, with the cause in the header 'reject-reason'.
+
+    Examples:
+      landbridge pipeline run route orders --match '{"amount": [{"numeric": [">", 100]}]}' --to orders.large
+      landbridge pipeline run route orders --rule rules.json --to chosen --once
+      landbridge pipeline run route orders --match '{"kind": "regexp", "pattern": "urgent"}' --out lake --once
+    """
+    from landbridge.pipeline.jobs.route import QueryRoute
+
+    queries = tuple(read_queries(match or (), rule or ()))
+    job = QueryRoute(topic, queries, to or "", out or "", group or "", at_most, steps)
+    run_stream(job, stream, checkpoint or job.checkpoint)
+
+
+def read_queries(texts: Iterable[str], files: Iterable[Path]) -> Iterator[Query]:
+    """The queries in texts and in files. BadRequest says in which of them something is wrong."""
+    sources = [("--match", text.encode()) for text in texts]
+    for file in files:
+        try:
+            sources.append((str(file), file.read_bytes()))
+        except OSError as error:
+            raise BadRequest(f"{file}: {error.strerror}") from None
+    for where, text in sources:
+        try:
+            found = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(f"{where}: {error}", hint=QUERY_HINT) from None
+        for each in found if isinstance(found, list) else [found]:
+            try:
+                yield read_query(each)
+            except BadRequest as error:
+                raise BadRequest(f"{where}: {error}", hint=error.hint) from None
 
 
 # -- steps of one's own ----------------------------------------------------------------------------------

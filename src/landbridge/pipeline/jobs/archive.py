@@ -59,6 +59,8 @@ class Archive:
     fail_on_data_loss: bool = True
     #: Write Delta tables by delta-rs, instead of Parquet files and commit records.
     delta: bool = False
+    #: Takes rows away; None: all messages are archived.
+    choose: Callable[[DataFrame], DataFrame] | None = None
 
     def __post_init__(self) -> None:
         if self.payload not in PAYLOADS:
@@ -117,7 +119,10 @@ class Archive:
                 raise with_hint(error) from None
 
         name = " ".join(filter(None, (self.name, self.group)))  # A session has each name once.
-        return place.writer(place.stream(**options), name).foreachBatch(each).start()
+        messages = place.stream(**options)
+        if self.choose is not None:
+            messages = self.choose(messages)
+        return place.writer(messages, name).foreachBatch(each).start()
 
     def _starting_offsets(self, state: LakeState, place: Place) -> dict[str, str]:
         """A query with a new checkpoint begins where the lake ends, in the same log. Spark ignores this at

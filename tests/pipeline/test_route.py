@@ -1,0 +1,139 @@
+"""The job ``route``: the rules of core over a topic's history, each chosen message once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+import landbridge.pipeline
+from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.rules.query import Rule, read_query
+from landbridge.core.rules.ruleset import RuleSet
+from landbridge.errors import BadOption, BadRequest, JobFailed, LimitReached
+from landbridge.pipeline import Place, Trigger
+from landbridge.pipeline.jobs.route import QueryRoute
+from tests.pipeline.site import Site
+
+QUERIES = [
+    {"amount": [{"numeric": [">", 100]}], "state": ["paid", {"prefix": "part"}]},
+    {"$key": [{"prefix": "vip"}]},
+    {"$ce": {"type": [{"suffix": ".cancelled"}]}},
+    {"$headers": {"retries": [{"numeric": [">=", 3]}], "raw": [{"anything-but": "x"}]}},
+    {"kind": "regexp", "pattern": "urg[e]nt"},
+    {"kind": "regexp", "pattern": "^5$", "place": "header:retries"},
+    {"kind": "jsonpath", "path": "$.items[?@.price > 50 && match(@.sku, 'a.*')]"},
+]
+MESSAGES: list[tuple[bytes, str, dict[str, Any]]] = [
+    (json.dumps(payload).encode() if not isinstance(payload, bytes) else payload, key, headers)
+    for payload, key, headers in [
+        ({"amount": 150, "state": "paid"}, "", {}),
+        ({"amount": 150.5, "state": "partly"}, "eu", {}),
+        ({"amount": 50, "state": "paid"}, "eu", {"retries": 2}),
+        ({"amount": 1}, "vip-7", {}),
+        ({}, "", {"ce-type": "order.cancelled"}),
+        ({}, "", {"retries": 3, "raw": b"\xff"}),
+        ({}, "", {"retries": 5}),
+        (b"\xff urgent", "", {}),
+        ({"items": [{"sku": "b", "price": 60}, {"sku": "abc", "price": 51}]}, "", {}),
+        ({"items": [{"sku": "b", "price": 60}, {"sku": "abc", "price": 50}]}, "", {}),
+        (b"", "", {}),
+        (b"[]", "", {"on": True}),
+    ]
+]
+
+
+def place(spark: Any, site: Site) -> Place:
+    return Place(spark, site.checkpoint, Trigger(once=True), site.access)
+
+
+def queries(*raw: Any) -> tuple[Any, ...]:
+    return tuple(map(read_query, raw))
+
+
+def publish(site: Site) -> None:
+    for payload, key, headers in MESSAGES:
+        site.bus.publish(site.topic(), payload, key=key or None, headers=headers)
+
+
+def test_spark_chooses_what_core_chooses(spark: Any, site: Site) -> None:
+    rules = RuleSet(Rule(f"{n}", query) for n, query in enumerate(queries(*QUERIES)))
+    batch = build(
+        [payload for payload, _, _ in MESSAGES],
+        id=bytes(16),
+        time=1,
+        keys=[key.encode() for _, key, _ in MESSAGES],
+        headers=[encode_headers(headers) for _, _, headers in MESSAGES],
+    )
+    found = rules.match_batch(Batch.decode(batch))
+    assert [*map(len, found.rows.values())]
+    assert len(found.rows) == len(QUERIES)
+    wanted = [MESSAGES[row][0] for row in sorted({row for rows in found.rows.values() for row in rows})]
+    publish(site)
+    job = QueryRoute(site.topic(), queries(*QUERIES), to=site.topic("chosen"))
+    done = landbridge.pipeline.run(job, place(spark, site))
+    assert done.rows == len(MESSAGES)
+    assert site.rows("chosen") == wanted
+    kept = site.read(spark, "chosen", includeHeaders="true").where("key = 'vip-7'").collect()
+    assert [bytes(row.value) for row in kept] == [b'{"amount": 1}']
+    # Again: nothing is chosen twice, and what is new is.
+    site.bus.publish(site.topic(), b"more urgent")
+    landbridge.pipeline.run(job, place(spark, site))
+    assert site.rows("chosen") == [*wanted, b"more urgent"]
+    # Each rule alone, through the function that the workers run.
+    for n, query in enumerate(queries(*QUERIES)):
+        alone = QueryRoute(site.topic(), (query,), to="x")
+        rows = alone.choose(site.read(spark, includeHeaders="true")).collect()
+        assert [row.offset for row in rows if row.offset < len(MESSAGES)] == found.rows[f"{n}"]
+
+
+def test_into_a_lake(spark: Any, site: Site) -> None:
+    publish(site)
+    job = QueryRoute(site.topic(), queries(*QUERIES[:2]), lake=str(site.folder / "lake"))
+    at = Place(spark, job.checkpoint or "", Trigger(once=True), site.access)
+    landbridge.pipeline.run(job, at)
+    landbridge.pipeline.run(job, at)
+    site.bus.publish(site.topic(), b'{"n": 1}', key="vip-8")
+    landbridge.pipeline.run(job, at)
+    stored = spark.read.parquet(f"{site.folder}/lake/messages").orderBy("offset").collect()
+    assert [row.offset for row in stored] == [0, 1, 3, len(MESSAGES)]
+
+
+def test_what_a_rule_cannot_decide_is_told(spark: Any, site: Site) -> None:
+    large = json.dumps({"a": list(range(200))}).encode()
+    for payload in (b'{"a": [7]}', large, b'{"a": [8]}'):
+        site.bus.publish(site.topic(), payload, key="k")
+    costly = queries({"a": [{"numeric": ["=", 7]}]})
+    job = QueryRoute(site.topic(), costly, to=site.topic("sevens"), steps=100)
+    landbridge.pipeline.run(job, place(spark, site))
+    assert site.rows("sevens") == [b'{"a": [7]}']
+    assert site.rows("sevens.rejects") == [large]
+    [row] = site.read(spark, "sevens.rejects", includeHeaders="true").collect()
+    assert [header.key for header in row.headers] == ["reject-reason"]
+    assert b"rule 1 is undecided: it takes more than 100 steps" in bytes(row.headers[0].value)
+    into_lake = QueryRoute(site.topic(), costly, lake=str(site.folder / "lake"), steps=100)
+    with pytest.raises((LimitReached, JobFailed), match="@1: rule 1 is undecided"):
+        landbridge.pipeline.run(
+            into_lake, Place(spark, into_lake.checkpoint or "", Trigger(once=True), site.access)
+        )
+
+
+def test_what_a_route_refuses() -> None:
+    some = queries(QUERIES[0])
+    for wrong in (
+        {"queries": ()},
+        {"to": ""},
+        {"lake": "x"},
+        {"to": "orders"},
+        {"at_most": 0},
+        {"steps": 0},
+    ):
+        with pytest.raises(BadOption):
+            QueryRoute(**{"topic": "orders", "queries": some, "to": "chosen", **wrong})
+    with pytest.raises(BadRequest, match="pattern: "):
+        QueryRoute("orders", queries({"kind": "regexp", "pattern": "("}), to="chosen")
+    job = QueryRoute("orders", some, to="chosen")
+    assert pickle.loads(pickle.dumps(job)).name == job.name
+    assert job.name != QueryRoute("orders", queries(QUERIES[1]), to="chosen").name
