@@ -34,6 +34,9 @@ class Transaction:
         self._settles: list[tuple[DeliveredBatch, range]] = []
         self._documents: list[frames.DocumentEdit] = []
         self._ended = False
+        #: After the commit: the offset of the first message of each batch, in order. Empty where the commit
+        #: had happened already, when it was sent again after a lost connection.
+        self.offsets: list[int] = []
 
     async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
         """Add a message, which is stored if the transaction is committed."""
@@ -121,9 +124,10 @@ class Transaction:
 
         number, begun = self._bus.begin_transaction(), self._bus.time_there()
         try:
-            await self._bus.ask(make, *tails)
+            answer = await self._bus.ask(make, *tails)
         finally:
             self._bus.end_transaction(number)
+        self.offsets = list(answer.result or ())
         for batch, positions in self._settles:
             batch.note_settled(positions)
 
