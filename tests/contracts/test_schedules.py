@@ -421,3 +421,39 @@ async def test_a_full_disk_delays_a_firing(crashes: list[Any]) -> None:
         assert len(stage.ids()) == 1
         await stage.bus.topics.update("reports", max_backlog=1 << 30)
         await eventually(lambda: len(stage.ids()) == 2)
+
+
+# -- opening hours of groups ---------------------------------------------------------------------------
+
+
+async def test_a_closed_group_hands_out_nothing_and_says_until_when(
+    timed: Terminal, clock: FakeClock
+) -> None:
+    clock.advance(0)
+    clock.now = START  # a Friday, 08:00 UTC
+    async with attach(timed, life=1e7) as bus:
+        await bus.groups.create("orders", "office", hours=["mon-fri 09:00-17:00 UTC"], ack_within=1e6)
+        await bus.publish("orders", "early")
+        async with Reader(bus.subscribe("orders", group="office")) as reader:
+            await turns(200)
+            shown = await bus.groups.show("orders", "office")
+            assert (shown.leased, shown.closed_until) == (0, START + 60 * MINUTE)
+            assert "landbridge_group_closed_until_seconds" in await bus.terminal.metrics()
+            clock.advance(3600)
+            message = await reader.next()
+            assert message.text() == "early"
+            assert (await bus.groups.show("orders", "office")).closed_until is None
+            clock.advance(8 * 3600)
+            await message.ack()  # what was handed out can be settled at any time
+            await bus.publish("orders", "late")
+            await turns(200)
+            assert (await bus.groups.show("orders", "office")).leased == 0
+            clock.advance(3600)
+            clock.advance(-2 * 3600)  # somebody sets the clock back into the opening hours
+            assert (await reader.next()).text() == "late"
+            await bus.publish("orders", "more")
+            await bus.groups.update("orders", "office", hours=[])
+            clock.advance(12 * 3600)
+            assert (await reader.next()).text() == "more"
+        with pytest.raises(BadRequest, match="opening hours"):
+            await bus.groups.create("orders", "other", hours=["from nine to five"])

@@ -263,7 +263,7 @@ class GroupOptions(OfGroup, frozen=True, kw_only=True):
         Match | Unset | None, about("Patterns for 'key' and 'headers' of what the group gets.")
     ] = UNSET
     hours: Annotated[
-        tuple[str, ...] | Unset,
+        Names | Unset,
         about("When it hands out messages: 'mon-fri 08:00-18:00 Europe/Berlin' …; none: always."),
     ] = UNSET
 

@@ -22,6 +22,7 @@ from cronsim import CronSim, CronSimError
 
 from landbridge.core.schedule.zones import (
     LARGEST_SHIFT,
+    change_between,
     datetime_of,
     first_moment,
     moment_of,
@@ -80,31 +81,40 @@ class Crontab:
         local = here.replace(tzinfo=None, fold=0)
         if self._zone is UTC:
             return moment_of(next(CronSim(self._expression, local)).replace(tzinfo=UTC))
-        # Away from a change of the clocks, moments follow each other as the local times do.
-        offset = here.utcoffset()
-        if not self._is_daily and datetime_of(moment + LARGEST_SHIFT, self._zone).utcoffset() == offset:
+        return self._next_time_of_day(moment, local) if self._is_daily else self._next_shown(moment, here)
+
+    def _next_time_of_day(self, moment: int, local: datetime) -> int:
+        # Before a time that is shown now, others of this day may be to come, where clocks were set back.
+        for time in CronSim(self._expression, local - _SHIFT):
+            found = first_moment(time.replace(tzinfo=self._zone))
+            if found > moment:
+                return found
+        raise StopIteration
+
+    def _next_shown(self, moment: int, here: datetime) -> int:
+        offset, soon = here.utcoffset(), moment + LARGEST_SHIFT
+        assert offset is not None
+        times = CronSim(self._expression, here.replace(tzinfo=None, fold=0))
+        if datetime_of(soon, self._zone).utcoffset() != offset:
+            change = change_between(moment, soon, self._zone)
+            found = moment_of(next(times).replace(tzinfo=UTC) - offset)
+            if found < change:
+                return found
+            # What the clocks show from the change on, and they may show it for the second time.
+            after = datetime_of(change, self._zone).replace(tzinfo=None, fold=0)
+            times = CronSim(self._expression, after - timedelta(seconds=1))
+            moment, here = change - 1, datetime_of(change, self._zone)
+            offset = here.utcoffset()
             assert offset is not None
-            found = moment_of(next(CronSim(self._expression, local)).replace(tzinfo=UTC) - offset)
+        # Away from a change, moments follow each other as the times do.
+        for time in times:
+            found = moment_of(time.replace(tzinfo=UTC) - offset)
             if datetime_of(found, self._zone).utcoffset() == offset:
                 return found
-        return self._after_near_change(moment, local)
-
-    def _after_near_change(self, moment: int, local: datetime) -> int:
-        """Look at every local time around the change, because some happen twice, or not at all."""
-        best: int | None = None
-        until = local
-        for time in CronSim(self._expression, local - _SHIFT):
-            if best is not None and time > until:
-                break
-            at = time.replace(tzinfo=self._zone)
-            for found in [first_moment(at)] if self._is_daily else moments(at):
-                if found > moment and (best is None or found < best):
-                    best, until = found, time + _SHIFT
-            if best is not None and self._is_daily:
-                break  # a later time of day is never an earlier moment
-        if best is None:
-            raise StopIteration
-        return best
+            for found in moments(time.replace(tzinfo=self._zone)):
+                if found > moment:
+                    return found
+        raise StopIteration
 
 
 class Interval:

@@ -59,7 +59,11 @@ def first_moment(local: datetime) -> int:
     # Within a gap, fold 1 counts by the offset after the gap, which gives a moment before the gap.
     zone = local.tzinfo
     assert zone is not None
-    before, after = moment_of(local.replace(fold=1)), moment_of(first)
+    return change_between(moment_of(local.replace(fold=1)), moment_of(first), zone)
+
+
+def change_between(before: int, after: int, zone: tzinfo) -> int:
+    """The moment of the one change of a zone's clocks between two moments."""
     offset = datetime_of(before, zone).utcoffset()
     while after - before > 1:
         middle = (before + after) // 2
