@@ -175,6 +175,7 @@ def test_a_year_of_firings_is_that_of_an_independent_library_but_when_clocks_cha
         # Cairo's clocks go from 00:00 to 01:00 on a Friday in April, and from 24:00 back to 23:00 in October.
         ("0 0 * * *", "Africa/Cairo", "2026-04-24", ["01:00+03:00"]),
         ("*/30 1 * * *", "Africa/Cairo", "2026-04-24", ["01:00+03:00", "01:30+03:00"]),
+        ("*/30 1 24 4 *", "Africa/Cairo", "2026-04-24", ["01:00+03:00", "01:30+03:00"]),
         ("*/30 0 * * *", "Africa/Cairo", "2026-04-24", []),
         ("30 23 * * *", "Africa/Cairo", "2026-10-29", ["23:30+03:00"]),
         (

@@ -22,7 +22,7 @@ import structlog
 from landbridge.client.bus import Bus
 from landbridge.core.options import read_options
 from landbridge.core.schedule import schedule as core
-from landbridge.core.schedule.schedule import Decision, StoredSchedule, Why, timetable_of
+from landbridge.core.schedule.schedule import ScheduleDecision, StoredSchedule, Why, timetable_of
 from landbridge.core.schedule.timetable import Timetable
 from landbridge.core.time import SECOND
 from landbridge.errors import (
@@ -288,7 +288,9 @@ class Scheduler:
             await self._tell("schedule_missed", stored, decision.missed.count, _said_of(decision.missed))
         return True
 
-    async def _publish(self, planned: Planned, stored: StoredSchedule, decision: Decision) -> int | None:
+    async def _publish(
+        self, planned: Planned, stored: StoredSchedule, decision: ScheduleDecision
+    ) -> int | None:
         """Move the schedule and publish, in one commit. Returns the offset of the first message."""
         spec = stored.spec
         changed = msgspec.structs.replace(stored, state=decision.state)
@@ -313,7 +315,7 @@ class Scheduler:
                 )
         return transaction.offsets[0] if transaction.offsets else None
 
-    async def _note_offsets(self, planned: Planned, decision: Decision, first: int | None) -> None:
+    async def _note_offsets(self, planned: Planned, decision: ScheduleDecision, first: int | None) -> None:
         """Write down where the messages are. Should the terminal be stopped before, they are searched when
         somebody needs to know."""
         if first is None:
@@ -328,7 +330,7 @@ class Scheduler:
                 await self._write(planned, planned.stored, state)
 
     async def _give_up(
-        self, planned: Planned, stored: StoredSchedule, decision: Decision, now: int, error: Misuse
+        self, planned: Planned, stored: StoredSchedule, decision: ScheduleDecision, now: int, error: Misuse
     ) -> None:
         """The topic doesn't take these messages, and won't if they are tried again."""
         await self._drop_bus((stored.owner, stored.spec.topic))

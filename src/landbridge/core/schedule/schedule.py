@@ -113,7 +113,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     state: ScheduleState
 
 
-class Order(NamedTuple):
+class FiringOrder(NamedTuple):
     """A message to publish."""
 
     at: int
@@ -122,11 +122,11 @@ class Order(NamedTuple):
     number: int
 
 
-class Decision(NamedTuple):
+class ScheduleDecision(NamedTuple):
     """What a schedule does now: these messages and this state, in one commit."""
 
     state: ScheduleState
-    orders: list[Order]
+    orders: list[FiringOrder]
     #: What has been missed by this decision, if anything.
     missed: Firing | None
 
@@ -191,18 +191,20 @@ def due_at(stored: StoredSchedule, timetable: Timetable) -> int | None:
     return None if at is None else at + jitter_of(stored.spec, at)
 
 
-def decide(stored: StoredSchedule, timetable: Timetable, now: int, *, busy: bool, alone: bool) -> Decision:
+def decide(
+    stored: StoredSchedule, timetable: Timetable, now: int, *, busy: bool, alone: bool
+) -> ScheduleDecision:
     """What happens now. ``busy``: the message of the last firing is not settled in every group. ``alone``:
     the topic has no group, so that no firing can overlap another."""
     spec, state = stored.spec, stored.state
-    orders: list[Order] = []
+    orders: list[FiringOrder] = []
     told: list[Firing] = []
     fired = state.fired
 
     def fire(at: int, why: Why) -> None:
         nonlocal fired
         fired += 1
-        orders.append(Order(at, why, fired))
+        orders.append(FiringOrder(at, why, fired))
         told.append(Firing(at, "fired", why, now))
 
     room = _room(spec)
@@ -250,7 +252,7 @@ def decide(stored: StoredSchedule, timetable: Timetable, now: int, *, busy: bool
         last=last,
         recent=_latest(state.recent, told),
     )
-    return Decision(after, orders, missed)
+    return ScheduleDecision(after, orders, missed)
 
 
 def _room(spec: ScheduleSpec) -> int:
@@ -298,7 +300,7 @@ def _latest(recent: tuple[Firing, ...], told: Iterable[Firing]) -> tuple[Firing,
     return (*recent, *told)[-MOST_RECENT:]
 
 
-def refuse(decided: Decision, before: ScheduleState, now: int, cause: str) -> ScheduleState:
+def refuse(decided: ScheduleDecision, before: ScheduleState, now: int, cause: str) -> ScheduleState:
     """The state where the topic has refused the messages of a decision: they are given up."""
     orders = {(order.at, order.why) for order in decided.orders}
     recent = tuple(
