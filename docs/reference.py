@@ -166,7 +166,7 @@ def _type(hint: Any, seen: dict[str, Any]) -> str:
         return " or ".join(f'`"{value}"`' for value in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_type(each, seen) for each in arguments if each is not msgspec.UnsetType)
-    if origin is list:
+    if origin is list or (origin is tuple and arguments[-1] is ...):
         return f"list of {_type(arguments[0], seen)}"
     if origin is dict:
         return f"map of {_type(arguments[0], seen)} to {_type(arguments[1], seen)}"

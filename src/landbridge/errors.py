@@ -138,6 +138,18 @@ class DocumentChanged(Misuse, code="document_changed", exit_status=73, http_stat
     default_hint = "read it again, then decide anew"
 
 
+class UnknownSchedule(Misuse, code="unknown_schedule", exit_status=86, http_status=404):
+    """The topic has no schedule of that name."""
+
+    default_hint = "see 'landbridge schedule list'"
+
+
+class ScheduleExists(Misuse, code="schedule_exists", exit_status=87, http_status=409):
+    """The schedule exists with other options, or is another service's."""
+
+    default_hint = "'landbridge schedule update' changes it"
+
+
 class UnknownTopic(Misuse, code="unknown_topic", exit_status=20, http_status=404):
     """The topic does not exist, and the caller may not create it."""
 

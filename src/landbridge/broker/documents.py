@@ -47,6 +47,8 @@ CHANGES = 4_096
 WATCHED = 1_000
 #: The version of a document that an earlier edit of the same transaction has written.
 DAMAGED = "damaged"  #: the version of a document that doesn't decode
+#: In the place of a topic: a collection with whichever topic its documents live.
+ANYWHERE = "*"
 _WRITTEN = "\N{RIGHTWARDS ARROW}"
 
 
@@ -107,6 +109,7 @@ class VersionChange(NamedTuple):
     number: int
     key: str
     version: str | None  #: None: it was deleted
+    topic: str
 
 
 class Documents:
@@ -197,12 +200,13 @@ class Documents:
         self._versions[place] = version
         self._versions.move_to_end(place)
         self._changed += 1
-        where = place.collection, place.topic
-        if where in self._changes:
-            self._changes[where][0].append(VersionChange(self._changed, place.key, version))
-        for watcher in self._watchers.pop(where, ()):
-            if not watcher.done():
-                watcher.set_result(None)
+        for where in ((place.collection, place.topic), (place.collection, ANYWHERE)):
+            if where in self._changes:
+                change = VersionChange(self._changed, place.key, version, place.topic)
+                self._changes[where][0].append(change)
+            for watcher in self._watchers.pop(where, ()):
+                if not watcher.done():
+                    watcher.set_result(None)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -229,12 +233,36 @@ class Documents:
             room -= len(raw)
         return found, False
 
+    async def find_anywhere(
+        self, collection: str, after: str, most: int
+    ) -> tuple[list[tuple[DocumentPlace, StoredDocument]], bool]:
+        """Documents of a collection wherever they live, by topic and key, beginning behind TOPIC/KEY. And
+        whether there are more."""
+        begin = f"{collection}/"
+        rows: list[tuple[tuple[str, str], bytes]] = []
+        last = tuple(after.split("/", 1)) if after else ("", "")
+        for unit in range(self._store.units):
+            for path, raw in await self._store.documents(unit, KIND, begin):
+                topic, _, key = path.removeprefix(begin).removesuffix("\n").partition("/")
+                if (topic, key) > last:
+                    rows.append(((topic, key), raw))
+        rows.sort(key=lambda row: row[0])
+        found: list[tuple[DocumentPlace, StoredDocument]] = []
+        room = PAGE_BYTES
+        for (topic, key), raw in rows:
+            if len(found) >= most or room <= 0:
+                return found, True
+            found.append((DocumentPlace(collection, topic, key), _read(collection, key, raw)))
+            room -= len(raw)
+        return found, False
+
     async def wait(
         self, collection: str, topic: str, after: str, within: float
     ) -> tuple[list[VersionChange], str, bool]:
-        """The changes of a collection behind ``after``, at once or when there is one, or none after
-        ``within`` seconds; where to go on; and whether changes are missing, so that the caller has to list
-        the collection again. An empty ``after`` begins to watch: every change from now on is kept."""
+        """The changes of a collection (with ANYWHERE: of all its topics) behind ``after``, at once or when
+        there is one, or none after ``within`` seconds; where to go on; and whether changes are missing, so
+        that the caller has to list the collection again. An empty ``after`` begins to watch: every change
+        from now on is kept."""
         where = collection, topic
         if where not in self._changes:
             self._changes[where] = deque(maxlen=CHANGES), self._changed

@@ -19,6 +19,7 @@ from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.ranges import Range, clip, count, normalise
 from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+from landbridge.core.schedule.hours import OpeningHours
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND
@@ -42,6 +43,8 @@ GATHER = 0.002
 #: Ranges settled out of order up to which a group that takes one key passes over the others ahead of its
 #: turn. Of one that is away, or slow, they would become ever more.
 PASSED_OVER = 256
+#: Seconds after which a closed group looks at the clock again at the latest: somebody may have set it.
+LOOK_EVERY = 3600.0
 #: Frames that a group hands out in one turn of the loop; the others have their turn then.
 HAND_OUT_AT_ONCE = 256
 #: Runs that are settled in one turn of the loop. Messages that are given back count one by one.
@@ -50,6 +53,10 @@ VERBS = ("ack", "requeue", "bury", "extend")
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(GroupSpec).decode
+
+
+def _hours_of(spec: GroupSpec) -> OpeningHours | None:
+    return OpeningHours(spec.hours) if spec.hours else None
 
 
 class Outlet(Protocol):
@@ -190,6 +197,10 @@ class Group:
         self.at_most_once = not durable or topic.spec.delivery == "at-most-once"
         #: The only key that its filter lets through; None: there is no filter, or one that may let several.
         self.sole_key = sole_key(spec.match)
+        #: When it hands out messages; None: always.
+        self._hours = _hours_of(spec)
+        #: Wakes it when it may open.
+        self._opening: asyncio.TimerHandle | None = None
         self.delivery = Delivery(
             cursor,
             topic.log.end,
@@ -348,9 +359,25 @@ class Group:
             self.changed()
         return delivery
 
+    def closed_until(self) -> int | None:
+        """When its opening hours begin again; None while it is open."""
+        if self._hours is None:
+            return None
+        now = self.broker.clock()
+        return None if self._hours.is_open(now) else self._hours.next_change(now)
+
+    def _await_opening(self, opens_at: int) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        span = min(LOOK_EVERY, max(0.0, (opens_at - self.broker.clock()) / SECOND))
+        self._opening = asyncio.get_running_loop().call_later(span, self.pump)
+
     def pump(self) -> None:
         """Hand out what can be handed out now."""
         if not self.consumers or self.deleted or self.damaged is not None:
+            return
+        if self._hours is not None and (opens_at := self.closed_until()) is not None:
+            self._await_opening(opens_at)
             return
         delivery = self.catch_up()
         now = self.broker.clock()
@@ -661,6 +688,7 @@ class Group:
         self.topic.quit(self)
         self.spec = spec
         self.sole_key = sole_key(spec.match)
+        self._hours = _hours_of(spec)
         self.topic.enter(self)
         self.stored = False
         delivery.change(spec.policy(at_most_once=self.at_most_once), filter_of(spec.match))
@@ -712,7 +740,7 @@ class Group:
         self.deleted = True
         self.topic.quit(self)
         self.tell_watchers()
-        for timer in (self._timer, self._gathering):
+        for timer in (self._timer, self._gathering, self._opening):
             if timer is not None:
                 timer.cancel()
 

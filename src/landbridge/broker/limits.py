@@ -15,6 +15,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_topics: int = 100_000
     #: Durable groups of one topic; groups that live with their subscriber count too.
     max_groups: int = 1_000
+    #: Schedules of all topics together.
+    max_schedules: int = 10_000
     max_connections: int = 4_000
     #: Subscriptions of one connection.
     max_subscriptions: int = 1_000

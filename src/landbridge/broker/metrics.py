@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from landbridge.broker.broker import Broker
+from landbridge.core.time import SECOND
 
 #: Topics and groups with series of their own; a scrape stays bounded.
 MOST_SERIES = 10_000
@@ -49,6 +50,11 @@ class _Collected(Collector):
         ends = CounterMetricFamily("landbridge_topic_messages", "offset of the topic's end", labels=["topic"])
         lag = GaugeMetricFamily("landbridge_group_lag", "messages not settled", labels=["topic", "group"])
         held = GaugeMetricFamily("landbridge_group_leases", "leases out", labels=["topic", "group"])
+        closed = GaugeMetricFamily(
+            "landbridge_group_closed_until_seconds",
+            "when a group that is closed now opens again, as a Unix time",
+            labels=["topic", "group"],
+        )
         left = MOST_SERIES
         for topic in broker.topics.values():
             if left <= 0:
@@ -61,7 +67,9 @@ class _Collected(Collector):
                     lag.add_metric([topic.name, group.name], group.delivery.cursor.lag(topic.log.end))
                     held.add_metric([topic.name, group.name], len(group.delivery.leases))
                     left -= 1
-        yield from (stored, ends, lag, held)
+                    if (opens_at := group.closed_until()) is not None:
+                        closed.add_metric([topic.name, group.name], opens_at / SECOND)
+        yield from (stored, ends, lag, held, closed)
 
 
 def render(broker: Broker, connections: int) -> str:

@@ -42,6 +42,16 @@ def group_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def schedule_names(running: typer.Context, incomplete: str) -> list[str]:
+    """The schedules of the topic that is already on the line."""
+    topic = running.params.get("topic")
+
+    async def names(bus: Bus) -> list[str]:
+        return [schedule.name for schedule in await bus.schedules.list(topic=topic)]
+
+    return _asked(running, incomplete, names)
+
+
 def _asked(
     running: typer.Context, incomplete: str, question: Callable[[Bus], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:

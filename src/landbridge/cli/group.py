@@ -49,7 +49,7 @@ LIST = columns(
 SHOW = columns(
     "Discipline | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
     "Ack within:span | Max attempts:count | Backoff:span | Backoff at most=backoff_most:span | "
-    "Dead letters=dead_letter | Match | Kept"
+    "Dead letters=dead_letter | Match | Open=hours | Kept"
 )
 #: Of terminal groups.
 LIST_CROSSING = columns(
@@ -80,12 +80,18 @@ class GroupFlags(OptionGroup):
         "Only messages whose header matches. Repeatable.", metavar="NAME=PATTERN"
     )
 
+    hours: list[str] | None = option(
+        "When it hands out messages, or 'always'. Repeatable.",
+        metavar="'mon-fri 08:00-18:00 Europe/Berlin'",
+    )
+
     def as_asked(self) -> dict[str, Any]:
         """Those that were given, as the terminal wants them."""
         options = self.given("discipline", "ack_within", "max_attempts", "backoff", "backoff_most")
         match = given(key=self.match_key, headers=pairs(self.match_header, "match") or None)
         dead_letter = "" if self.dead_letter == "none" else self.dead_letter
-        return options | given(dead_letter=dead_letter, match=match or None)
+        hours = [] if self.hours == ["always"] else self.hours
+        return options | given(dead_letter=dead_letter, match=match or None, hours=hours)
 
 
 #: TOPIC GROUP: of a topic, at one terminal. GROUP --registry: a terminal group, in the registry.
@@ -124,6 +130,7 @@ def create(
     Examples:
       landbridge group create orders billing --ack-within 1m --max-attempts 5
       landbridge group create orders eu --match-key 'eu-*' --from latest
+      landbridge group create orders office --hours 'mon-fri 08:00-18:00 Europe/Berlin'
       landbridge group create billing --registry --terminal tokyo --terminal osaka
     """
     begin: Any = start  # parsed: a word, or a moment in seconds
@@ -267,11 +274,17 @@ def _show(group: GroupDetails) -> None:
         group,
         dead_letter=options.dead_topic or "none",
         match=" ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern) or "everything",
+        hours=_hours(group),
         kept="on disk" if group.durable else "while its subscriber is connected",
     )
     output.record(f"{group.topic} › {group.name}", SHOW, row)
     print()
     output.table(CONSUMERS, row["consumers"], empty="  no consumers")
+
+
+def _hours(group: GroupDetails) -> str:
+    hours = "; ".join(group.options.hours) or "always"
+    return hours if group.closed_until is None else f"{hours} (closed until {units.iso(group.closed_until)})"
 
 
 @app.command()

@@ -76,6 +76,7 @@ class WithNouns(Generic[W]):
     network: nouns.NetworkCalls[W]
     stages: nouns.StageCalls[W]
     documents: nouns.DocumentCalls[W]
+    schedules: nouns.ScheduleCalls[W]
 
     def _make_noun(self, kind: type[Noun[W]]) -> Noun[W]:
         raise NotImplementedError

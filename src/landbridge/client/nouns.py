@@ -178,7 +178,7 @@ class DocumentCalls(Noun[W]):
     def watch(self, collection: str, *, topic: str = "", prefix: str = "") -> DocumentWatch:
         """The documents of a collection as they are, then each change as it happens, for ever. Iterate with
         ``async for``, or with ``for`` over a synchronous bus. Changes that follow each other closely may be
-        seen as one."""
+        seen as one. ``topic``: those that live with a topic; "*": those of every topic."""
         return DocumentWatch(self, collection, topic, prefix)
 
 
@@ -188,6 +188,8 @@ class DocumentSeen(msgspec.Struct, frozen=True):
     key: str
     #: The document as it is now; None: it was deleted.
     document: table.Document | None
+    #: The topic that it lives with; empty: none.
+    topic: str = ""
 
 
 class DocumentWatch:
@@ -198,8 +200,8 @@ class DocumentWatch:
         self._noun = noun
         self._where = {"collection": collection, "topic": topic}
         self._prefix = prefix
-        #: Key → the version that was last yielded.
-        self._versions: dict[str, str] = {}
+        #: Topic and key → the version that was last yielded.
+        self._versions: dict[tuple[str, str], str] = {}
         #: Where the terminal's changes go on; empty: the collection has to be listed.
         self._after = ""
         self._seen: deque[DocumentSeen] = deque()
@@ -220,14 +222,14 @@ class DocumentWatch:
             if answer.missed:
                 await self._list()
             else:
-                for key in dict.fromkeys(change.key for change in answer.changes):
+                for topic, key in dict.fromkeys((change.topic, change.key) for change in answer.changes):
                     if key.startswith(self._prefix):
-                        await self._look(key)
+                        await self._look(topic, key)
             self._after = answer.after
         return self._seen.popleft()
 
     async def _ask(self, operation: Operation[..., Any, A], **arguments: Any) -> A:
-        answer = await self._noun.call(operation.name, **self._where, **arguments)
+        answer = await self._noun.call(operation.name, **(self._where | arguments))
         return msgspec.convert(answer, operation.answer)
 
     async def _list(self) -> None:
@@ -235,29 +237,43 @@ class DocumentWatch:
         while True:
             page = await self._ask(table.DOCUMENT_LIST, prefix=self._prefix, after=after)
             for document in page.documents:
-                left.discard(document.key)
-                self._see(document.key, document)
+                left.discard((document.topic, document.key))
+                self._see(document.topic, document.key, document)
             if not (after := page.next):
                 break
-        for key in left:
-            self._see(key, None)
+        for topic, key in left:
+            self._see(topic, key, None)
 
-    async def _look(self, key: str) -> None:
+    async def _look(self, topic: str, key: str) -> None:
         found: table.Document | None = None
         try:
-            found = await self._ask(table.DOCUMENT_READ, key=key)
+            found = await self._ask(table.DOCUMENT_READ, topic=topic, key=key)
         except UnknownDocument:
             pass
-        self._see(key, found)
+        self._see(topic, key, found)
 
-    def _see(self, key: str, document: table.Document | None) -> None:
-        known = self._versions.get(key)
+    def _see(self, topic: str, key: str, document: table.Document | None) -> None:
+        known = self._versions.get((topic, key))
         if document is None:
-            if self._versions.pop(key, None) is not None:
-                self._seen.append(DocumentSeen(key, None))
+            if self._versions.pop((topic, key), None) is not None:
+                self._seen.append(DocumentSeen(key, None, topic))
         elif document.version != known:
-            self._versions[key] = document.version
-            self._seen.append(DocumentSeen(key, document))
+            self._versions[topic, key] = document.version
+            self._seen.append(DocumentSeen(key, document, topic))
+
+
+class ScheduleCalls(Noun[W]):
+    """``bus.schedules``: messages at given times."""
+
+    create = Method(table.SCHEDULE_CREATE)
+    update = Method(table.SCHEDULE_UPDATE)
+    list = Pages(table.SCHEDULE_LIST, lambda page: page.schedules)
+    show = Method(table.SCHEDULE_SHOW)
+    pause = Method(table.SCHEDULE_PAUSE)
+    resume = Method(table.SCHEDULE_RESUME)
+    trigger = Method(table.SCHEDULE_TRIGGER)
+    backfill = Method(table.SCHEDULE_BACKFILL)
+    remove = Method(table.SCHEDULE_REMOVE)
 
 
 #: By the name of the bus's attribute.
@@ -271,4 +287,5 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "network": NetworkCalls,
     "stages": StageCalls,
     "documents": DocumentCalls,
+    "schedules": ScheduleCalls,
 }

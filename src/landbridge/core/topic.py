@@ -11,6 +11,7 @@ from landbridge.core.delivery.filters import Match
 from landbridge.core.log.retention import Retention
 from landbridge.core.names import check_name, is_reserved
 from landbridge.core.options import read_options
+from landbridge.core.schedule.hours import OpeningHours
 from landbridge.errors import BadRequest
 
 #: Bytes that a topic's slowest group may be behind before publishes are refused.
@@ -70,6 +71,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     #: the terminal's own topics ($…).
     dead_letter: str | None = None
     match: Match | None = None
+    #: When it hands out messages, see ``landbridge.core.schedule.hours``; empty: always.
+    hours: tuple[str, ...] = ()
 
     @property
     def dead_topic(self) -> str:
@@ -120,6 +123,7 @@ def group_spec(raw: dict[str, Any]) -> GroupSpec:
         if spec.dead_topic == spec.topic:
             raise BadRequest("a topic can't be its own dead-letter topic")
     _check_match(spec.match or Match())
+    OpeningHours(spec.hours)
     _positive(spec.ack_within, "ack_within", LONGEST)
     _positive(spec.max_attempts, "max_attempts")
     if not (0 <= spec.backoff <= LONGEST and 0 <= spec.backoff_most <= LONGEST):

@@ -37,6 +37,7 @@ from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
 from landbridge.node.plan import NodePlan, NodeReady
+from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
@@ -95,6 +96,7 @@ async def serve(
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
                 started = await _make_ready(plan, terminal, membership, context, http)
                 async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(scheduling(terminal, dial_to(terminal)))
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)

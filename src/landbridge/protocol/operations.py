@@ -22,6 +22,7 @@ from msgspec import UnsetType as Unset
 from landbridge.core.delivery.filters import Match
 from landbridge.core.options import LONGEST_QUOTE, explain
 from landbridge.core.routing.meter import Parts
+from landbridge.core.schedule.spec import Overlap, ScheduleSpec
 from landbridge.core.status import Levels
 from landbridge.core.topic import GroupSpec, TopicSpec
 from landbridge.errors import BadRequest
@@ -275,6 +276,10 @@ class GroupOptions(OfGroup, frozen=True, kw_only=True):
     match: Annotated[
         Match | Unset | None, about("Patterns for 'key' and 'headers' of what the group gets.")
     ] = UNSET
+    hours: Annotated[
+        Names | Unset,
+        about("When it hands out messages: 'mon-fri 08:00-18:00 Europe/Berlin' …; none: always."),
+    ] = UNSET
 
 
 class GroupCreate(GroupOptions, frozen=True, kw_only=True):
@@ -351,6 +356,9 @@ class GroupDetails(GroupFacts, frozen=True, kw_only=True):
     """A group with its options and consumers."""
 
     options: Annotated[GroupSpec, about("Its options, as group.create takes them.")]
+    closed_until: Annotated[
+        int | None, about("Its opening hours begin then, in microseconds; None: it is open.")
+    ] = None
     consumers: Annotated[list[ConsumerRow], about("Its consumers at this terminal.")]
 
 
@@ -526,6 +534,9 @@ class OfMessage(Arguments, frozen=True):
 
     id: MessageId
     topic: InTopic = None
+    offset: Annotated[
+        int | None, about("Its offset in that topic, where it is known: nothing is searched then.")
+    ] = None
 
 
 class MessageReached(Result, frozen=True, kw_only=True):
@@ -714,7 +725,11 @@ class NetworkShown(Result, frozen=True, kw_only=True):
 Collection = Annotated[str, about("Name of the collection.")]
 DocumentKey = Annotated[str, about("Key of the document, 1 to 512 printable characters.")]
 DocumentHome = Annotated[
-    str, about("The topic that the document lives with, so that one transaction can write both; empty: none.")
+    str,
+    about(
+        "The topic that the document lives with, so that one transaction can write both; empty: none. To "
+        "list and to wait, '*' is every topic."
+    ),
 ]
 DocumentValue = Annotated[Any, about("Any JSON value, up to 256 KiB.")]
 Version = Annotated[str, about("Changes with every write, and never comes again.")]
@@ -782,6 +797,7 @@ class Document(Result, frozen=True, kw_only=True):
     written_at: Annotated[int, about("When it was written, in microseconds.")]
     written_by: Annotated[str, about("The subject that wrote it.")]
     value: DocumentValue
+    topic: DocumentHome = ""
 
 
 class DocumentRows(Result, frozen=True, kw_only=True):
@@ -796,6 +812,7 @@ class DocumentChange(Result, frozen=True, kw_only=True):
 
     key: DocumentKey
     version: Annotated[str | None, about("Its version now; None: it was deleted.")]
+    topic: DocumentHome = ""
 
 
 class DocumentChanges(Result, frozen=True, kw_only=True):
@@ -804,6 +821,146 @@ class DocumentChanges(Result, frozen=True, kw_only=True):
     changes: Annotated[list[DocumentChange], about("The changes, oldest first.")]
     after: Annotated[str, about("Where the next question goes on.")]
     missed: Annotated[bool, about("Changes are missing here: list the collection again.")]
+
+
+# -- schedules -----------------------------------------------------------------------------------------
+
+ScheduleName = Annotated[str, about("Name of the schedule, among those of its topic.")]
+When = Annotated[str, about("'30 2 * * mon-fri', '@daily', '@every 90s' or '@at 2026-12-24T18:00'.")]
+Zone = Annotated[str, about("Time zone of the IANA database, such as Europe/Berlin.")]
+FireTime = Annotated[int, about("The moment that the schedule names, in microseconds.")]
+
+
+class OfSchedule(Arguments, frozen=True):
+    """A schedule by its topic and its name."""
+
+    topic: TopicName
+    name: ScheduleName
+
+
+class ScheduleOptions(Arguments, frozen=True, kw_only=True):
+    """What a schedule publishes, and how. Options that are not given have their defaults, or stay in an
+    update."""
+
+    zone: Annotated[str | Unset, about("Time zone of the IANA database; UTC by default.")] = UNSET
+    payload: Annotated[Any, about("A text is sent as it is, any other JSON value as JSON.")] = UNSET
+    key: Annotated[str | Unset | None, about("Key of the messages.")] = UNSET
+    headers: Annotated[dict[str, str] | Unset, about("Headers of the messages.")] = UNSET
+    priority: Annotated[int | Unset, about("Priority of the messages, 0 to 9.")] = UNSET
+    overlap: Annotated[
+        Overlap | Unset,
+        about("What becomes of a firing while the message before is not settled; 'skip' by default."),
+    ] = UNSET
+    catch_up: Annotated[
+        float | Unset, about("Seconds that a firing may be late before it is missed; 600 by default.")
+    ] = UNSET
+    jitter: Annotated[float | Unset, about("Each firing is delayed by up to so many seconds.")] = UNSET
+
+
+class ScheduleCreate(ScheduleOptions, frozen=True):
+    """A schedule to make."""
+
+    topic: TopicName
+    name: ScheduleName
+    when: When
+
+
+class ScheduleUpdate(ScheduleOptions, frozen=True):
+    """A schedule and the options to change."""
+
+    topic: TopicName
+    name: ScheduleName
+    when: Annotated[str | Unset, about("Another expression; it counts from now on.")] = UNSET
+
+
+class ScheduleList(Arguments, frozen=True, kw_only=True):
+    """A page of the schedules."""
+
+    topic: Annotated[str | None, about("Schedules of this topic alone; None: of all topics.")] = None
+    after: After = ""
+
+
+class ScheduleShow(OfSchedule, frozen=True):
+    """A schedule, and how many of its next firings to show."""
+
+    count: Annotated[int, about("Next firings to show, at most 100.")] = 5
+
+
+class SchedulePause(OfSchedule, frozen=True, kw_only=True):
+    """A schedule to pause."""
+
+    note: Annotated[str, about("Why, for whoever looks at it.")] = ""
+
+
+class ScheduleBackfill(OfSchedule, frozen=True, kw_only=True):
+    """A schedule, and the range of the past whose firings are to be published."""
+
+    begin: Annotated[int, about("The first fire time of the range, in microseconds.")]
+    until: Annotated[int, about("The last fire time of the range; not later than now.")]
+
+
+class ScheduleRow(Result, frozen=True, kw_only=True):
+    """A schedule, in short."""
+
+    topic: TopicName
+    name: ScheduleName
+    when: When
+    zone: Zone
+    owner: Annotated[str, about("The subject in whose name it publishes.")]
+    state: Annotated[
+        Literal["active", "paused", "done"], about("'done': its expression names no later moment.")
+    ]
+    next_at: Annotated[int | None, about("The next fire time; None: there is none, or it is paused.")]
+    last_at: Annotated[int | None, about("The last fire time that was published; None: there was none.")]
+    fired: Annotated[int, about("Messages published.")]
+    skipped: Annotated[int, about("Firings skipped, because the message before was not settled.")]
+    missed: Annotated[int, about("Firings missed, because nobody could fire in time.")]
+    refused: Annotated[int, about("Firings that the topic refused.")]
+
+
+class ScheduleRows(Result, frozen=True, kw_only=True):
+    """Some of the schedules, by topic and name."""
+
+    schedules: Annotated[list[ScheduleRow], about("The schedules of this page.")]
+    next: Next
+
+
+class FiringRow(Result, frozen=True, kw_only=True):
+    """What became of a firing."""
+
+    at: FireTime
+    outcome: Annotated[Literal["fired", "skipped", "missed", "refused"], about("What became of it.")]
+    why: Annotated[Literal["timetable", "trigger", "backfill"], about("What caused it.")]
+    decided_at: Annotated[int, about("When it was published or given up, in microseconds.")]
+    offset: Annotated[int | None, about("Offset of its message; None: it has none, or it isn't known.")]
+    count: Annotated[int, about("Of missed firings: how many from this one on; 1001: more than 1000.")]
+    cause: Annotated[str, about("Why it was refused.")]
+
+
+class ScheduleDetails(ScheduleRow, frozen=True, kw_only=True):
+    """A schedule with its options and its firings."""
+
+    options: Annotated[ScheduleSpec, about("Its options, as schedule.create takes them.")]
+    created_at: Annotated[int, about("When it was made, in microseconds.")]
+    next_firings: Annotated[list[int], about("The next fire times, without jitter.")]
+    last_firings: Annotated[list[FiringRow], about("What was decided last, newest first.")]
+    waiting: Annotated[list[int], about("Fire times that wait until the message before is settled.")]
+    paused_at: Annotated[int | None, about("When it was paused; None: it is not.")]
+    paused_by: Annotated[str, about("Who paused it.")]
+    note: Annotated[str, about("Why it is paused.")]
+
+
+class ScheduleTriggered(Result, frozen=True, kw_only=True):
+    """A firing was asked for. It is published within moments."""
+
+    id: MessageId
+    at: FireTime
+
+
+class ScheduleFilled(Result, frozen=True, kw_only=True):
+    """A backfill was begun."""
+
+    firings: Annotated[int, about("Messages that it publishes.")]
 
 
 # -- the table -----------------------------------------------------------------------------------------
@@ -991,4 +1148,43 @@ DOCUMENT_LIST = _operation(
 DOCUMENT_WAIT = _operation(
     "document.wait", DocumentWait, DocumentChanges, "GET /v1/documents/{collection}/changes",
     "Wait for the next changes of a collection.", scope=_DOCUMENTS,
+)  # fmt: skip
+
+_SCHEDULE = "/v1/topics/{topic}/schedules/{name}"
+
+SCHEDULE_CREATE = _operation(
+    "schedule.create", ScheduleCreate, ScheduleRow, "POST /v1/topics/{topic}/schedules",
+    "Create a schedule, which publishes to the topic in the caller's name; one that exists with the same "
+    "options is left as it is.", scope="publish:{topic}",
+)  # fmt: skip
+SCHEDULE_UPDATE = _operation(
+    "schedule.update", ScheduleUpdate, ScheduleRow, f"PATCH {_SCHEDULE}",
+    "Change options of a schedule. From then on it publishes in the caller's name.", scope="publish:{topic}",
+)  # fmt: skip
+SCHEDULE_LIST = _operation(
+    "schedule.list", ScheduleList, ScheduleRows, "GET /v1/schedules",
+    "List the schedules of one topic, or of all topics that the token may see.", scope=_SEE_GROUP,
+)  # fmt: skip
+SCHEDULE_SHOW = _operation(
+    "schedule.show", ScheduleShow, ScheduleDetails, f"GET {_SCHEDULE}",
+    "Show a schedule with its next firings, and the last ones with what became of them.", scope=_SEE_GROUP,
+)  # fmt: skip
+SCHEDULE_PAUSE = _operation(
+    "schedule.pause", SchedulePause, ScheduleRow, f"POST {_SCHEDULE}/pause",
+    "Pause a schedule, with a note for others.",
+)  # fmt: skip
+SCHEDULE_RESUME = _operation(
+    "schedule.resume", OfSchedule, ScheduleRow, f"POST {_SCHEDULE}/resume",
+    "Let a paused schedule go on from now; what it would have published meanwhile is not made up for.",
+)  # fmt: skip
+SCHEDULE_TRIGGER = _operation(
+    "schedule.trigger", OfSchedule, ScheduleTriggered, f"POST {_SCHEDULE}/trigger",
+    "Publish a schedule's message once, now.",
+)  # fmt: skip
+SCHEDULE_BACKFILL = _operation(
+    "schedule.backfill", ScheduleBackfill, ScheduleFilled, f"POST {_SCHEDULE}/backfill",
+    "Publish the messages of a range of the past.",
+)  # fmt: skip
+SCHEDULE_REMOVE = _operation(
+    "schedule.remove", OfSchedule, Deleted, f"DELETE {_SCHEDULE}", "Remove a schedule.",
 )  # fmt: skip

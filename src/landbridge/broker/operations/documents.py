@@ -5,6 +5,7 @@ from __future__ import annotations
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.documents import (
+    ANYWHERE,
     DocumentPlace,
     Edit,
     StoredDocument,
@@ -55,7 +56,7 @@ class DocumentOperations:
         found = await self._documents.read(place)
         if found is None:
             raise UnknownDocument(f"there is no document {place.collection}/{place.key}")
-        return _describe(place.key, found)
+        return _describe(place.key, found, place.topic)
 
     async def update(self, caller: TokenBearer, request: table.DocumentUpdate) -> table.DocumentWritten:
         place = check_place(request.collection, request.topic, request.key)
@@ -72,25 +73,37 @@ class DocumentOperations:
     async def list_page(self, caller: TokenBearer, request: table.DocumentList) -> table.DocumentRows:
         collection = check_name(request.collection, "collection")
         most = max(1, min(request.limit, PAGE))
+        if request.topic == ANYWHERE:
+            if request.prefix:
+                raise BadRequest(
+                    "a prefix is of the documents that live with one topic", hint="name the topic"
+                )
+            places, more = await self._documents.find_anywhere(collection, request.after, most)
+            rows = [_describe(place.key, document, place.topic) for place, document in places]
+            return table.DocumentRows(documents=rows, next=f"{rows[-1].topic}/{rows[-1].key}" if more else "")
         found, more = await self._documents.find(
             collection, request.topic, request.prefix, request.after, most
         )
-        rows = [_describe(key, document) for key, document in found]
+        rows = [_describe(key, document, request.topic) for key, document in found]
         return table.DocumentRows(documents=rows, next=rows[-1].key if more else "")
 
     async def wait(self, caller: TokenBearer, request: table.DocumentWait) -> table.DocumentChanges:
         collection = check_name(request.collection, "collection")
         within = max(0.0, min(request.within, LONGEST_WAIT))
         changes, after, missed = await self._documents.wait(collection, request.topic, request.after, within)
-        rows = [table.DocumentChange(key=change.key, version=change.version) for change in changes]
+        rows = [
+            table.DocumentChange(key=change.key, version=change.version, topic=change.topic)
+            for change in changes
+        ]
         return table.DocumentChanges(changes=rows, after=after, missed=missed)
 
 
-def _describe(key: str, found: StoredDocument) -> table.Document:
+def _describe(key: str, found: StoredDocument, topic: str) -> table.Document:
     return table.Document(
         key=key,
         version=found.version,
         written_at=found.written_at,
         written_by=found.written_by,
+        topic=topic,
         value=decode_value(found.value),
     )

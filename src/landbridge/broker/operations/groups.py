@@ -119,7 +119,9 @@ class GroupOperations:
             )
             for each in group.consumers.values()
         ]
-        return table.GroupDetails(**_facts(group), options=group.spec, consumers=consumers)
+        return table.GroupDetails(
+            **_facts(group), options=group.spec, consumers=consumers, closed_until=group.closed_until()
+        )
 
     async def seek(self, caller: TokenBearer, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker

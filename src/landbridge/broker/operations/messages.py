@@ -118,6 +118,8 @@ class MessageOperations:
         the time, which tells where to look. For other ids the topic must be named, and its newest batches
         are searched."""
         id, topic = request.id, request.topic
+        if request.offset is not None:
+            return [await self._at(topic, request.offset, id)]
         batch_id, moment = _parse(id)
         if batch_id is None and topic is None:
             raise BadRequest("that id was given by its producer", hint="name the topic with --topic")
@@ -134,6 +136,16 @@ class MessageOperations:
         if not found:
             raise UnknownMessage(f"no message {id[:100]!r} here", hint=self._whom_to_ask())
         return found
+
+    async def _at(self, topic: str | None, offset: int, id: str) -> tuple[Topic, int, Batch]:
+        """The message of this id at an offset."""
+        if topic is None:
+            raise BadRequest("an offset is of one topic", hint="name the topic")
+        found = self._broker.topic(topic)
+        here = await found.log.read(offset) if found.log.first <= offset < found.log.end else None
+        if here is None or here[0] > offset or here[1].id_of(offset - here[0]) != id:
+            raise UnknownMessage(f"no message {id[:100]!r} at offset {offset} of {topic}")
+        return found, offset, here[1]
 
     async def _search(
         self, turns: Turns, topic: Topic, id: str, batch_id: bytes | None, moment: int

@@ -9,6 +9,7 @@ from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
@@ -32,6 +33,7 @@ class Operations(Dispatcher):
         TopicOperations(broker).register(self)
         GroupOperations(broker).register(self)
         DocumentOperations(broker).register(self)
+        ScheduleOperations(broker).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         TerminalOperations(broker, terminal).register(self)
         MessageOperations(broker, terminal).register(self)
