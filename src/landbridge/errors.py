@@ -164,6 +164,12 @@ class TopicExists(Misuse, code="topic_exists", exit_status=22, http_status=409):
     """The topic exists with other options."""
 
 
+class ServiceExists(Misuse, code="service_exists", exit_status=79, http_status=409):
+    """The service is registered with other options."""
+
+    default_hint = "'landbridge service update' changes it"
+
+
 class GroupExists(Misuse, code="group_exists", exit_status=23, http_status=409):
     """The group exists with other options."""
 
@@ -212,6 +218,12 @@ class UnknownTerminal(Misuse, code="unknown_terminal", exit_status=28, http_stat
 
 class UnknownCustomer(Misuse, code="unknown_customer", exit_status=29, http_status=404):
     """The registry has no such customer."""
+
+
+class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status=404):
+    """No service of that name is registered."""
+
+    default_hint = "list the services that are registered: this one may have been removed"
 
 
 class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
