@@ -26,6 +26,8 @@ from landbridge.errors import BadRequest, BusError, Unauthenticated
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
+#: The claim of a token that a terminal has made for its own process.
+_OWN = "landbridge_own"
 _HEADER = {"alg", "typ", "kid"}
 
 
@@ -39,6 +41,7 @@ class TokenIdentity:
     expires_at: int  #: microseconds
     issued_at: int = 0  #: microseconds
     key: bytes = b""  #: the digest of the credential; empty for a token
+    own: bool = False  #: a part of the terminal's own process bears it: its subject counts as registered
 
 
 class Registrations(Protocol):
@@ -50,6 +53,9 @@ class Registrations(Protocol):
     def admits(self, identity: TokenIdentity) -> bool:
         """Is the subject a registered, active service, which may do what the token says, and was the token
         made since the service was registered?"""
+
+    def met(self, identity: TokenIdentity) -> None:
+        """Somebody was let in."""
 
     def by_credential(self, now: int, key: bytes) -> TokenIdentity | None:
         """The service whose credential has this digest."""
@@ -63,6 +69,9 @@ class NobodyRegistered:
 
     def admits(self, identity: TokenIdentity) -> bool:
         return False
+
+    def met(self, identity: TokenIdentity) -> None:
+        raise AssertionError("nobody is let in")
 
     def by_credential(self, now: int, key: bytes) -> TokenIdentity | None:
         return None
@@ -114,8 +123,10 @@ class Authority:
     ) -> Authority:
         return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked, registrations)
 
-    def issue(self, now: int, subject: str, scopes: list[str], life: float) -> tuple[str, str]:
-        """(token, token id)."""
+    def issue(
+        self, now: int, subject: str, scopes: list[str], life: float, *, own: bool = False
+    ) -> tuple[str, str]:
+        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers."""
         check_name(subject, "service")
         check_scopes(scopes)
         token_id = uuid.uuid4().hex
@@ -130,6 +141,7 @@ class Authority:
             "iat": issued_at / SECOND,
             "exp": now // SECOND + max(1, int(life)),
             "scope": " ".join(scopes),
+            **({_OWN: True} if own else {}),
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
@@ -140,7 +152,9 @@ class Authority:
             identity = None if key is None else self._registrations.by_credential(now, key)
         else:
             identity = self._read(token)
-        return self._let_in(now, identity)
+        known = self._let_in(now, identity)
+        self._registrations.met(known)
+        return known
 
     def look_again(self, now: int, identity: TokenIdentity) -> TokenIdentity:
         """What somebody who was let in may do now. Unauthenticated where it would not be let in any more."""
@@ -187,6 +201,7 @@ class Authority:
                 Scopes.parse(str(claims["scope"]).split()),
                 int(claims["exp"]) * SECOND,
                 round(float(claims["iat"]) * SECOND),
+                own=claims.get(_OWN) is True,
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, BusError):
             return None

@@ -126,9 +126,8 @@ class Terminal:
         return task
 
     def issue_token(self, subject: str, scopes: list[str], life: float) -> str:
-        """Make a token for a part of this process. Its subject counts as a registered service for as long as
-        the process lives."""
-        token, _ = self.authority.issue(self.broker.clock(), subject, scopes, life)
+        """Make a token for a part of this process. Its subject counts as a registered service."""
+        token, _ = self.authority.issue(self.broker.clock(), subject, scopes, life, own=True)
         self.services.count_here(subject, scopes)
         return token
 

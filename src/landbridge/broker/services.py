@@ -5,7 +5,8 @@ disk. Changes are made one after the other; memory follows the disk.
 
 Two kinds of registration need nobody to call ``service.register``. A token that is made for a name which is
 not registered implies a service of that name, whose scopes follow its tokens. And a token that this process
-makes for itself (``Terminal.issue_token``) counts as registered for as long as the process lives.
+makes for itself (``Terminal.issue_token``) says so: its subject counts as registered, in memory, where nobody
+has registered it.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class Services:
         self._broker = broker
         self._changed = changed
         self._stored: dict[str, RegisteredService] = {}
-        #: Name → the scopes of tokens that this process has made for it.
+        #: Name → the scopes of tokens that a terminal has made for its own process.
         self._here: dict[str, tuple[str, ...]] = {}
-        #: Name → the scopes of both.
+        #: Name → the scopes of those that are stored.
         self._scopes: dict[str, Scopes] = {}
         self._by_key: dict[bytes, Attribution] = {}
         #: Names whose documents can't be read. Nobody gets in by them.
@@ -151,11 +152,17 @@ class Services:
     def admits(self, identity: TokenIdentity) -> bool:
         name = identity.subject
         found = self._stored.get(name)
-        if name in self.damaged or (found is None and name not in self._here):
+        if name in self.damaged or identity.issued_at < self._since(name):
             return False
-        if found is not None and found.state != "active":
+        if found is None:
+            return identity.own
+        if found.state != "active":
             return False
-        return identity.issued_at >= self._since(name) and self._scopes_of(name).cover(identity.scopes)
+        return identity.own or self._scopes_of(found).cover(identity.scopes)
+
+    def met(self, identity: TokenIdentity) -> None:
+        if identity.own:
+            self.count_here(identity.subject, identity.scopes.as_texts())
 
     def by_credential(self, now: int, key: bytes) -> TokenIdentity | None:
         found = self._by_key.get(key)
@@ -178,11 +185,10 @@ class Services:
             return found.since
         return self._removed_until + 1 if self._removed_until else 0
 
-    def _scopes_of(self, name: str) -> Scopes:
+    def _scopes_of(self, service: RegisteredService) -> Scopes:
+        name = service.spec.name
         if name not in self._scopes:
-            stored = self._stored.get(name)
-            given = () if stored is None else stored.spec.scopes
-            self._scopes[name] = Scopes.parse((*given, *self._here.get(name, ())))
+            self._scopes[name] = Scopes.parse(service.spec.scopes)
         return self._scopes[name]
 
     # -- asking ------------------------------------------------------------------------------------
@@ -212,14 +218,9 @@ class Services:
     # -- changing ----------------------------------------------------------------------------------
 
     def count_here(self, name: str, scopes: Iterable[str]) -> None:
-        """This process makes a token for a service: while the process lives, it counts as registered."""
-        before = self._here.get(name, ())
-        stored = self._stored.get(name)
-        given = () if stored is None else stored.spec.scopes
-        after = widened(before, scopes, given)
-        if (name not in self._here and stored is None) or after != before:
-            self._here[name] = after
-            self._scopes.pop(name, None)
+        """A part of this process has a token: its subject counts as registered for as long as this lives."""
+        if name not in self._stored:
+            self._here[name] = widened(self._here.get(name, ()), scopes)
 
     async def include(self, name: str, scopes: Iterable[str], *, revive: bool = False) -> RegisteredService:
         """A token with these scopes is to be made for a service. One that is not registered is registered by
@@ -323,10 +324,10 @@ class Services:
             self._by_key.update({key.digest: Attribution(name, key) for key in service.keys})
 
 
-def widened(scopes: Iterable[str], more: Iterable[str], others: Iterable[str] = ()) -> tuple[str, ...]:
-    """These scopes and those of ``more`` that neither they nor ``others`` include."""
-    found, others = list(scopes), tuple(others)
+def widened(scopes: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    """These scopes, and those of ``more`` that they don't include."""
+    found = list(scopes)
     for scope in more:
-        if not Scopes.parse((*found, *others)).cover(Scopes.parse((scope,))):
+        if not Scopes.parse(found).cover(Scopes.parse((scope,))):
             found.append(scope)
     return tuple(found)

@@ -600,7 +600,7 @@ class ServicePing(Result, frozen=True, kw_only=True):
     """Whether a service is there."""
 
     name: ServiceName
-    state: ServiceStatus
+    state: Annotated[ServiceStatus, about("'suspended' and 'revoked': none of its tokens is accepted.")]
     connections: LiveConnections
     seen_at: SeenAt
     age: Annotated[

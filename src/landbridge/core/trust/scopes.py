@@ -58,6 +58,11 @@ class Scopes:
         if not self.may(verb, topic):
             raise Forbidden(f"the token has no scope {verb}:{topic}", hint=f"needs {verb}:{topic}")
 
+    def as_texts(self) -> list[str]:
+        """As ``parse`` takes them."""
+        ranks = [RANKS[self.rank - 1]] if self.rank else []
+        return ranks + [f"{verb}:{pattern}" for verb in VERBS for pattern in getattr(self, verb)]
+
     def has(self, rank: str) -> bool:
         """Whether they include one of RANKS."""
         return self.rank > RANKS.index(rank)
