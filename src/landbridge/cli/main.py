@@ -39,6 +39,7 @@ COMMANDS = {
     "run": ("service", "run_service", MESSAGES),
     "topic": ("topic", "app", SETUP),
     "group": ("group", "app", SETUP),
+    "service": ("services", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),
     "registry": ("registry", "registry", CROSSING),
