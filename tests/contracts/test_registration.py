@@ -122,7 +122,7 @@ async def test_a_service_runs_on_where_its_heartbeats_fail(
     [
         ({"version": "new"}, BadRequest),
         ({"owner": "x" * 2001}, BadRequest),
-        ({"metadata": {1: 2}}, BadRequest),
+        ({"metadata": {"a": 2}}, BadRequest),
     ],
 )
 def test_a_wrong_description_is_told_when_the_service_is_made(

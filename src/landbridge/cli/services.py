@@ -24,8 +24,8 @@ LIST = columns(
     "Service=name@cyan | State | Version | Owner | Scopes | Connections:count | Seen=seen_at:moment | Health"
 )
 SHOW = columns(
-    "State | Note | Version | Owner | Description | Scopes | Publishes | Subscribes | Health URL=health_url | "
-    "Connections:count | Seen=seen_at:moment | Health | Registered=registered_at:moment | "
+    "State | Note | Version | Owner | Description | Scopes | Publishes | Subscribes | "
+    "Health URL=health_url | Connections:count | Seen=seen_at:moment | Health | Registered=registered_at:moment | "
     "Changed=changed_at:moment"
 )
 ENDPOINTS = columns("Endpoint=name@cyan | Topic | Reply=reply | Description")

@@ -28,8 +28,8 @@ def create(
     scope: Annotated[
         list[str],
         option(
-            "publish:PATTERN, subscribe:PATTERN, documents:PATTERN, observe, operate or admin; * is one word, "
-            "# any number. Repeatable.",
+            "publish:PATTERN, subscribe:PATTERN, documents:PATTERN, observe, operate or admin; * is one "
+            "word, # any number. Repeatable.",
             metavar="SCOPE",
         ),
     ],

@@ -1,7 +1,7 @@
 """How a service tells the terminal of itself: what it is when it starts, and how it is while it runs.
 
-A service whose token is its own, or an admin's, describes itself by ``service.update`` or ``service.register``
-and then sends a heartbeat every few seconds, with what its endpoints have done. A service whose token may do
+A service whose token is its own, or an admin's, describes itself by ``service.update`` or
+``service.register`` and then sends a heartbeat every few seconds, with what its endpoints have done. A service whose token may do
 neither runs all the same, and so does one at a terminal that is older.
 """
 
@@ -36,7 +36,7 @@ LONGEST_ERROR = 500
 MOST_ENDPOINTS = 100
 
 
-class Endpoint(Protocol):
+class DescribedRoute(Hashable, Protocol):
     """A route of a service, as far as it is described."""
 
     @property
@@ -116,9 +116,9 @@ class Registration:
         count.errors += 1
         count.last_error = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
 
-    async def tell(self, bus: Bus, routes: Sequence[Endpoint]) -> None:
-        """Describe the service, then send heartbeats until cancelled. Returns where the terminal won't hear of
-        them; no error of it concerns the service."""
+    async def tell(self, bus: Bus, routes: Sequence[DescribedRoute]) -> None:
+        """Describe the service, then send heartbeats until cancelled. Returns where the terminal won't hear
+        of them; no error of it concerns the service."""
         named = dict(zip(names_of(routes), routes, strict=True))
         try:
             await self._describe(bus, named)
@@ -141,7 +141,7 @@ class Registration:
                 log.debug("a heartbeat of %s was refused: %s", self.name, error)
             await asyncio.sleep(HEARTBEAT_EVERY)
 
-    async def _describe(self, bus: Bus, named: dict[str, Endpoint]) -> None:
+    async def _describe(self, bus: Bus, named: dict[str, DescribedRoute]) -> None:
         endpoints = [
             ServiceEndpoint(
                 name=name,
@@ -167,7 +167,7 @@ class Registration:
             await bus.call("service.update", name=self.name, **options)
 
 
-def names_of(routes: Sequence[Endpoint]) -> list[str]:
+def names_of(routes: Sequence[DescribedRoute]) -> list[str]:
     """A name for each route: that of its handler, numbered where several have the same."""
     names: list[str] = []
     for route in routes:

@@ -1,5 +1,6 @@
-"""Prometheus over HTTP: ``GET /metrics`` for the bearer of a token with the scope observe. For everybody: ``GET /healthz``,
-which says whether the process lives, and ``GET /readyz``, which says whether it takes messages.
+"""Prometheus over HTTP: ``GET /metrics`` for the bearer of a token with the scope observe. For everybody:
+``GET /healthz``, which says whether the process lives, and ``GET /readyz``, which says whether it takes
+messages.
 
 An ASGI application. It holds no credential of its own: each scrape connects to the terminal with the token
 that the scraper has shown, asks for the metrics and leaves. Errors are problem documents (RFC 9457).
