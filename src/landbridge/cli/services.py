@@ -25,8 +25,8 @@ LIST = columns(
 )
 SHOW = columns(
     "State | Note | Version | Owner | Description | Scopes | Publishes | Subscribes | "
-    "Health URL=health_url | Connections:count | Seen=seen_at:moment | Health | Registered=registered_at:moment | "
-    "Changed=changed_at:moment"
+    "Health URL=health_url | Connections:count | Seen=seen_at:moment | Health | "
+    "Registered=registered_at:moment | Changed=changed_at:moment"
 )
 ENDPOINTS = columns("Endpoint=name@cyan | Topic | Reply=reply | Description")
 CREDENTIALS = columns("Credential made=made_at:moment | Ends=ends_at:moment")
