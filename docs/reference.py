@@ -171,6 +171,8 @@ def _type(hint: Any, seen: dict[str, Any]) -> str:
     if origin is dict:
         return f"map of {_type(arguments[0], seen)} to {_type(arguments[1], seen)}"
     if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {_type(arguments[0], seen)}"
         return f"({', '.join(_type(each, seen) for each in arguments)})"
     if _is_struct(hint):
         seen.setdefault(hint.__name__, hint)

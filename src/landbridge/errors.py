@@ -176,6 +176,12 @@ class TopicExists(Misuse, code="topic_exists", exit_status=22, http_status=409):
     """The topic exists with other options."""
 
 
+class ServiceExists(Misuse, code="service_exists", exit_status=79, http_status=409):
+    """The service is registered with other options."""
+
+    default_hint = "'landbridge service update' changes it"
+
+
 class GroupExists(Misuse, code="group_exists", exit_status=23, http_status=409):
     """The group exists with other options."""
 

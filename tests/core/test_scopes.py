@@ -25,10 +25,10 @@ def test_one_fitting_scope_is_needed_and_enough(scopes, verb, topic):
             parsed.demand(verb, topic)
         assert Scopes.parse([refused.value.hint.removeprefix("needs ")]).may(verb, topic)
     if admin:
-        parsed.demand_admin("create a topic")
+        parsed.demand_rank("admin", "create a topic")
     else:
         with pytest.raises(Forbidden):
-            parsed.demand_admin("create a topic")
+            parsed.demand_rank("admin", "create a topic")
 
 
 @pytest.mark.parametrize("scope", ["", "admin:", "admin:#", "Admin", "publish", "read:#", ":", " publish:#"])

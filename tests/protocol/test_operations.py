@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from landbridge.core.trust.scopes import VERBS
+from landbridge.core.trust.scopes import RANKS, VERBS
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations
-from landbridge.protocol.operations import OPERATIONS, Arguments, Operation, Result
+from landbridge.protocol.operations import ANYBODY, OPERATIONS, Arguments, Operation, Result
 
 
 def names_in(path: str) -> list[str]:
@@ -46,7 +46,8 @@ def test_entry_is_whole(operation: Operation[..., Any, Any]) -> None:
     assert operation.safe or operation.verb != "GET"
     assert request.__struct_config__.forbid_unknown_fields
     scope, _, target = operation.scope.partition(":")
-    assert scope in ("", "admin") or set(scope.split("|")) <= set(VERBS)
+    assert scope in ("", ANYBODY) or set(scope.split("|")) <= {*RANKS, *VERBS, "self"}
+    assert bool(target) == bool(set(scope.split("|")) & {*VERBS, "self"})
     assert target in ("", "$status") or names_in(target)[0] in fields
 
 

@@ -758,6 +758,7 @@ def bad_tokens(terminal: Terminal) -> dict[str, str]:
         "iat": now,
         "exp": now + 3600,
         "scope": "admin",
+        "landbridge_own": True,  # or the service would have to be registered
     }
     header = {"alg": "EdDSA", "typ": "JWT", "kid": key_id}
 
@@ -821,6 +822,8 @@ def bad_tokens(terminal: Terminal) -> dict[str, str]:
         "header nested deeply": f"{segment(b'[' * 5000)}.{body}.{signature}",
         "header nested less deeply": f"{segment(nested)}.{body}.{signature}",
         **{f"without {name}": signed({name: ...}) for name in claims},
+        "own in words": signed({"landbridge_own": "true"}),
+        "own a number": signed({"landbridge_own": 1}),
         "expired": signed({"exp": now - 1}),
         "expires now": signed({"exp": now}),
         "expires never": by_hand(header, {**claims, "exp": None}),

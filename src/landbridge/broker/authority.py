@@ -1,6 +1,8 @@
-"""Tokens: EdDSA JWTs that a terminal makes and checks, and the list of those that it takes back.
+"""Who is let in: bearers of tokens, which are EdDSA JWTs that a terminal makes and checks, and services that
+show their credential. The terminal keeps a list of the tokens that it takes back.
 
-One algorithm, one key, every claim demanded. A token that is wrong in any way gets the same answer.
+One algorithm, one key, every claim demanded. The subject of a token has to be a registered service that is
+active (ADR 24). What is wrong in any way gets the same answer.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from landbridge.core.names import check_name
 from landbridge.core.time import SECOND
+from landbridge.core.trust import credential
 from landbridge.core.trust.registered_tokens import Grant, RegisteredTokens
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, Unavailable
@@ -24,19 +27,66 @@ from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
+#: The claim of a token that a terminal has made for its own process.
+_OWN = "landbridge_own"
 _HEADER = {"alg", "typ", "kid"}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
-    """Who a token is for, and what its bearer may do."""
+    """Who a token or a credential is for, and what its bearer may do."""
 
     subject: str
-    token_id: str
+    token_id: str  #: empty for a credential
     scopes: Scopes
     expires_at: int  #: microseconds
+    issued_at: int = 0  #: microseconds
+    key: bytes = b""  #: the digest of the credential; empty for a token
+    own: bool = False  #: a part of the terminal's own process bears it: its subject counts as registered
     #: Of a token that the customer's registry has signed; None: this terminal has.
     grant: Grant | None = None
+
+
+class Registrations(Protocol):
+    """The registered services, as far as who is let in depends on them."""
+
+    def issued_at(self, now: int, subject: str) -> int:
+        """The moment that a token of this service names as that of its making."""
+
+    def admits(self, identity: TokenIdentity) -> bool:
+        """Is the subject a registered, active service, which may do what the token says, and was the token
+        made since the service was registered?"""
+
+    def met(self, identity: TokenIdentity) -> None:
+        """Somebody was let in."""
+
+    def by_credential(self, now: int, key: bytes) -> TokenIdentity | None:
+        """The service whose credential has this digest."""
+
+
+class NobodyRegistered:
+    """Lets nobody in."""
+
+    def issued_at(self, now: int, subject: str) -> int:
+        return now
+
+    def admits(self, identity: TokenIdentity) -> bool:
+        return False
+
+    def met(self, identity: TokenIdentity) -> None:
+        raise AssertionError("nobody is let in")
+
+    def by_credential(self, now: int, key: bytes) -> TokenIdentity | None:
+        return None
+
+
+def check_scopes(scopes: list[str]) -> None:
+    """BadRequest or BadName where no token can have these scopes."""
+    Scopes.parse(scopes)
+    if not scopes:
+        raise BadRequest(
+            "a token without scopes can do nothing", hint="publish:PATTERN, subscribe:PATTERN or admin"
+        )
 
 
 class TokenBearer(Protocol):
@@ -50,8 +100,14 @@ class TokenBearer(Protocol):
 
 
 class Authority:
-    def __init__(self, key: Ed25519PrivateKey, revoked: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        revoked: Iterable[str] = (),
+        registrations: Registrations | None = None,
+    ) -> None:
         self._key = key
+        self._registrations = registrations or NobodyRegistered()
         self._public = key.public_key()
         raw = self._public.public_bytes(Encoding.Raw, PublicFormat.Raw)
         self._key_id = hashlib.sha256(raw).hexdigest()[:16]
@@ -67,32 +123,76 @@ class Authority:
         return key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
 
     @classmethod
-    def from_raw(cls, raw: bytes, revoked: Iterable[str] = ()) -> Authority:
-        return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked)
+    def from_raw(
+        cls, raw: bytes, revoked: Iterable[str] = (), registrations: Registrations | None = None
+    ) -> Authority:
+        return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked, registrations)
 
-    def issue(self, now: int, subject: str, scopes: list[str], life: float) -> tuple[str, str]:
-        """(token, token id)."""
+    def issue(
+        self, now: int, subject: str, scopes: list[str], life: float, *, own: bool = False
+    ) -> tuple[str, str]:
+        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers."""
         check_name(subject, "service")
-        Scopes.parse(scopes)
-        if not scopes:
-            raise BadRequest(
-                "a token without scopes can do nothing", hint="publish:PATTERN, subscribe:PATTERN or admin"
-            )
+        check_scopes(scopes)
         token_id = uuid.uuid4().hex
-        issued = now // SECOND
+        issued_at = self._registrations.issued_at(now, subject)
         claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,
             "sub": subject,
             "jti": token_id,
-            "iat": issued,
-            "exp": issued + max(1, int(life)),
+            # RFC 7519 2: a moment may be a fraction. To the microsecond, because a name may be removed and
+            # given again within a second, and it has to be clear whose token this is.
+            "iat": issued_at / SECOND,
+            "exp": now // SECOND + max(1, int(life)),
             "scope": " ".join(scopes),
+            **({_OWN: True} if own else {}),
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
     def verify(self, now: int, token: str) -> TokenIdentity:
-        refused = Unauthenticated("the token is missing, wrong, expired or revoked")
+        """Who shows a token, or a credential in its place. Unauthenticated says no more than that."""
+        if token.startswith(credential.SERVICE):
+            key = credential.digest(credential.SERVICE, token)
+            identity = None if key is None else self._registrations.by_credential(now, key)
+        else:
+            identity = self._read(now, token)
+        known = self._let_in(now, identity)
+        if known.grant is None:
+            self._registrations.met(known)
+        return known
+
+    def look_again(self, now: int, identity: TokenIdentity) -> TokenIdentity:
+        """What somebody who was let in may do now. Unauthenticated where it would not be let in any more."""
+        if identity.key:
+            return self._let_in(now, self._registrations.by_credential(now, identity.key))
+        return self._let_in(now, identity)
+
+    def accepts(self, subject: str, token_id: str, scopes: Iterable[str], issued_at: int) -> bool:
+        """Would a token that was made here be accepted, as far as its time goes?"""
+        identity = TokenIdentity(subject, token_id, Scopes.parse(scopes), 1, issued_at)
+        return self._is_good(0, identity)
+
+    def _let_in(self, now: int, identity: TokenIdentity | None) -> TokenIdentity:
+        if identity is None or not self._is_good(now, identity):
+            raise Unauthenticated("the token is missing, wrong, expired or revoked")
+        return identity
+
+    def _is_good(self, now: int, identity: TokenIdentity) -> bool:
+        """The one place that judges who is let in."""
+        return (
+            identity.expires_at > now
+            and not {identity.token_id, f"sub:{identity.subject}"} & self.revoked
+            and self._admits(now, identity)
+        )
+
+    def _admits(self, now: int, identity: TokenIdentity) -> bool:
+        if identity.grant is None:
+            return self._registrations.admits(identity)
+        return self.registered is not None and self.registered.holds(now, identity.grant)
+
+    def _read(self, now: int, token: str) -> TokenIdentity | None:
+        """What a token says that this terminal or the customer's registry has signed; None for any other."""
         try:
             header = jwt.get_unverified_header(token)
             key_id, registered = header.get("kid"), None
@@ -100,39 +200,33 @@ class Authority:
                 registered = self._registered()
             key = self._public if registered is None else registered.key(now, str(key_id))
             if set(header) - _HEADER or key is None:
-                raise refused
+                return None
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=["EdDSA"],
                 audience=AUDIENCE,
                 issuer=ISSUER if registered is None else registered.issuer,
-                # The times are checked below, against the clock that was passed in.
+                # The times are checked against the clock that was passed in.
                 options={
                     "require": [*_CLAIMS, *(() if registered is None else registered.claims)],
                     "verify_exp": False,
                     "verify_iat": False,
                 },
             )
-            expires_at = int(claims["exp"]) * SECOND
-            subject, token_id = str(claims["sub"]), str(claims["jti"])
-            scopes = Scopes.parse(str(claims["scope"]).split())
-            grant = None if registered is None else registered.grant(str(key_id), claims)
+            return TokenIdentity(
+                str(claims["sub"]),
+                str(claims["jti"]),
+                Scopes.parse(str(claims["scope"]).split()),
+                int(claims["exp"]) * SECOND,
+                round(float(claims["iat"]) * SECOND),
+                own=registered is None and claims.get(_OWN) is True,
+                grant=None if registered is None else registered.grant(str(key_id), claims),
+            )
         except Unavailable:
             raise
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError, BusError):
-            raise refused from None
-        if expires_at <= now or token_id in self.revoked or f"sub:{subject}" in self.revoked:
-            raise refused
-        identity = TokenIdentity(subject, token_id, scopes, expires_at, grant)
-        if not self.holds(now, identity):
-            raise refused
-        return identity
-
-    def holds(self, now: int, identity: TokenIdentity) -> bool:
-        """Is a token that was taken earlier still taken, by what the registry says now?"""
-        grant = identity.grant
-        return grant is None or (self.registered is not None and self.registered.holds(now, grant))
+            return None
 
     def check_own(self, subject: str) -> None:
         """Raise NameTaken for the name of a service that the customer's registry has: one name is one

@@ -12,6 +12,7 @@ from landbridge.broker.authority import Authority, TokenIdentity
 from landbridge.broker.broker import Broker, TransactionOutcome
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
+from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
@@ -68,6 +69,7 @@ class Host(Protocol):
     connections: set[Connection]
     strangers: Strangers
     closing: bool
+    heartbeats: Heartbeats
     stages: Stages
 
     @property
@@ -87,6 +89,8 @@ class Connection(Incoming):
         self.identity: TokenIdentity | None = None
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
+        #: When something has come from it last, microseconds.
+        self.heard_at = terminal.broker.clock()
         self.closed = False
         #: False while the peer doesn't read what it was sent.
         self.writable = True
@@ -197,6 +201,7 @@ class Connection(Incoming):
                 self._transport.pause_reading()
 
     def data_received(self, data: bytes | bytearray) -> None:
+        self.heard_at = self.broker.clock()
         try:
             events = self.session.receive_data(data)
         except BusError as error:
@@ -339,6 +344,7 @@ class Connection(Incoming):
         self._events.clear()
         self._handling = None
         if self.identity is not None:
+            self.terminal.heartbeats.heard(self.subject, self.heard_at)
             self.broker.status.note(
                 self.broker.clock(), "disconnect", who=self.subject, peer=self.peer, cause=cause
             )
@@ -409,32 +415,34 @@ class Connection(Incoming):
         if self.identity is not None:
             self._expire()
 
-    def revoke(self, revoked: set[str]) -> None:
-        if self.identity is not None and {self.identity.token_id, f"sub:{self.subject}"} & revoked:
-            self.close(Unauthenticated("the token was revoked"))
-
-    def check_token(self) -> None:
-        """End the connection where the registry has ended its token."""
-        if self.identity is not None and not self.terminal.authority.holds(
-            self.broker.clock(), self.identity
-        ):
+    def look_again(self) -> None:
+        """A token was revoked, or a service was changed: it may concern this connection."""
+        if self.identity is None or self.closed:
+            return
+        try:
+            self._change(self.terminal.authority.look_again(self.broker.clock(), self.identity))
+        except Unauthenticated:
             self.close(
                 Unauthenticated(
-                    "the token has ended: the registry has suspended, removed or changed the service",
-                    hint="connect with a fresh one; 'landbridge customer service show' says what was done",
+                    "the token or the credential was revoked, or the service was suspended, removed or given "
+                    "fewer scopes"
                 )
             )
 
-    def _renew(self, frame: frames.Renew) -> None:
-        identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
-        if identity.subject != self.subject:
-            raise Unauthenticated("a connection can't change its subject")
+    def _change(self, identity: TokenIdentity) -> None:
+        """Go on with what the service may do from now on."""
         self._identify(identity)
         for consumer in list(self.consumers.values()):
             try:
                 self.scopes.demand("subscribe", consumer.group.topic.name)
             except Forbidden as error:
                 self.lose(consumer, error)
+
+    def _renew(self, frame: frames.Renew) -> None:
+        identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        if identity.subject != self.subject:
+            raise Unauthenticated("a connection can't change its subject")
+        self._change(identity)
         self.done(frame.request)
 
     def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:

@@ -13,6 +13,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_frame: int = 16 << 20
     max_payload: int = 4 << 20
     max_topics: int = 100_000
+    #: Registered services.
+    max_services: int = 10_000
     #: Durable groups of one topic; groups that live with their subscriber count too.
     max_groups: int = 1_000
     #: Schedules of all topics together.
@@ -34,6 +36,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hello_within: float = 10.0
     #: Connections of one address that have not said hello. The one that has waited longest gives way.
     max_strangers: int = 500
+    #: Requests without a token, such as trades of a credential, that one address may make in a minute.
+    max_requests_of_strangers: int = 600
     #: Bytes that a new topic's slowest group may be behind, unless the topic says otherwise.
     max_backlog: int = 64 << 30
     #: Messages of a topic that are gone and whose idempotency keys and unique ids are remembered all the

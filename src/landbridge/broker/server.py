@@ -6,7 +6,7 @@ import asyncio
 import platform
 import ssl
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -16,13 +16,16 @@ from landbridge.broker.broker import SETTINGS, Broker
 from landbridge.broker.clock import Clock
 from landbridge.broker.connection import Connection
 from landbridge.broker.damage import decoded
+from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.limits import Limits
 from landbridge.broker.operations.operations import Operations
+from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
+from landbridge.core.trust.rate import AddressRate
 from landbridge.core.wording import counted
-from landbridge.errors import ShuttingDown, StoreCorrupt, TerminalUnreachable
+from landbridge.errors import LimitReached, ShuttingDown, StoreCorrupt, TerminalUnreachable
 from landbridge.protocol import frames
 from landbridge.transport.listener import Listener, bind
 from landbridge.transport.strangers import Stranger, Strangers
@@ -49,7 +52,11 @@ class Terminal:
         self.broker = Broker(store, limits or Limits(), name=name, clock=clock, auto_create=auto_create)
         #: Rows that Spark's writers put aside until all of them are there.
         self.stages = Stages(self.broker, self.spawn)
+        #: Who may use the bus, and what is known of them while they do.
+        self.services = Services(self.broker, self._service_changed)
+        self.heartbeats = Heartbeats(self.broker.clock)
         self.operations = Operations(self, self.broker, self.stages)
+        self._requests_of_strangers = AddressRate(self.broker.limits.max_requests_of_strangers, 60.0)
         self.connections: set[Connection] = set()
         #: Those among them that have not said hello, and those that are not among them yet: their TLS
         #: handshake is under way, or they have asked to become a link and have proved nothing.
@@ -67,21 +74,24 @@ class Terminal:
         """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
         await self.store.open()
         await self.broker.open()
+        await self.services.open()
         settings = dict(await self.store.documents(0, SETTINGS))
         key = settings.get("signing-key")
         revoked = [entry for entry, _ in await self.store.documents(0, REVOKED)]
         if key is not None:
             try:
                 self.authority = decoded(
-                    "the key that signs tokens", lambda raw: Authority.from_raw(raw, revoked), key, NEW_TOKENS
-                )
+                    "the key that signs tokens", lambda raw: Authority.from_raw(raw, revoked, self.services),
+                    key, NEW_TOKENS,
+                )  # fmt: skip
             except StoreCorrupt as error:
                 self.broker.damage.note(str(error), NEW_TOKENS)
                 key = None
         if key is None:
             key = Authority.new_key()
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
-            self.authority = Authority.from_raw(key, revoked)
+            self.authority = Authority.from_raw(key, revoked, self.services)
+        await self.services.adopt(self.operations.issued, self.authority.revoked)
         await self.stages.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
@@ -116,17 +126,51 @@ class Terminal:
         return task
 
     def issue_token(self, subject: str, scopes: list[str], life: float) -> str:
-        return self.authority.issue(self.broker.clock(), subject, scopes, life)[0]
+        """Make a token for a part of this process. Its subject counts as a registered service."""
+        token, _ = self.authority.issue(self.broker.clock(), subject, scopes, life, own=True)
+        self.services.count_here(subject, scopes)
+        return token
 
     def revoke(self, entry: str) -> None:
         self.authority.revoked.add(entry)
         for connection in list(self.connections):
-            connection.revoke({entry})
+            connection.look_again()
+
+    def _service_changed(self, name: str) -> None:
+        if name not in self.services.names():
+            self.heartbeats.forget(name)
+        for connection in list(self.connections):
+            if connection.subject == name:
+                connection.look_again()
+
+    def heard_from(self, subjects: Iterable[str]) -> dict[str, int]:
+        """For those of these subjects that have connections now: how many. When something has come over them
+        is in the heartbeats."""
+        counts = dict.fromkeys(subjects, 0)
+        for connection in self.connections:
+            if connection.subject in counts:
+                counts[connection.subject] += 1
+                self.heartbeats.heard(connection.subject, connection.heard_at)
+        return counts
+
+    async def answer_stranger(self, address: str, operation: str, arguments: dict[str, Any]) -> Any:
+        """Answer an operation that needs no token, for somebody at an HTTP port who shows none.
+
+        ``address``: where the request comes from, as ``landbridge.transport.strangers.site_of`` has it.
+        Unauthenticated for any other operation, LimitReached where the address asks too often."""
+        if not self._requests_of_strangers.take(self.broker.clock(), address):
+            self.broker.totals.refused += 1
+            raise LimitReached(
+                f"more than {self.broker.limits.max_requests_of_strangers} requests a minute without a token "
+                f"from {address[:60]}",
+                hint="a token is good for ten minutes: keep it; or raise the limit max_requests_of_strangers",
+            )
+        return await self.operations.answer_stranger(operation, arguments)
 
     def check_tokens(self) -> None:
         """The registry's directory has changed: end the connections whose tokens are taken no longer."""
         for connection in list(self.connections):
-            connection.check_token()
+            connection.look_again()
 
     def time_passed(self) -> None:
         """For a clock that is moved by hand: whatever waits for a moment looks at the clock again."""

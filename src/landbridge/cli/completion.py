@@ -52,6 +52,13 @@ def schedule_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def service_names(running: typer.Context, incomplete: str) -> list[str]:
+    async def names(bus: Bus) -> list[str]:
+        return [service.name for service in await bus.services.list()]
+
+    return _asked(running, incomplete, names)
+
+
 def _asked(
     running: typer.Context, incomplete: str, question: Callable[[Bus], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:

@@ -40,6 +40,7 @@ COMMANDS = {
     "topic": ("topic", "app", SETUP),
     "group": ("group", "app", SETUP),
     "schedule": ("schedule", "app", SETUP),
+    "service": ("services", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),
     "registry": ("registry", "registry", CROSSING),

@@ -10,7 +10,7 @@ from landbridge.cli import output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, argument, option, span
 from landbridge.cli.output import columns
-from landbridge.errors import ContextTaken
+from landbridge.cli.saving import place_for, save
 
 if TYPE_CHECKING:
     from landbridge.protocol.operations import TokenMade
@@ -28,8 +28,8 @@ def create(
     scope: Annotated[
         list[str],
         option(
-            "publish:PATTERN, subscribe:PATTERN, documents:PATTERN or admin; * is one word, # any number. "
-            "Repeatable.",
+            "publish:PATTERN, subscribe:PATTERN, documents:PATTERN, observe, operate or admin; * is one "
+            "word, # any number. Repeatable.",
             metavar="SCOPE",
         ),
     ],
@@ -37,28 +37,18 @@ def create(
     save_as: str | None = option("Write it into a context of this name, unseen.", metavar="CONTEXT"),
     context: ContextName = None,
 ) -> None:
-    """Make a token. On a pipe, the token alone is printed.
+    """Make a token. On a pipe, the token alone is printed. A service that is not registered is registered.
 
     Examples:
       landbridge token create --subject shop --scope 'publish:orders.#' --life 30d
       landbridge token create --subject billing --scope subscribe:orders --save-as billing
     """
-    from landbridge.client import context as contexts
-    from landbridge.client.context import Context, resolve
-
-    here = resolve(context=context)
-    if save_as in contexts.names():
-        found = contexts.load(save_as)
-        if found != Context(here.url, found.token, here.ca):
-            raise ContextTaken(
-                f"the context {save_as} has more than a token for {here.url}, and would lose it",
-                hint=f"save it under another name, or remove that one: 'landbridge context remove {save_as}'",
-            )
+    place = place_for(save_as, context)
     made = ask(context, lambda bus: bus.tokens.create(subject, scope, life))
-    if save_as is None:
+    if save_as is None or place is None:
         output.emit(made, _show)
         return
-    contexts.save(save_as, Context(here.url, made.token, here.ca))
+    save(save_as, place, made.token)
     shown = output.fields(made, context=save_as)
     del shown["token"]
     until = units.iso(made.expires_at)

@@ -70,6 +70,7 @@ class WithNouns(Generic[W]):
     topics: nouns.TopicCalls[W]
     groups: nouns.GroupCalls[W]
     tokens: nouns.TokenCalls[W]
+    services: nouns.ServiceCalls[W]
     status: nouns.StatusCalls[W]
     messages: nouns.MessageCalls[W]
     terminal: nouns.TerminalCalls[W]

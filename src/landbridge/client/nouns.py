@@ -126,6 +126,24 @@ class TokenCalls(Noun[W]):
     revoke = Method(table.TOKEN_REVOKE)
 
 
+class ServiceCalls(Noun[W]):
+    """``bus.services``: the registered services."""
+
+    register = Method(table.SERVICE_REGISTER)
+    update = Method(table.SERVICE_UPDATE)
+    list = Pages(table.SERVICE_LIST, lambda page: page.services)
+    show = Method(table.SERVICE_SHOW)
+    suspend = Method(table.SERVICE_SUSPEND)
+    resume = Method(table.SERVICE_RESUME)
+    rotate = Method(table.SERVICE_ROTATE)
+    remove = Method(table.SERVICE_REMOVE)
+    token = Method(table.SERVICE_TOKEN)
+    heartbeat = Method(table.SERVICE_HEARTBEAT)
+    ping = Method(table.SERVICE_PING)
+    info = Method(table.SERVICE_INFO)
+    stats = Method(table.SERVICE_STATS)
+
+
 class StatusCalls(Noun[W]):
     """``bus.status``: the status log."""
 
@@ -281,6 +299,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
     "groups": GroupCalls,
     "tokens": TokenCalls,
+    "services": ServiceCalls,
     "status": StatusCalls,
     "messages": MessageCalls,
     "terminal": TerminalCalls,

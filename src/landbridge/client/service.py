@@ -21,12 +21,14 @@ import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from landbridge.client.bus import Bus, connect
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.registration import Registration
 from landbridge.client.subscription import Subscription, place
 from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
@@ -130,10 +132,25 @@ class Service:
     """A program that consumes topics by handlers.
 
     name: of the service, and of its groups unless a handler names another. concurrency, retry: the defaults
-    of its handlers."""
+    of its handlers. version, description, owner, metadata: what the terminal is told of it, where the token
+    is the service's own or an admin's; see ``registration``, whose ``health`` the program may set."""
 
-    def __init__(self, name: str, *, concurrency: int = 1, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int = 1,
+        retry: Retry | None = None,
+        version: str = "",
+        description: str = "",
+        owner: str = "",
+        metadata: dict[str, str] | None = None,
+    ) -> None:
         self.name = name
+        #: What the terminal is told of the service, and how it is.
+        self.registration = Registration(
+            name, version=version, description=description, owner=owner, metadata=metadata or {}
+        )
         self.routes: list[Route] = []
         self._concurrency = concurrency
         self._retry = retry or Retry()
@@ -213,11 +230,13 @@ class Service:
         assert self._stopping is not None
         stop = asyncio.ensure_future(self._stopping.wait())
         workers = [asyncio.ensure_future(self._consume(route, bus)) for route in self.routes]
+        telling = asyncio.ensure_future(self.registration.tell(bus, self.routes))
         try:
             await asyncio.wait([stop, *workers], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stopping.set()
             stop.cancel()
+            telling.cancel()
             failures = [
                 result
                 for result in await asyncio.gather(*workers, return_exceptions=True)
@@ -258,7 +277,8 @@ class Service:
                     message = arrival.result()
                 except StopAsyncIteration:
                     break  # the subscription has ended, as the bus was closed
-                task = asyncio.ensure_future(self._handle(route, message, bus))
+                handle = partial(self._handle, route, message, bus)
+                task = asyncio.ensure_future(self.registration.timed(route, handle))
                 tasks[task] = message.batch, asyncio.get_running_loop().time() + route.longest
                 task.add_done_callback(tasks.pop)
                 task.add_done_callback(lambda _: room.release())
@@ -300,6 +320,7 @@ class Service:
 
     async def _failed(self, route: Route, message: Message, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"
+        self.registration.failed(route, error)
         retry = route.retry
         exhausted = retry.attempts is not None and message.attempt >= retry.attempts
         given_up = exhausted or isinstance(error, retry.bury_on)
@@ -318,6 +339,7 @@ class Service:
     def _tell_buried(self, route: Route, message: Message, error: BadPayload) -> None:
         """Log a burial, at most once a second for each route: a flood of bad messages is one line with a
         count."""
+        self.registration.failed(route, error)
         route.untold += 1
         now = asyncio.get_running_loop().time()
         if now >= route.told_at + 1.0:

@@ -55,3 +55,41 @@ def matches(pattern: str, name: str) -> bool:
                 following[index + 1] = True
         reach = following
     return reach[-1]
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Does a pattern cover every name that another pattern covers? False also in the few cases that a
+    comparison word by word does not see, such as ``*.#`` and ``#.a``."""
+    if is_reserved(narrow) and not is_reserved(wide):
+        return False
+    # A row of the table says which ends of ``narrow`` are covered by the words of ``wide`` looked at so far,
+    # from the last word to the first one.
+    these, those = _ordered(wide), _ordered(narrow)
+    end = len(those)
+    row = [index == end for index in range(end + 1)]
+    for word in reversed(these):
+        before = [False] * (end + 1)
+        for index in range(end, -1, -1):
+            if word == "#":
+                # It takes no more, or the next word, whatever that is.
+                before[index] = row[index] or (index < end and before[index + 1])
+            elif index < end and those[index] != "#":
+                before[index] = word in ("*", those[index]) and row[index + 1]
+        row = before
+    return row[0]
+
+
+def _ordered(pattern: str) -> list[str]:
+    """The words of a pattern. In each run of wildcards the ``*`` stand first and one ``#`` last, which covers
+    the same names: so that patterns can be compared word by word."""
+    found: list[str] = []
+    is_open = False  #: the run of wildcards at the end has a "#"
+    for word in pattern.split("."):
+        if word == "#":
+            is_open = True
+            continue
+        if is_open and word != "*":
+            found.append("#")
+            is_open = False
+        found.append(word)
+    return [*found, "#"] if is_open else found

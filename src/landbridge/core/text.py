@@ -11,8 +11,8 @@ _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for cod
 _ESCAPES |= {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
 _ESCAPES_OF_BLOCKS = {code: escape for code, escape in _ESCAPES.items() if code not in (0x09, 0x0A)}
 
-#: A JSON web token: three parts, of which the first is the encoding of '{"…'.
-_TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+")
+#: A JSON web token: three parts, of which the first is the encoding of '{"…'. Or a credential.
+_TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+|lb[a-z]{2}1_[a-z2-7]{16,}")
 
 
 def printable(text: str) -> str:
@@ -27,7 +27,7 @@ def printable_block(text: str) -> str:
 
 def redact(text: str) -> str:
     """Without the tokens that may be in it."""
-    return _TOKEN.sub("[token]", text) if "eyJ" in text else text
+    return _TOKEN.sub("[token]", text) if "eyJ" in text or "1_" in text else text
 
 
 def mask(token: str) -> str:

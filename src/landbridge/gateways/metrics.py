@@ -1,5 +1,6 @@
-"""Prometheus over HTTP: ``GET /metrics`` for the bearer of an admin token. For everybody: ``GET /healthz``,
-which says whether the process lives, and ``GET /readyz``, which says whether it takes messages.
+"""Prometheus over HTTP: ``GET /metrics`` for the bearer of a token with the scope observe. For everybody:
+``GET /healthz``, which says whether the process lives, and ``GET /readyz``, which says whether it takes
+messages.
 
 An ASGI application. It holds no credential of its own: each scrape connects to the terminal with the token
 that the scraper has shown, asks for the metrics and leaves. Errors are problem documents (RFC 9457).
@@ -91,7 +92,7 @@ def _token(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"authorization" and (token := bearer_token(value.decode("latin-1"))):
             return token
-    raise Unauthenticated("metrics want a token", hint="Authorization: Bearer TOKEN, with the scope admin")
+    raise Unauthenticated("metrics want a token", hint="Authorization: Bearer TOKEN, with the scope observe")
 
 
 def _refusal(refusal: Problem, **headers: str) -> Answer:

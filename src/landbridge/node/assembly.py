@@ -209,6 +209,7 @@ async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
 
 
 async def _new_token(terminal: Terminal) -> str:
+    await terminal.services.include(ADMIN, ["admin"], revive=True)
     now = terminal.broker.clock()
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
     token, token_id = terminal.authority.issue(now, ADMIN, ["admin"], life)

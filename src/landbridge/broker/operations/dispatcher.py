@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from landbridge.broker.authority import TokenBearer
-from landbridge.core.trust.scopes import Scopes
-from landbridge.errors import BadRequest
-from landbridge.protocol.operations import OPERATIONS, Operation
+from landbridge.core.trust.scopes import RANKS, Scopes
+from landbridge.errors import BadRequest, Unauthenticated
+from landbridge.protocol.operations import ANYBODY, OPERATIONS, Operation
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -22,8 +22,16 @@ PAGE = 1000
 
 
 def may_see(caller: TokenBearer, topic: str) -> bool:
-    """Whoever may publish to a topic or subscribe to it may see it."""
-    return caller.scopes.may("publish", topic) or caller.scopes.may("subscribe", topic)
+    """Whoever may publish to a topic or subscribe to it may see it; so may observers."""
+    scopes = caller.scopes
+    return scopes.has("observe") or scopes.may("publish", topic) or scopes.may("subscribe", topic)
+
+
+class StrangerCaller:
+    """A caller without a token, who may do nothing that needs one."""
+
+    subject = ""
+    scopes = Scopes.parse(())
 
 
 class Dispatcher:
@@ -42,21 +50,39 @@ class Dispatcher:
         if operation is None:
             raise BadRequest(f"no operation {name[:60]!r}", hint="is the terminal older than the client?")
         request = operation.read(arguments)
-        demand(operation, caller.scopes, request)
-        handler = self._handlers.get(name)
+        demand(operation, caller, request)
+        return await self._handle(operation, caller, request)
+
+    async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> object:
+        """Answer a call of somebody who shows no token."""
+        operation = OPERATIONS.get(name)
+        if operation is None or operation.scope != ANYBODY:
+            raise Unauthenticated(f"{name[:60]} needs a token")
+        return await self._handle(operation, StrangerCaller(), operation.read(arguments))
+
+    async def _handle(self, operation: Operation[..., R, Any], caller: TokenBearer, request: R) -> object:
+        handler = self._handlers.get(operation.name)
         if handler is None:  # crossing registers its own when the terminal joins others
             raise BadRequest("this terminal stands alone", hint="start it with a registry and an identity")
         return await handler(caller, request)
 
 
-def demand(operation: Operation[..., Any, Any], scopes: Scopes, request: object) -> None:
-    """Raise Forbidden unless the scopes allow the operation; see ``Operation.scope``."""
-    scope, _, target = operation.scope.partition(":")
-    if scope == "admin":
-        scopes.demand_admin(f"use {operation.name}")
-    elif scope:
-        verbs = scope.split("|")
-        named = getattr(request, target[1:-1]) if target.startswith("{") else target
-        for topic in [named] if isinstance(named, str) else named or ():
-            if not any(scopes.may(verb, topic) for verb in verbs):
-                scopes.demand(verbs[-1], topic)
+def demand(operation: Operation[..., Any, Any], caller: TokenBearer, request: object) -> None:
+    """Raise Forbidden unless the caller's scopes allow the operation; see ``Operation.scope``."""
+    if operation.scope in ("", ANYBODY):
+        return
+    alternatives, _, target = operation.scope.partition(":")
+    scopes, words = caller.scopes, alternatives.split("|")
+    ranks = [word for word in words if word in RANKS]
+    if any(scopes.has(rank) for rank in ranks):
+        return
+    verbs = [word for word in words if word not in RANKS]
+    if not verbs:
+        scopes.demand_rank(ranks[0], f"use {operation.name}")
+    named = getattr(request, target[1:-1]) if target.startswith("{") else target
+    for name in [named] if isinstance(named, str) else named or ():
+        if "self" in verbs:
+            if name != caller.subject:
+                scopes.demand_rank(ranks[0], f"use {operation.name} for another service")
+        elif not any(scopes.may(verb, name) for verb in verbs):
+            scopes.demand(verbs[-1], name)

@@ -10,6 +10,7 @@ from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.schedules import ScheduleOperations
+from landbridge.broker.operations.services import ServiceOperations, ServicesHost
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
@@ -18,7 +19,7 @@ from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
 
 
-class OperationsHost(NamedHost, InfoHost, TokenHost, Protocol):
+class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, Protocol):
     """The terminal, as far as its operations need it."""
 
 
@@ -35,6 +36,7 @@ class Operations(Dispatcher):
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
+        ServiceOperations(broker, terminal).register(self)
         TerminalOperations(broker, terminal).register(self)
         MessageOperations(broker, terminal).register(self)
         self.register(table.STAGE_COMMIT, stages.stage_commit)

@@ -185,7 +185,7 @@ class ScheduleOperations:
             try:
                 version, stored = await self._read(place)
             except StoreCorrupt:
-                caller.scopes.demand_admin("remove a damaged schedule")
+                caller.scopes.demand_rank("operate", "remove a damaged schedule")
                 version = None
             else:
                 _check_may_change(caller, stored)

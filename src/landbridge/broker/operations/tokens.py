@@ -6,9 +6,10 @@ from typing import Protocol
 
 import msgspec
 
-from landbridge.broker.authority import Authority, TokenBearer
+from landbridge.broker.authority import Authority, TokenBearer, check_scopes
 from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
+from landbridge.broker.services import Services
 from landbridge.broker.tokens import REVOKED, Issued, IssuedToken
 from landbridge.core.log.store import PutDocument
 from landbridge.core.time import SECOND
@@ -18,6 +19,8 @@ from landbridge.protocol import operations as table
 
 class TokenHost(Protocol):
     """The terminal, as far as tokens go."""
+
+    services: Services
 
     @property
     def authority(self) -> Authority: ...
@@ -51,6 +54,8 @@ class TokenOperations:
                 hint="give the token to a service of another name",
             )
         self._terminal.authority.check_own(subject)
+        check_scopes(scopes)
+        await self._terminal.services.include(subject, scopes)
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
         expires_at = now + int(life * SECOND)
@@ -63,11 +68,11 @@ class TokenOperations:
             raise BadRequest(
                 f"token.list after {request.after[:60]!r}", hint="give the 'next' of the page before"
             )
-        revoked = self._terminal.authority.revoked
+        authority = self._terminal.authority
         rows: list[table.TokenRow] = []
         for token in await self._issued.after(int(moment or 0), last):
             if request.subject is None or token.subject == request.subject:
-                ended = token.id in revoked or f"sub:{token.subject}" in revoked
+                ended = not authority.accepts(token.subject, token.id, token.scopes, token.issued_at)
                 rows.append(table.TokenRow(**msgspec.structs.asdict(token), revoked=ended))
             if len(rows) >= PAGE:
                 return table.TokenRows(tokens=rows, next=f"{token.expires_at}/{token.id}")
