@@ -307,7 +307,7 @@ def _unknown(place: DocumentPlace) -> UnknownSchedule:
 
 
 def _check_may_change(caller: TokenBearer, stored: StoredSchedule) -> None:
-    if caller.subject != stored.owner and not caller.scopes.admin:
+    if caller.subject != stored.owner and not caller.scopes.has("operate"):
         raise Forbidden(
             f"the schedule {stored.spec.name} of {stored.spec.topic} is {stored.owner}'s",
             hint="its owner or an operator can change it",
