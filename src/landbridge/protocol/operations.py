@@ -247,6 +247,10 @@ class GroupOptions(OfGroup, frozen=True, kw_only=True):
     discipline: Annotated[
         Literal["fifo", "lifo", "priority"] | Unset, about("The order; 'fifo' by default.")
     ] = UNSET
+    order: Annotated[
+        Literal["any", "key"] | Unset,
+        about("'key': a key's next message goes when the one before is settled; 'any' (default): at once."),
+    ] = UNSET
     ack_within: Annotated[
         float | Unset, about("Seconds until an unsettled message comes again; 30 by default.")
     ] = UNSET
