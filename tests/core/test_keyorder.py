@@ -65,7 +65,9 @@ class KeyOrderMachine(RuleBasedStateMachine):
     def may_go(self, offset) -> bool:
         others = self.others_of(offset)
         held_up = any(self.state[other] in OUT for other in others)
-        return self.is_ready(offset) and not held_up and not any(o < offset and self.is_ready(o) for o in others)
+        return (
+            self.is_ready(offset) and not held_up and not any(o < offset and self.is_ready(o) for o in others)
+        )
 
     def put(self, offsets, state):
         for offset in offsets:
@@ -246,7 +248,11 @@ class KeyOrderMachine(RuleBasedStateMachine):
             slot, value = self.delivery.cursor.document()
             assert slot == 0
             self.delivery = Delivery(
-                Cursor.restore([(slot, value)]), len(self.messages), self.policy, filter=self.filter, group="g"
+                Cursor.restore([(slot, value)]),
+                len(self.messages),
+                self.policy,
+                filter=self.filter,
+                group="g",
             )
             self.put(self.those("aside"), "pending")
             self.since_commit = []

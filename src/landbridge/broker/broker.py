@@ -31,6 +31,7 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
+from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import status
@@ -183,6 +184,7 @@ class Broker:
         self.clock: Callable[[], int] = clock or Clock()
         self.auto_create = auto_create
         self.topics: dict[str, Topic] = {}
+        self.topic_changes = TopicChanges()
         self.totals = Totals()
         self.status = StatusLog()
         self.damage = Damage(self.status, lambda: self.clock())
@@ -465,6 +467,7 @@ class Broker:
         writer = self.writers[number % self.store.units]
         topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored)
         self.topics[spec.name] = self._by_log[log] = topic
+        self.topic_changes.note(spec.name)
         return topic
 
     def topic(self, name: str) -> Topic:
@@ -558,9 +561,11 @@ class Broker:
             for group in list(topic.groups.values()):
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
+            self.topic_changes.note(topic.name)
 
         def keep() -> None:
             topic.deleted = False
+            self.topic_changes.note(topic.name)
             # Whatever left the topic alone meanwhile, because it was about to go, looks at it again.
             self.trimmer.plan(topic, soon=True)
             for group in topic.groups.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
 
@@ -17,11 +17,13 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
+from landbridge.client.many_topics import ManyTopics
+from landbridge.client.reading import Reading
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
 from landbridge.core.log.batch import build
-from landbridge.core.names import check_name
+from landbridge.core.names import check_name, is_pattern
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
 
@@ -153,21 +155,37 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     # -- subscribing -------------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
-    ) -> Subscription:
-        """Read a topic. Without a group: from now on, for this subscription alone, settled on delivery.
+        self,
+        topic: str | Sequence[str],
+        *,
+        group: str | None = None,
+        prefetch: int = 1000,
+        start: Any = None,
+    ) -> Reading:
+        """Read a topic, or several as one: a pattern (``orders.*``, where ``*`` is one word and ``#`` any
+        number of words), or a list of names and patterns. Without a group: from now on, for this subscription
+        alone, settled on delivery.
+
+        A pattern stands for the topics at this terminal that the token may subscribe, and that aren't topics
+        of dead letters; topics that are made later join by themselves.
 
         start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
         (negative: so long ago) or seconds since 1970.
         prefetch: how many messages may be here and unsettled."""
-        check_name(topic, "topic")
         if group is not None:
             check_name(group, "group")
         if not 1 <= prefetch <= MOST_PREFETCH:
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
+        if not isinstance(topic, str) or is_pattern(topic):
+            names = [topic] if isinstance(topic, str) else list(topic)
+            return ManyTopics(self, self._new_subscription, names, group, prefetch, start)
+        check_name(topic, "topic")
+        return Subscription(self, self._new_subscription(), topic, group, prefetch, start)
+
+    def _new_subscription(self) -> int:
         number = self._next_subscription
         self._next_subscription += 1
-        return Subscription(self, number, topic, group, prefetch, start)
+        return number
 
     # -- bulk --------------------------------------------------------------------------------------
 

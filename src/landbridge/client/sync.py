@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -21,7 +21,7 @@ from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.client.publisher import Publisher as AsyncPublisher
-from landbridge.client.subscription import Subscription as AsyncSubscription
+from landbridge.client.reading import Reading as AsyncReading
 from landbridge.client.transaction import Transaction as AsyncTransaction
 from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import BusError, Disconnected
@@ -245,7 +245,7 @@ class Publisher(_Wrapper):
 class Subscription(_Wrapper):
     """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
-    _inner: AsyncSubscription
+    _inner: AsyncReading
 
     def open(self) -> Subscription:
         """Subscribe now rather than at the first message."""
@@ -266,7 +266,17 @@ class Subscription(_Wrapper):
             for message in self._inner.messages_of(batch._inner):
                 yield Message(self._loop, message)
 
-    flush = _waiting(AsyncSubscription.flush)
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if none has come within ``timeout`` seconds (None: wait for ever)."""
+        message = self._loop.call(self._inner.poll, timeout)
+        return None if message is None else Message(self._loop, message)
+
+    def poll_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+        """The next batch; None if none has come within ``timeout`` seconds (None: wait for ever)."""
+        batch = self._loop.call(self._inner.poll_batch, timeout)
+        return None if batch is None else DeliveredBatch(self._loop, batch)
+
+    flush = _waiting(AsyncReading.flush)
 
     def close(self) -> None:
         """Send the acks, give back what was not settled, and end the subscription."""
@@ -329,9 +339,14 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         return Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
 
     def subscribe(
-        self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
+        self,
+        topic: str | Sequence[str],
+        *,
+        group: str | None = None,
+        prefetch: int = 1000,
+        start: Any = None,
     ) -> Subscription:
-        """Read a topic; see ``landbridge.Bus.subscribe``."""
+        """Read a topic, or several as one; see ``landbridge.Bus.subscribe``."""
         made = self._loop.make(self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start)
         return Subscription(self._loop, made)
 
