@@ -308,7 +308,8 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     delivery, batch_at = log_of([b"hot"] * 50 + [b"other"])
     assert [offset for _, offset in taken(delivery, batch_at, 4)] == [0]
     pending = delivery._by_key
-    assert pending is not None and len(pending._waiting) <= 8 + keyorder.BATCH_COUNTS
+    assert pending is not None
+    assert len(pending._waiting) <= 8 + keyorder.BATCH_COUNTS
     seen = [0]
     while len(seen) < 51:
         (lease,) = delivery.leases

@@ -31,8 +31,8 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
-from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.topic import Topic
+from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import status
 from landbridge.core.delivery.delivery import Handout

@@ -14,10 +14,10 @@ import msgspec
 from landbridge.client.context import resolve
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
+from landbridge.client.many_topics import ManyTopics
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
-from landbridge.client.many_topics import ManyTopics
 from landbridge.client.reading import Reading
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction

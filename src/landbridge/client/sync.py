@@ -37,7 +37,7 @@ class _Loop:
     """An event loop in a thread, for as long as the bus lives."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         #: Held while something is given to the loop, so that nothing is given to it after ``stop``.
         self._lock = threading.Lock()
         self._stopped = False
@@ -106,6 +106,18 @@ class _Loop:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+class _BorrowedLoop(_Loop):
+    """The loop of an asynchronous program, for its threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The loop goes on: it is not ours."""
 
 
 class _Wrapper:
@@ -328,6 +340,17 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         except BaseException:
             loop.stop()
             raise
+
+    @classmethod
+    def beside(cls, bus: asynchronous.Bus) -> Bus:
+        """The bus of an asynchronous program, for a thread of the program. Called in its loop."""
+        made = cls.__new__(cls)
+        _Wrapper.__init__(made, _BorrowedLoop(asyncio.get_running_loop()), bus)
+        return made
+
+    def message(self, message: AsyncMessage) -> Message:
+        """A message of the asynchronous program, for a thread."""
+        return Message(self._loop, message)
 
     def _make_noun(self, kind: type[Noun[Synchronous]]) -> Noun[Synchronous]:
         return kind(self._inner.call, self._loop.run)
