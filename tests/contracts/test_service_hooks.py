@@ -52,8 +52,10 @@ def recording(service: Service) -> list[str]:
     @asynccontextmanager
     async def cache(database: Database) -> AsyncIterator[Cache]:
         told.append("cache")
-        yield Cache(database)
-        told.append("cache closed")
+        try:
+            yield Cache(database)
+        finally:
+            told.append("cache closed")
 
     @service.on_startup
     async def begin(bus: Bus, cache: Cache) -> None:
@@ -313,12 +315,8 @@ async def test_a_plain_handler_that_fails_has_its_message_tried_again(
 # -- several topics ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topics", ["orders.*", ["orders.eu", "orders.us"], ["orders.eu", "orders.u*"]])
+@pytest.mark.parametrize("topics", ["orders.*", ["orders.eu", "orders.us"], ["orders.eu", "*.us"]])
 async def test_a_handler_of_several_topics(terminal: Terminal, topics: Any) -> None:
-    if topics[-1] == "orders.u*":
-        with pytest.raises(ValueError):
-            Service("billing").on(topics)(lambda payload: None)
-        return
     service = Service("billing")
     seen: list[str] = []
 

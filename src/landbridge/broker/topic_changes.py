@@ -55,8 +55,8 @@ class TopicChanges:
 
 
 def covers(patterns: Sequence[str], name: str) -> bool:
-    """Does one of the patterns cover a topic? A wildcard doesn't cover topics of dead letters: whoever handles
-    ``orders.*`` would get again what was given up. A pattern that ends in ``.dead`` does."""
+    """Does one of the patterns cover a topic? A wildcard doesn't cover topics of dead letters, or whoever
+    handles ``orders.*`` would get again what was given up. A pattern that ends in ``.dead`` does."""
     is_dead = name.rpartition(".")[2] == DEAD
     return any(
         (not is_dead or pattern.rpartition(".")[2] == DEAD) and matches(pattern, name) for pattern in patterns

@@ -41,8 +41,9 @@ class Lifespan:
         function that returns the value."""
         kind = _kind_of(function)
         if kind in self._resources:
+            both = f"{name_of(self._resources[kind])} and {name_of(function)}"
             raise BadRequest(
-                f"{name_of(function)} and {name_of(self._resources[kind])} both make {getattr(kind, '__name__', kind)}",
+                f"{both} both make {getattr(kind, '__name__', kind)}",
                 hint="give one of them a type of its own, as a subclass or a NewType",
             )
         self._resources[kind] = function

@@ -48,7 +48,7 @@ class ManyTopics(Reading):
 
     Each message knows its topic, and is settled there. The topics take turns, batch by batch, and share the
     prefetch evenly: when a topic is joined, its share is the prefetch divided by the number of topics, at
-    least 16. A topic that is named must be there, or be made; one that only a pattern covers may come and go."""
+    least 16. A topic that is named must be there, or be made. Topics that only a pattern covers come and go."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from landbridge.client.bus import Bus, connect
-from landbridge.client.calling import THREADS, Resources, arguments_of, is_plain
+from landbridge.client.calling import THREADS, Resources, arguments_of, is_plain, name_of
 from landbridge.client.lifespan import Lifespan
 from landbridge.client.many_topics import ManyTopics
 from landbridge.client.message import DeliveredBatch, Message
@@ -275,6 +275,7 @@ class Service:
     async def running(self, bus: Bus) -> AsyncIterator[Service]:
         """Run the service inside a block, for tests."""
         task = asyncio.ensure_future(self.run(bus))
+        await asyncio.sleep(0)  # it has begun, so that ``stop`` finds it
         try:
             yield self
         finally:
@@ -385,8 +386,8 @@ class Service:
         given_up = exhausted or isinstance(error, retry.bury_on)
         asyncio.get_running_loop().call_exception_handler(
             {
-                "message": f"{self.name}: {route.handler.__name__} failed on {message.topic} {message.offset}, "
-                f"which is {'buried' if given_up else 'requeued'}",
+                "message": f"{self.name}: {name_of(route.handler)} failed on {message.topic} "
+                f"{message.offset}, which is {'buried' if given_up else 'requeued'}",
                 "exception": error,
             }
         )
@@ -407,7 +408,8 @@ class Service:
 
 
 async def _make_group(bus: Bus, route: Route, topic: str) -> None:
-    """Make the route's group of a topic. A group that exists may differ only in options that the route doesn't name."""
+    """Make the route's group of a topic. A group that exists may differ only in options that the route
+    doesn't name."""
     begin = {} if route.start is None else {"start": place(route.start)}
     try:
         await bus.call("group.create", topic=topic, name=route.group, **begin, **route.options)

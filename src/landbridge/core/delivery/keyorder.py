@@ -1,8 +1,8 @@
 """Order per key: a key's next message is handed out only when the one before is settled.
 
 Messages of one key never overlap and stay in order, whichever consumers of the group get them; messages of
-different keys, and those without a key, go on at once. In terms of a group's states (see ``delivery``), a key
-has at most one *head*: its oldest message that was looked at. The head may be pending, leased, waiting for its
+different keys, and those without a key, go on at once. In terms of a group's states (see ``delivery``), a
+key has at most one *head*: its oldest message that was looked at. The head may be pending, leased, waiting for its
 next attempt, condemned or set aside. The key's other messages wait behind the head and are not pending for
 anybody.
 
