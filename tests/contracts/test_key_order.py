@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from landbridge import Message, Retry, Service
+from landbridge import DeliveredBatch, Message, Retry, Service
 from landbridge.broker.server import Terminal
 from landbridge.errors import BadRequest
 from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import attach, run_terminal
 from tests.waiting import LIMIT, Reader, eventually, turns
+
+
+async def poll(subscription: Any) -> Message:
+    message = await subscription.poll(LIMIT)
+    assert message is not None
+    return message
+
+
+async def poll_batch(subscription: Any) -> DeliveredBatch:
+    batch = await subscription.poll_batch(LIMIT)
+    assert batch is not None
+    return batch
 
 
 class Witness:
@@ -131,7 +142,7 @@ async def test_lost_connections_repeat_and_never_overtake(terminal: Terminal) ->
 
 
 async def test_a_restart_in_the_middle(tmp_path: Path) -> None:
-    """What waits for its next attempt holds up its key after a restart, too, though nobody has looked at it."""
+    """What waits for its next attempt holds up its key after a restart, too."""
     async with run_terminal(JournalStore(tmp_path / "bus")) as terminal, attach(terminal) as bus:
         await bus.topics.create("orders")
         await bus.groups.create("orders", "g", order="key")
@@ -144,7 +155,7 @@ async def test_a_restart_in_the_middle(tmp_path: Path) -> None:
         assert (await bus.groups.show("orders", "g")).options.order == "key"
         async with bus.subscribe("orders", group="g") as subscription:
             for number in range(2):
-                message = await subscription.poll(LIMIT)
+                message = await poll(subscription)
                 assert (message.key, message.json()["n"]) == ("b", number)
                 await message.ack(wait=True)
             assert await subscription.poll(0.05) is None
@@ -154,11 +165,11 @@ async def test_changing_the_option_of_a_group(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await publish(bus, "orders", {"a": 5})
         async with bus.subscribe("orders", group="g") as subscription:
-            batch = await subscription.poll_batch(LIMIT)
+            batch = await poll_batch(subscription)
             assert len(batch) == 5
             await bus.groups.update("orders", "g", order="key")
             for number in range(5):
-                batch = await subscription.poll_batch(LIMIT)
+                batch = await poll_batch(subscription)
                 assert [message.json()["n"] for message in batch] == [number]
                 await batch.ack()
         with pytest.raises(BadRequest, match="order per key"):
@@ -171,7 +182,7 @@ async def test_a_transaction_lets_the_next_one_go_when_it_is_stored(terminal: Te
         await publish(bus, "orders", {"a": 3})
         async with bus.subscribe("orders", group="g") as subscription:
             for number in range(3):
-                message = await subscription.poll(LIMIT)
+                message = await poll(subscription)
                 assert message.json()["n"] == number
                 async with bus.transaction() as transaction:  # into a topic of another unit, mostly
                     await transaction.publish(f"done.{number}", b"x")
@@ -187,8 +198,8 @@ async def test_a_queue_that_delivers_at_most_once(terminal: Terminal) -> None:
         seen: dict[str, list[int]] = defaultdict(list)
         async with bus.subscribe("q", group="g") as subscription:
             for _ in range(10):
-                message = await subscription.poll(LIMIT)
-                seen[message.key].append(message.json()["n"])
+                message = await poll(subscription)
+                seen[message.key or ""].append(message.json()["n"])
         assert seen == {"a": list(range(5)), "b": list(range(5))}
 
 
@@ -199,11 +210,11 @@ async def test_many_keys_are_handed_out_together(terminal: Terminal) -> None:
             for number in range(1000):
                 await publisher.send(b"%d" % number, key=f"k{number % 500}")
         async with bus.subscribe("orders", group="g", prefetch=10_000) as subscription:
-            batch = await subscription.poll_batch(LIMIT)
+            batch = await poll_batch(subscription)
             assert len(batch) == 500
             await batch.ack()
             seen = 500
             while seen < 1000:
-                batch = await asyncio.wait_for(subscription.next_batch(), LIMIT)
+                batch = await poll_batch(subscription)
                 seen += len(batch)
                 await batch.ack()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from landbridge import Message
 from landbridge.broker.server import Terminal
 from landbridge.broker.topic_changes import MOST_CHANGES, TopicChanges, covers
 from landbridge.client import many_topics
@@ -24,6 +25,12 @@ def cut(terminal: Terminal) -> None:
 async def publish(bus: Any, *topics: str) -> None:
     for topic in topics:
         await bus.publish(topic, topic)
+
+
+async def poll(subscription: Any) -> Message:
+    message = await subscription.poll(LIMIT)
+    assert message is not None
+    return message
 
 
 def settled(terminal: Terminal, topic: str, group: str) -> int:
@@ -187,6 +194,7 @@ async def test_the_topics_take_turns(terminal: Terminal) -> None:
                 assert len(batch) <= 50
                 seen.append(batch.topic)
                 await batch.ack()
+            assert isinstance(subscription, many_topics.ManyTopics)
             members = subscription._members
             assert {member.prefetch for member in members.values()} == {50}
         assert len(seen) < 10
@@ -198,7 +206,7 @@ async def test_a_lost_connection_loses_nothing(terminal: Terminal) -> None:
         seen: list[tuple[str, int]] = []
         async with bus.subscribe("a.*", group="g") as subscription:
             for _ in range(3):
-                message = await subscription.poll(LIMIT)
+                message = await poll(subscription)
                 await message.ack(wait=True)
             (connection,) = [c for c in terminal.connections if c.subject == "test"]
             connection._transport.abort()
@@ -206,14 +214,14 @@ async def test_a_lost_connection_loses_nothing(terminal: Terminal) -> None:
             await other.topics.delete("a.gone", force=True)
             await publish(other, "a.1", "a.3")
             while len(seen) < 2:
-                message = await subscription.poll(LIMIT)
+                message = await poll(subscription)
                 seen.append((message.topic, message.offset))
                 await message.ack(wait=True)
             assert sorted(seen) == [("a.1", 1), ("a.3", 0)]
             cut(terminal)
             await publish(other, "a.2", "a.3")
             while len(seen) < 4:
-                message = await subscription.poll(LIMIT)
+                message = await poll(subscription)
                 seen.append((message.topic, message.offset))
                 await message.ack(wait=True)
         assert sorted(seen) == [("a.1", 1), ("a.2", 1), ("a.3", 0), ("a.3", 1)]

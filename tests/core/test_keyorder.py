@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from landbridge.core.delivery import keyorder
 from landbridge.core.delivery.delivery import Delivery, Policy
+from landbridge.core.delivery.discipline import BATCH_COUNTS
 from landbridge.core.delivery.filters import Match, filter_of
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.log.cursor import Cursor
@@ -309,7 +310,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [offset for _, offset in taken(delivery, batch_at, 4)] == [0]
     pending = delivery._by_key
     assert pending is not None
-    assert len(pending._waiting) <= 8 + keyorder.BATCH_COUNTS
+    assert len(pending._waiting) <= 8 + BATCH_COUNTS
     seen = [0]
     while len(seen) < 51:
         (lease,) = delivery.leases

@@ -30,6 +30,7 @@ from landbridge.protocol import frames
 if TYPE_CHECKING:
     from landbridge.client import nouns
     from landbridge.client.nouns import Asynchronous, Noun
+    from landbridge.client.telemetry import Telemetry
 
 W = TypeVar("W")
 
@@ -77,6 +78,8 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     """A connection to a terminal, made by ``landbridge.connect()``; use it with ``async with``."""
 
     _next_subscription = 1
+    #: Where spans and metrics go; None: nowhere. See ``connect``.
+    telemetry: Telemetry | None = None
 
     def _make_noun(self, kind: type[Noun[Asynchronous]]) -> Noun[Asynchronous]:
         return kind(self.call, lambda coroutine: coroutine)
@@ -253,15 +256,27 @@ def connect(
     ca: str | None = None,
     name: str = "",
     patience: float = 30.0,
+    telemetry: Telemetry | bool = False,
 ) -> Connecting:
     """Connect to a terminal: the one of the current context, or ``connect("lb://host:7420", token=…)``.
 
     token: a token, or a function that returns a fresh one for each connection. context: a context's name.
     ca: a file with the certificates to trust, for lbs:// with a CA of one's own. name: what the program calls
     itself, for the status log. patience: for how many seconds a publish that is refused for now (backlog or
-    disk full) is tried again."""
+    disk full) is tried again. telemetry: traces and metrics by OpenTelemetry (the extra ``otel``): True for
+    its global providers, or ``landbridge.Telemetry(tracer_provider=…)``."""
     fixed = token() if callable(token) else token
     where = resolve(url, fixed, context, ca)
     dial = dial_of(where)
     chosen = token if callable(token) else where.token
-    return Connecting(lambda: Bus(dial, chosen, name=name, patience=patience, address=where.url))
+
+    def make() -> Bus:
+        if not telemetry:
+            return Bus(dial, chosen, name=name, patience=patience, address=where.url)
+        from landbridge.client import telemetry as module
+
+        bus = module.TracedBus(dial, chosen, name=name, patience=patience, address=where.url)
+        bus.telemetry = module.Telemetry() if telemetry is True else telemetry
+        return bus
+
+    return Connecting(make)

@@ -47,8 +47,8 @@ class ManyTopics(Reading):
     ``bus.subscribe(["orders.eu", "orders.us"], …)``.
 
     Each message knows its topic, and is settled there. The topics take turns, batch by batch, and share the
-    prefetch evenly: when a topic is joined, its share is the prefetch divided by the number of topics, at
-    least 16. A topic that is named must be there, or be made. Topics that only a pattern covers come and go."""
+    prefetch evenly: when a topic is joined, its share is the prefetch divided by the number of topics, but
+    16 or more. A topic that is named must be there, or be made. Topics that a pattern covers come and go."""
 
     def __init__(
         self,

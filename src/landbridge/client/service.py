@@ -252,8 +252,9 @@ class Service:
 
     # -- running -----------------------------------------------------------------------------------
 
-    async def run(self, bus: Bus | None = None) -> None:
-        """Run until stopped: by ``stop()``, SIGTERM or SIGINT, or an error of the bus."""
+    async def run(self, bus: Bus | None = None, *, telemetry: bool = False) -> None:
+        """Run until stopped: by ``stop()``, SIGTERM or SIGINT, or an error of the bus. Without a bus the
+        service connects by itself, with ``telemetry`` where it is asked for."""
         if not self.routes:
             raise BadRequest(
                 f"the service {self.name} handles nothing", hint="decorate a function with @service.on"
@@ -263,7 +264,7 @@ class Service:
             await self._serve(bus)
             return
         with _signals(self.stop):
-            async with connect(name=self.name) as own:
+            async with connect(name=self.name, telemetry=telemetry) as own:
                 await self._serve(own)
 
     def stop(self) -> None:
@@ -367,7 +368,7 @@ class Service:
                 await self._failed(route, message, error)
                 return
             try:
-                await resources.call(route.handler, values, plain=route.is_plain)
+                await self._call(route, message, values, resources)
             except Exception as error:
                 await self._failed(route, message, error)
             else:
@@ -378,6 +379,16 @@ class Service:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{self.name}: settling a message of {message.topic} failed", "exception": error}
             )
+
+    async def _call(
+        self, route: Route, message: Message, values: dict[str, Any], resources: Resources
+    ) -> Any:
+        """Call the handler, and return its result."""
+        telemetry = resources.bus.telemetry
+        if telemetry is None:
+            return await resources.call(route.handler, values, plain=route.is_plain)
+        with telemetry.handling(message, service=self.name):
+            return await resources.call(route.handler, values, plain=route.is_plain)
 
     async def _failed(self, route: Route, message: Message, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"

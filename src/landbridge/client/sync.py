@@ -28,6 +28,7 @@ from landbridge.errors import BusError, Disconnected
 
 if TYPE_CHECKING:
     from landbridge.client.nouns import Noun, Synchronous
+    from landbridge.client.telemetry import Telemetry
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -359,7 +360,10 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
 
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
-        return Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
+        made = Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
+        if self._inner.telemetry is not None:
+            vars(made)["send"] = self._inner.telemetry.carrying(topic, made.send)
+        return made
 
     def subscribe(
         self,
@@ -432,7 +436,10 @@ def connect(
     ca: str | None = None,
     name: str = "",
     patience: float = 30.0,
+    telemetry: Telemetry | bool = False,
 ) -> Bus:
     """As ``landbridge.connect``; the bus is connected when this returns. Use it with ``with``."""
-    connecting = asynchronous.connect(url, token=token, context=context, ca=ca, name=name, patience=patience)
+    connecting = asynchronous.connect(
+        url, token=token, context=context, ca=ca, name=name, patience=patience, telemetry=telemetry
+    )
     return Bus(lambda: connecting)

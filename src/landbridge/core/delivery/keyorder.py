@@ -2,9 +2,9 @@
 
 Messages of one key never overlap and stay in order, whichever consumers of the group get them; messages of
 different keys, and those without a key, go on at once. In terms of a group's states (see ``delivery``), a
-key has at most one *head*: its oldest message that was looked at. The head may be pending, leased, waiting for its
-next attempt, condemned or set aside. The key's other messages wait behind the head and are not pending for
-anybody.
+key has at most one *head*: its oldest message that was looked at. The head may be pending, leased, waiting
+for its next attempt, condemned or set aside. The key's other messages wait behind the head and are not
+pending for anybody.
 
     unsorted    pending, and nobody has looked at the key yet
     free        pending, and may be handed out: heads, and messages without a key
