@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -316,7 +316,7 @@ def keys(scale: float, times: int) -> list[Row]:
     ]
 
 
-def _keyed(count: int, keys: int, order: str) -> float:
+def _keyed(count: int, keys: int, order: Literal["any", "key"]) -> float:
     with scratch() as folder, terminal(folder / "bus") as running:
         run(running, lambda bus: bus.groups.create("orders", "group", order=order))
         alone(running, roles.publish_keyed, "orders", count, 100, keys)

@@ -43,14 +43,10 @@ def asyncapi_document(
     import msgspec
 
     out.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-    counts = {
-        "file": str(out),
-        "channels": len(document["channels"]),
-        "operations": len(document["operations"]),
-    }
+    channels, operations = len(document["channels"]), len(document["operations"])
     output.tell(
-        counts,
-        f"{out}: {counted(counts['channels'], 'channel')}, {counted(counts['operations'], 'operation')}",
+        {"file": str(out), "channels": channels, "operations": operations},
+        f"{out}: {counted(channels, 'channel')}, {counted(operations, 'operation')}",
     )
 
 

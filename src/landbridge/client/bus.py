@@ -271,12 +271,16 @@ def connect(
     chosen = token if callable(token) else where.token
 
     def make() -> Bus:
-        if not telemetry:
-            return Bus(dial, chosen, name=name, patience=patience, address=where.url)
-        from landbridge.client import telemetry as module
-
-        bus = module.TracedBus(dial, chosen, name=name, patience=patience, address=where.url)
-        bus.telemetry = module.Telemetry() if telemetry is True else telemetry
+        bus = Bus(dial, chosen, name=name, patience=patience, address=where.url)
+        if telemetry:
+            bus.telemetry = telemetry if telemetry is not True else _global_telemetry()
+            bus.telemetry.trace(bus)
         return bus
 
     return Connecting(make)
+
+
+def _global_telemetry() -> Telemetry:
+    from landbridge.client.telemetry import Telemetry
+
+    return Telemetry()

@@ -4,7 +4,8 @@ A message carries the trace that it was published in, in the header ``traceparen
 Headers travel with a message over any number of terminals, which know nothing of this. Whoever handles the
 message goes on in the same trace: the consumer's span is a child of the producer's span, and linked to it.
 
-A bus without telemetry has nothing of this module: ``connect(telemetry=True)`` makes another class of bus.
+A bus without telemetry has nothing of this module and pays nothing for it: ``connect(telemetry=True)`` puts
+traced methods in the place of the bus's own.
 Names of spans, attributes and metrics are OpenTelemetry's for messaging.
 """
 
@@ -13,12 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol
 
-from landbridge.client.bus import Bus, Receipt
 from landbridge.client.message import DeliveredBatch, Message
-from landbridge.client.publisher import MessageOptions, Publisher, Until
-from landbridge.client.transaction import Transaction
 from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import BadRequest
 
@@ -42,6 +41,16 @@ TRACE_HEADERS = ("traceparent", "tracestate")
 _W3C = TraceContextTextMapPropagator()
 
 
+class StoredMessage(Protocol):
+    """A receipt."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
 class Telemetry:
     """Where spans and metrics go: to the given providers, or to OpenTelemetry's global ones."""
 
@@ -62,6 +71,27 @@ class Telemetry:
         self._handling = meter.create_histogram(
             "messaging.process.duration", "s", "Time in which a message was handled."
         )
+
+    def trace(self, bus: Any) -> None:
+        """Trace what a bus publishes and requests: its methods for that get a span around them, or put the
+        current trace into their messages."""
+        methods = vars(bus)
+        for verb in ("publish", "request"):
+            if (method := getattr(bus, verb, None)) is not None:
+                methods[verb] = self._in_a_span(verb, method)
+        make_publisher, make_transaction = bus.publisher, bus.transaction
+
+        def publisher(topic: str) -> Any:
+            made = make_publisher(topic)
+            vars(made)["send"] = self.carrying(topic, made.send)
+            return made
+
+        def transaction() -> Any:
+            made = make_transaction()
+            vars(made)["publish"] = self._carrying_anywhere(made.publish)
+            return made
+
+        methods["publisher"], methods["transaction"] = publisher, transaction
 
     # -- producers ---------------------------------------------------------------------------------
 
@@ -84,6 +114,26 @@ class Telemetry:
         finally:
             self._sent.add(1, {**attributes, **failed})
             self._sending.record(time.perf_counter() - began, {**attributes, **failed})
+
+    def _in_a_span(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        async def traced(topic: str, payload: Any, **options: Any) -> Any:
+            with self.sending(topic, options.get("headers"), verb) as sending:
+                answer = await method(topic, payload, **{**options, "headers": sending.headers})
+                if verb == "publish":
+                    sending.stored(answer)
+                return answer
+
+        return traced
+
+    def _carrying_anywhere(self, publish: Callable[..., Any]) -> Callable[..., Any]:
+        """``Transaction.publish`` with the current trace in each message."""
+
+        @wraps(publish)
+        async def carrying(topic: str, payload: Any, **options: Any) -> None:
+            await publish(topic, payload, **self.carry(topic, options))
+
+        return carrying
 
     def carry(self, topic: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a message that goes with many others: it carries the trace that is current, and has
@@ -152,57 +202,11 @@ class Sending:
         #: What the message has to carry.
         self.headers = headers
 
-    def stored(self, receipt: Receipt) -> None:
+    def stored(self, receipt: StoredMessage) -> None:
         """Note in the span which message it was."""
         self._span.set_attribute("messaging.message.id", receipt.id)
         self._span.set_attribute("messaging.landbridge.offset", receipt.offset)
         self._span.set_status(StatusCode.OK)
-
-
-class TracedBus(Bus):
-    """A bus with telemetry. See ``landbridge.Bus``."""
-
-    telemetry: Telemetry
-
-    async def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        until: Until = "stored",
-        timeout: float | None = None,
-        **options: Unpack[MessageOptions],
-    ) -> Receipt:
-        """As ``Bus.publish``, in a span of its own."""
-        with self.telemetry.sending(topic, options.get("headers"), "publish") as sending:
-            options["headers"] = sending.headers
-            receipt = await super().publish(topic, payload, until=until, timeout=timeout, **options)
-            sending.stored(receipt)
-            return receipt
-
-    if not TYPE_CHECKING:  # it has the overloads of the bus
-
-        async def request(self, topic, payload, **options):
-            """As ``Bus.request``, in a span of its own."""
-            with self.telemetry.sending(topic, options.get("headers"), "request") as sending:
-                return await super().request(topic, payload, **{**options, "headers": sending.headers})
-
-    def publisher(self, topic: str) -> Publisher:
-        """As ``Bus.publisher``; each message sent carries the trace that is current."""
-        made = super().publisher(topic)
-        vars(made)["send"] = self.telemetry.carrying(topic, made.send)
-        return made
-
-    def transaction(self) -> Transaction:
-        """As ``Bus.transaction``; each message published carries the trace that is current."""
-        made = super().transaction()
-        publish = made.publish
-
-        async def carrying(topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
-            await publish(topic, payload, **self.telemetry.carry(topic, dict(options)))
-
-        vars(made)["publish"] = carrying
-        return made
 
 
 def _attributes(topic: str, verb: str, kind: str) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def asyncapi(
             "messages": {
                 MESSAGE: {
                     "title": "Any message",
-                    "summary": "The terminal takes any bytes. What they are is between producer and consumer.",
+                    "summary": "The terminal takes any bytes. Producers and consumers agree on their meaning.",
                     "headers": {"$ref": "#/components/schemas/headers"},
                     "payload": {"$ref": "#/components/schemas/payload"},
                 }
