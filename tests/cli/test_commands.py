@@ -92,8 +92,8 @@ def test_group_with_all_its_options(shared: Place, topic: str) -> None:
     assert made["lag"] == 0
     found = shared.call("group", "show", topic, "g", "--json").json["options"]
     assert found == {
-        "topic": topic, "name": "g", "discipline": "priority", "ack_within": 60.0, "max_attempts": 5,
-        "backoff": 2.0, "backoff_most": 300.0, "dead_letter": "",
+        "topic": topic, "name": "g", "discipline": "priority", "order": "any", "ack_within": 60.0,
+        "max_attempts": 5, "backoff": 2.0, "backoff_most": 300.0, "dead_letter": "",
         "match": {"key": "eu-*", "headers": {"source": "s*"}},
     }  # fmt: skip
     shown = shared.call("group", "show", topic, "g").out

@@ -80,7 +80,7 @@ def asyncapi(
             "messages": {
                 MESSAGE: {
                     "title": "Any message",
-                    "summary": "The terminal takes any bytes. Producers and consumers agree on their meaning.",
+                    "summary": "The terminal takes any bytes, which producer and consumer agree on.",
                     "headers": {"$ref": "#/components/schemas/headers"},
                     "payload": {"$ref": "#/components/schemas/payload"},
                 }
