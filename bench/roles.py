@@ -165,6 +165,19 @@ async def publish_many(
     return begin, time.monotonic()
 
 
+async def publish_keyed(
+    bus: landbridge.Bus, gate: Any, topic: str, count: int, size: int, keys: int
+) -> tuple[float, float]:
+    """Messages of so many keys in turn."""
+    data = payload(size)
+    await ready(gate)
+    begin = time.monotonic()
+    async with bus.publisher(topic) as publisher:
+        for number in range(count):
+            await publisher.send(data, key=f"key-{number % keys}")
+    return begin, time.monotonic()
+
+
 async def publish_requests(bus: landbridge.Bus, gate: Any, topic: str, count: int, size: int) -> list[float]:
     """Request by request: the next one after the answer. Returns the seconds of each."""
     data = payload(size)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -296,6 +296,34 @@ def status(scale: float, times: int) -> list[Row]:
     return [Row("status log at 'batches', share of 'off'", statistics.median(shares), "×", 0.95)]
 
 
+def keys(scale: float, times: int) -> list[Row]:
+    """What order per key costs a consumer: the same messages to a plain group, and in order per key."""
+    count = int(500_000 * scale)
+    plain, ordered = [], []
+    for _ in range(times):
+        plain.append(_keyed(count, 10_000, "any"))
+        ordered.append(_keyed(count, 10_000, "key"))
+    return [
+        Row("consume 10,000 keys, plain group", statistics.median(plain), "msg/s"),
+        Row("consume 10,000 keys, in order per key", statistics.median(ordered), "msg/s"),
+        Row(
+            "order per key, share of a plain group",
+            statistics.median(ordered) / statistics.median(plain),
+            "×",
+        ),
+        Row("consume 100 keys, in order per key", _keyed(count // 5, 100, "key"), "msg/s"),
+        Row("consume one key, in order per key", _keyed(count // 50, 1, "key"), "msg/s"),
+    ]
+
+
+def _keyed(count: int, keys: int, order: Literal["any", "key"]) -> float:
+    with scratch() as folder, terminal(folder / "bus") as running:
+        run(running, lambda bus: bus.groups.create("orders", "group", order=order))
+        alone(running, roles.publish_keyed, "orders", count, 100, keys)
+        begin, end = alone(running, roles.consume_batches, "orders", "group", count)
+        return float(count / (end - begin))
+
+
 def run(running: RunningTerminal, ask: Callable[[landbridge.Bus], Any]) -> Any:
     async def main() -> Any:
         async with landbridge.connect(running.url, token=running.token) as bus:
@@ -313,4 +341,5 @@ SCENARIOS: dict[str, Callable[[float, int], list[Row]]] = {
     "topics": topics,
     "growth": growth,
     "status": status,
+    "keys": keys,
 }

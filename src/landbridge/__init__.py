@@ -21,6 +21,7 @@ from landbridge.errors import BusError
 
 if TYPE_CHECKING:
     from landbridge import sync
+    from landbridge.client.telemetry import Telemetry
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "Receipt",
     "Retry",
     "Service",
+    "Telemetry",
     "__version__",
     "connect",
     "errors",
@@ -45,4 +47,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("landbridge.sync")
+    if name == "Telemetry":  # needs the extra "otel"
+        from landbridge.client.telemetry import Telemetry
+
+        return Telemetry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

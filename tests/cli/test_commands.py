@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -91,8 +92,8 @@ def test_group_with_all_its_options(shared: Place, topic: str) -> None:
     assert made["lag"] == 0
     found = shared.call("group", "show", topic, "g", "--json").json["options"]
     assert found == {
-        "topic": topic, "name": "g", "discipline": "priority", "ack_within": 60.0, "max_attempts": 5,
-        "backoff": 2.0, "backoff_most": 300.0, "dead_letter": "",
+        "topic": topic, "name": "g", "discipline": "priority", "order": "any", "ack_within": 60.0,
+        "max_attempts": 5, "backoff": 2.0, "backoff_most": 300.0, "dead_letter": "",
         "match": {"key": "eu-*", "headers": {"source": "s*"}},
     }  # fmt: skip
     shown = shared.call("group", "show", topic, "g").out
@@ -288,6 +289,35 @@ def test_subscribe_takes_turns_with_its_group(shared: Place, topic: str) -> None
     assert shared.call("group", "show", topic, "g", "--json").json["floor"] == 2
     rest = shared.call("subscribe", topic, "--group", "g", "--count", "3", "--json").lines
     assert [(message["offset"], message["attempt"]) for message in rest] == [(2, 1), (3, 1), (4, 1)]
+
+
+def test_subscribe_to_a_pattern(shared: Place, topic: str) -> None:
+    for part in ("eu", "us"):
+        shared.call("publish", f"{topic}.{part}", part)
+    seen = shared.call("subscribe", f"{topic}.*", "--group", "g", "--count", "2", "--json").lines
+    assert sorted((message["topic"], message["payload"]) for message in seen) == [
+        (f"{topic}.eu", "eu"),
+        (f"{topic}.us", "us"),
+    ]
+    assert shared.call("group", "show", f"{topic}.eu", "g", "--json").json["floor"] == 1
+    assert shared.call("subscribe", f"{topic}.*x").status == 11
+
+
+def test_order_per_key(shared: Place, topic: str) -> None:
+    shared.call("group", "create", topic, "g", "--order", "key")
+    assert shared.call("group", "show", topic, "g", "--json").json["options"]["order"] == "key"
+    assert shared.call("group", "update", topic, "g", "--discipline", "lifo").status == 10
+
+
+def test_docs_asyncapi(shared: Place, topic: str, tmp_path: Path) -> None:
+    shared.call("group", "create", topic, "g", "--order", "key")
+    out = tmp_path / "asyncapi.json"
+    told = shared.call("docs", "asyncapi", "--out", str(out), "--json").json
+    document = json.loads(out.read_text())
+    assert told["channels"] == len(document["channels"])
+    assert document["channels"][topic]["address"] == topic
+    assert document["operations"][f"receive/{topic}/g"]["x-landbridge"]["order"] == "key"
+    assert shared.call("docs", "asyncapi").json["asyncapi"] == "3.0.0"
 
 
 def test_looking_without_ack_changes_nothing(shared: Place, topic: str) -> None:

@@ -18,7 +18,7 @@ import landbridge.testing
 from landbridge import Message, Retry, Service
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
-from landbridge.errors import BadPayload, BadRequest, Disconnected, Forbidden, GroupExists
+from landbridge.errors import BadName, BadPayload, BadRequest, Disconnected, Forbidden, GroupExists
 from landbridge.testing import FakeClock, attach
 from tests.waiting import LIMIT, Reader, eventually
 
@@ -316,11 +316,10 @@ async def test_a_service_that_handles_nothing(terminal: Terminal) -> None:
             await Service("idle").run(bus)
 
 
-async def test_handlers_must_be_asynchronous() -> None:
-    with pytest.raises(BadRequest):
-
-        @Service("billing").on("orders")  # type: ignore[arg-type]  # mypy would refuse it too
-        def handle(value: bytes) -> None: ...
+@pytest.mark.parametrize("topic", ["bad name", "a.*b", ["a", "b c"]])
+def test_bad_topics_are_told_at_once(topic: Any) -> None:
+    with pytest.raises(BadName):
+        Service("billing").on(topic)(lambda value: None)
 
 
 async def test_a_route_that_is_forbidden_ends_the_service(terminal: Terminal) -> None:

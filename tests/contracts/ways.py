@@ -55,6 +55,14 @@ class ThreadedSubscription(Threaded):
     def batches(self) -> AsyncIterator[Any]:
         return self._each(self._inner.batches)
 
+    async def poll(self, timeout: float | None = None) -> Any:
+        found = await asyncio.to_thread(self._inner.poll, timeout)
+        return None if found is None else Threaded(found)
+
+    async def poll_batch(self, timeout: float | None = None) -> Any:
+        found = await asyncio.to_thread(self._inner.poll_batch, timeout)
+        return None if found is None else Threaded(found)
+
     async def _each(self, begin: Callable[[], Any]) -> AsyncIterator[Any]:
         items = begin()
         try:
@@ -73,7 +81,7 @@ class ThreadedBus(Threaded):
     def publisher(self, topic: str) -> Any:
         return Threaded(self._inner.publisher(topic))
 
-    def subscribe(self, topic: str, **options: Any) -> Any:
+    def subscribe(self, topic: Any, **options: Any) -> Any:
         return ThreadedSubscription(self._inner.subscribe(topic, **options))
 
     def transaction(self, **options: Any) -> Any:

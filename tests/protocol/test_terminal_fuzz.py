@@ -308,6 +308,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "lifo": {"discipline": "lifo"},
     "priority": {"discipline": "priority"},
+    "ordered": {"order": "key"},
     "filtered": {"match": {"key": "key-*", "headers": {"a": "*"}}},
     "buried": {"max_attempts": 1},
 }

@@ -34,6 +34,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
+from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import changes, status
 from landbridge.core.delivery.delivery import Handout
@@ -233,6 +234,7 @@ class Broker:
         self.clock: Callable[[], int] = clock or Clock()
         self.auto_create = auto_create
         self.topics: dict[str, Topic] = {}
+        self.topic_changes = TopicChanges()
         self.totals = Totals()
         self.status = StatusLog()
         #: What observers are told.
@@ -537,6 +539,7 @@ class Broker:
         known = TopicKeys(number, key_bounds, self.store, self.limits.keys_kept)
         topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
+        self.topic_changes.note(spec.name)
         return topic
 
     def topic(self, name: str) -> Topic:
@@ -643,9 +646,11 @@ class Broker:
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
             self.observe("topic", topic.name, "deleted", who)
+            self.topic_changes.note(topic.name)
 
         def keep() -> None:
             topic.deleted = False
+            self.topic_changes.note(topic.name)
             # Whatever left the topic alone meanwhile, because it was about to go, looks at it again.
             self.trimmer.plan(topic, soon=True)
             for group in topic.groups.values():

@@ -51,7 +51,10 @@ HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Ren
 #: So many parts of a transaction count as a frame.
 PARTS_PER_FRAME = 8
 #: Operations that stay for as long as nothing happens.
-WAITS = frozenset({table.TOPIC_WAIT.name, table.DOCUMENT_WAIT.name, table.MESSAGE_WAIT.name})
+WAITS = frozenset(
+    operation.name
+    for operation in (table.TOPIC_WAIT, table.TOPIC_WATCH, table.DOCUMENT_WAIT, table.MESSAGE_WAIT)
+)
 
 
 class OperationsPort(Protocol):

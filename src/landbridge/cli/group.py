@@ -47,7 +47,7 @@ LIST = columns(
     "Retrying:count@yellow | Consumers:count | Settled to=floor:count"
 )
 SHOW = columns(
-    "Discipline | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
+    "Discipline | Order | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
     "Ack within:span | Max attempts:count | Backoff:span | Backoff at most=backoff_most:span | "
     "Dead letters=dead_letter | Match | Open=hours | Kept"
 )
@@ -63,6 +63,9 @@ class GroupFlags(OptionGroup):
 
     discipline: Literal["fifo", "lifo", "priority"] | None = option(
         "In which order messages are taken.", default="fifo"
+    )
+    order: Literal["any", "key"] | None = option(
+        "key: messages of one key go one at a time, in order, over all consumers.", default="any"
     )
     ack_within: float | None = span(
         "Longest time without progress, after which another consumer gets the messages.", default="30s"
@@ -87,7 +90,7 @@ class GroupFlags(OptionGroup):
 
     def as_asked(self) -> dict[str, Any]:
         """Those that were given, as the terminal wants them."""
-        options = self.given("discipline", "ack_within", "max_attempts", "backoff", "backoff_most")
+        options = self.given("discipline", "order", "ack_within", "max_attempts", "backoff", "backoff_most")
         match = given(key=self.match_key, headers=pairs(self.match_header, "match") or None)
         dead_letter = "" if self.dead_letter == "none" else self.dead_letter
         hours = [] if self.hours == ["always"] else self.hours
@@ -131,6 +134,7 @@ def create(
       landbridge group create orders billing --ack-within 1m --max-attempts 5
       landbridge group create orders eu --match-key 'eu-*' --from latest
       landbridge group create orders office --hours 'mon-fri 08:00-18:00 Europe/Berlin'
+      landbridge group create orders billing --order key
       landbridge group create billing --registry --terminal tokyo --terminal osaka
     """
     begin: Any = start  # parsed: a word, or a moment in seconds

@@ -55,12 +55,14 @@ def noticed() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def connected(context: str | None, name: str | None = None) -> AsyncIterator[Bus]:
+async def connected(
+    context: str | None, name: str | None = None, *, telemetry: bool = False
+) -> AsyncIterator[Bus]:
     """A bus on the context's terminal. ``name``: who is connected, in the status log; the command unless it
-    is given."""
+    is given. ``telemetry``: with OpenTelemetry."""
     from landbridge.client.bus import connect
 
-    connecting = connect(context=context, name=name or output.choice.command)
+    connecting = connect(context=context, name=name or output.choice.command, telemetry=telemetry)
     try:
         async with asyncio.timeout(CONNECT_WITHIN):
             bus = await connecting

@@ -66,6 +66,7 @@ COMMANDS = {
     "doctor": ("doctor", "doctor", TERMINAL),
     "backup": ("backup", "app", TERMINAL),
     "store": ("store", "app", TERMINAL),
+    "docs": ("docs", "app", TERMINAL),
     "version": ("main", "version", TERMINAL),
 }
 

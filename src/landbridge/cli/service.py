@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from landbridge.cli import output
 from landbridge.cli.imports import find
 from landbridge.cli.loop import connected, run
-from landbridge.cli.options import ContextName, argument, option
+from landbridge.cli.options import ContextName, argument, flag, option
 
 if TYPE_CHECKING:
     from landbridge.client.service import Service
@@ -27,17 +27,21 @@ def run_service(
         ),
     ],
     log_level: str = option("debug, info, warning or error.", metavar="LEVEL", value="info"),
+    telemetry: bool = flag(
+        "Send traces and metrics to the process's OpenTelemetry providers (the extra otel).", "--telemetry"
+    ),
     context: ContextName = None,
 ) -> None:
     """Run a service. SIGTERM and Ctrl-C let its handlers finish what they have in hand.
 
     Examples:
       landbridge run shop.billing:service
+      opentelemetry-instrument landbridge run shop.billing:service --telemetry
     """
     from landbridge.node import logs
 
     logs.configure(log_level)
-    run(_run(find_service(service), context))
+    run(_run(find_service(service), context, telemetry=telemetry))
 
 
 def find_service(spec: str) -> Service:
@@ -47,7 +51,7 @@ def find_service(spec: str) -> Service:
     return find(spec, Service, "service", HINT)[1]
 
 
-async def _run(service: Service, context: str | None) -> None:
+async def _run(service: Service, context: str | None, *, telemetry: bool = False) -> None:
     from landbridge.node import logs
 
     loop = asyncio.get_running_loop()
@@ -59,7 +63,7 @@ async def _run(service: Service, context: str | None) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(each)  # the next one ends the process
 
-    async with connected(context, service.name) as bus:
+    async with connected(context, service.name, telemetry=telemetry) as bus:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
         routes = [{"topic": route.topic, "group": route.group} for route in service.routes]

@@ -8,20 +8,22 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from landbridge.cli import completion, output, units
 from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
-from landbridge.cli.options import ContextName, Topic, flag, option, span, start_of
+from landbridge.cli.options import ContextName, argument, flag, option, span, start_of
+from landbridge.core.names import is_pattern
 from landbridge.core.text import printable, printable_block
 from landbridge.errors import BusError, LeaseLost, UnknownTopic
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
     from landbridge.client.message import DeliveredBatch, Message
-    from landbridge.client.subscription import Subscription
+    from landbridge.client.reading import Reading
 
 #: Messages that may be here and unsettled. A group's other consumers want some too; nobody shares the group
 #: that lives with its subscriber.
@@ -44,7 +46,14 @@ Printer = Callable[["DeliveredBatch", int], None]
 
 
 def subscribe(
-    topic: Topic,
+    topic: Annotated[
+        str,
+        argument(
+            "TOPIC",
+            "The topic's name, or a pattern of several: '*' is one word, '#' any number.",
+            autocompletion=completion.topic_names,
+        ),
+    ],
     group: str | None = option(
         "Read as this group, which is made if it is missing. Without: for yourself, from now on.",
         autocompletion=completion.group_names,
@@ -58,15 +67,17 @@ def subscribe(
 ) -> None:
     """Read messages, until Ctrl-C. Each is acked when it is printed.
 
-    On a pipe, payloads are printed as they are, a line each.
+    On a pipe, payloads are printed as they are, a line each. A pattern reads all topics that it covers, also
+    those that are made later; --json tells the topic of each message.
 
     Examples:
       landbridge subscribe orders
       landbridge subscribe orders --group billing --json | jq .payload
       landbridge subscribe orders --from '1h ago' --wait 2s | wc -l
+      landbridge subscribe 'orders.*' --group billing
     """
     reader = Reader(topic, group, start, count=count, wait=wait, ack=not no_ack)
-    reader.run(context, printer(batches=batch))
+    reader.run(context, printer(batches=batch, topics=is_pattern(topic)))
 
 
 @dataclass
@@ -104,13 +115,15 @@ class Reader:
                 if output.on_terminal() and self.count is None and self.wait is None:
                     begin = " from now on" if self.group is None and self.start is None else ""
                     output.note(f"reading {self.topic}{begin}; Ctrl-C ends")
-                holding = asyncio.ensure_future(self._hold(bus, subscription))
+                holding = asyncio.ensure_future(self._hold(subscription))
                 try:
                     await self._read(subscription, show)
                 finally:
                     holding.cancel()
 
-    async def _opened(self, bus: Bus, subscription: Subscription) -> Subscription:
+    async def _opened(self, bus: Bus, subscription: Reading) -> Reading:
+        if is_pattern(self.topic):
+            return await subscription.open()
         watch = await Watch.begin(bus, self.topic)
         try:
             await subscription.open()
@@ -123,7 +136,7 @@ class Reader:
 
     async def _warn(self, bus: Bus) -> None:
         """Say what might surprise."""
-        if self.group is None or self.start is None:
+        if self.group is None or self.start is None or is_pattern(self.topic):
             return
         try:
             await bus.groups.show(self.topic, self.group)
@@ -134,7 +147,7 @@ class Reader:
             "'landbridge group seek' moves it"
         )
 
-    async def _read(self, subscription: Subscription, show: Printer) -> None:
+    async def _read(self, subscription: Reading, show: Printer) -> None:
         while True:
             try:
                 async with asyncio.timeout(self.wait):
@@ -157,16 +170,16 @@ class Reader:
                 if not self.count:
                     return
 
-    async def _hold(self, bus: Bus, subscription: Subscription) -> None:
+    async def _hold(self, subscription: Reading) -> None:
         """With --no-ack: extend the leases of what was only looked at. If they expired, every message would
         come again and again, and be buried after the group's last attempt."""
-        if self.ack or subscription.at_most_once or subscription.group is None:
+        if self.ack or subscription.group is None:
             return
-        group = await bus.groups.show(self.topic, subscription.group)
         while True:
-            await asyncio.sleep(group.options.ack_within / 3)
+            await asyncio.sleep(subscription.ack_within / 3)
             for batch in self.held:
-                await _settled(batch.extend())
+                if not batch.subscription.at_most_once:
+                    await _settled(batch.extend())
 
 
 async def _settled(settlement: asyncio.Future[None]) -> None:
@@ -179,11 +192,12 @@ async def _settled(settlement: asyncio.Future[None]) -> None:
 # -- printing ------------------------------------------------------------------------------------------
 
 
-def printer(*, batches: bool = False) -> Printer:
+def printer(*, batches: bool = False, topics: bool = False) -> Printer:
+    """``topics``: the messages are of several topics, which are shown."""
     if output.choice.json:
-        return _print_json_batch if batches else _print_json
+        return partial(_print_json_batch if batches else _print_json, topics=topics)
     if output.on_terminal():
-        return _pretty(batches=batches)
+        return _pretty(batches=batches, topics=topics)
     return print_payloads
 
 
@@ -216,17 +230,22 @@ def describe(message: Message) -> dict[str, Any]:
     return fields
 
 
-def _print_json(batch: DeliveredBatch, count: int) -> None:
+def _described(batch: DeliveredBatch, count: int, *, topics: bool) -> list[dict[str, Any]]:
+    topic = {"topic": batch.topic} if topics else {}
+    return [topic | describe(message) for message in islice(batch, count)]
+
+
+def _print_json(batch: DeliveredBatch, count: int, *, topics: bool) -> None:
     import msgspec
 
-    _write(msgspec.json.Encoder().encode_lines([describe(message) for message in islice(batch, count)]))
+    _write(msgspec.json.Encoder().encode_lines(_described(batch, count, topics=topics)))
 
 
-def _print_json_batch(batch: DeliveredBatch, count: int) -> None:
-    output.write_json([describe(message) for message in islice(batch, count)])
+def _print_json_batch(batch: DeliveredBatch, count: int, *, topics: bool) -> None:
+    output.write_json(_described(batch, count, topics=topics))
 
 
-def _pretty(*, batches: bool) -> Printer:
+def _pretty(*, batches: bool, topics: bool) -> Printer:
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
@@ -238,6 +257,8 @@ def _pretty(*, batches: bool) -> Printer:
             screen.print(Text(f"── {count} together ──", style="dim"))
         for message in islice(batch, count):
             head = Text(f"{message.offset:>8}  {units.clock(message.time)}  ", style="dim")
+            if topics:
+                head.append(f"{batch.topic}  ", style="green")
             if message.key is not None:
                 head.append(f"{printable(message.key)}  ", style="cyan")
             if message.priority:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
 
@@ -14,22 +14,25 @@ import msgspec
 from landbridge.client.context import resolve
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
+from landbridge.client.many_topics import ManyTopics
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
 from landbridge.client.pulling import PullSubscription
+from landbridge.client.reading import Reading
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
 from landbridge.core.log.batch import build
 from landbridge.core.log.keys import check_key
-from landbridge.core.names import check_name
+from landbridge.core.names import check_name, is_pattern
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
 
 if TYPE_CHECKING:
     from landbridge.client import nouns
     from landbridge.client.nouns import Asynchronous, Noun
+    from landbridge.client.telemetry import Telemetry
 
 W = TypeVar("W")
 
@@ -97,6 +100,8 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     """A connection to a terminal, made by ``landbridge.connect()``; use it with ``async with``."""
 
     _next_subscription = 1
+    #: Where spans and metrics go; None: nowhere. See ``connect``.
+    telemetry: Telemetry | None = None
 
     def _make_noun(self, kind: type[Noun[Asynchronous]]) -> Noun[Asynchronous]:
         return kind(self.call, lambda coroutine: coroutine)
@@ -218,29 +223,43 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     # -- subscribing -------------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
-    ) -> Subscription:
-        """Read a topic. Without a group: from now on, for this subscription alone, settled on delivery.
+        self,
+        topic: str | Sequence[str],
+        *,
+        group: str | None = None,
+        prefetch: int = 1000,
+        start: Any = None,
+    ) -> Reading:
+        """Read a topic, or several as one: a pattern (``orders.*``, where ``*`` is one word and ``#`` any
+        number of words), or a list of names and patterns. Without a group: from now on, for this subscription
+        alone, settled on delivery.
+
+        A pattern stands for the topics at this terminal that the token may subscribe, and that aren't topics
+        of dead letters; topics that are made later join by themselves.
 
         start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
         (negative: so long ago) or seconds since 1970.
         prefetch: how many messages may be here and unsettled."""
-        check_name(topic, "topic")
         if group is not None:
             check_name(group, "group")
         if not 1 <= prefetch <= MOST_PREFETCH:
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
+        if not isinstance(topic, str) or is_pattern(topic):
+            names = [topic] if isinstance(topic, str) else list(topic)
+            return ManyTopics(self, self._new_subscription, names, group, prefetch, start)
+        check_name(topic, "topic")
+        return Subscription(self, self._new_subscription(), topic, group, prefetch, start)
+
+    def _new_subscription(self) -> int:
         number = self._next_subscription
         self._next_subscription += 1
-        return Subscription(self, number, topic, group, prefetch, start)
+        return number
 
     def pull_from(self, topic: str, group: str) -> PullSubscription:
         """A consumer of a group that gets messages only when it asks for them. Open it, then ``pull``."""
         check_name(topic, "topic")
         check_name(group, "group")
-        number = self._next_subscription
-        self._next_subscription += 1
-        return PullSubscription(self, number, topic, group)
+        return PullSubscription(self, self._new_subscription(), topic, group)
 
     # -- bulk --------------------------------------------------------------------------------------
 
@@ -313,15 +332,31 @@ def connect(
     ca: str | None = None,
     name: str = "",
     patience: float = 30.0,
+    telemetry: Telemetry | bool = False,
 ) -> Connecting:
     """Connect to a terminal: the one of the current context, or ``connect("lb://host:7420", token=…)``.
 
     token: a token, or a function that returns a fresh one for each connection. context: a context's name.
     ca: a file with the certificates to trust, for lbs:// with a CA of one's own. name: what the program calls
     itself, for the status log. patience: for how many seconds a publish that is refused for now (backlog or
-    disk full) is tried again."""
+    disk full) is tried again. telemetry: traces and metrics by OpenTelemetry (the extra ``otel``): True for
+    its global providers, or ``landbridge.Telemetry(tracer_provider=…)``."""
     fixed = token() if callable(token) else token
     where = resolve(url, fixed, context, ca)
     dial = dial_of(where)
     chosen = token if callable(token) else where.token
-    return Connecting(lambda: Bus(dial, chosen, name=name, patience=patience, address=where.url))
+
+    def make() -> Bus:
+        bus = Bus(dial, chosen, name=name, patience=patience, address=where.url)
+        if telemetry:
+            bus.telemetry = telemetry if telemetry is not True else _global_telemetry()
+            bus.telemetry.trace(bus)
+        return bus
+
+    return Connecting(make)
+
+
+def _global_telemetry() -> Telemetry:
+    from landbridge.client.telemetry import Telemetry
+
+    return Telemetry()

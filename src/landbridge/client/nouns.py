@@ -102,6 +102,7 @@ class TopicCalls(Noun[W]):
     show = Method(table.TOPIC_SHOW)
     delete = Method(table.TOPIC_DELETE)
     wait = Method(table.TOPIC_WAIT)
+    watch = Method(table.TOPIC_WATCH)
     seek_time = Method(table.TOPIC_SEEK_TIME)
 
 

@@ -44,8 +44,8 @@ class DescribedRoute(Hashable, Protocol):
         """What handles its messages."""
 
     @property
-    def topic(self) -> str:
-        """Where its messages come from."""
+    def topics(self) -> tuple[str, ...]:
+        """Where its messages come from: names and patterns."""
 
 
 class EndpointCount:
@@ -145,7 +145,7 @@ class Registration:
         endpoints = [
             ServiceEndpoint(
                 name=name,
-                topic=route.topic,
+                topic=", ".join(route.topics)[:LONGEST_TEXT],
                 reply=bool(getattr(route, "reply", False)),
                 description=(route.handler.__doc__ or "").strip().partition("\n")[0][:LONGEST_TEXT],
             )
@@ -154,7 +154,9 @@ class Registration:
         options: dict[str, Any] = {
             **self.options,
             "endpoints": msgspec.to_builtins(endpoints),
-            "subscribes": sorted({route.topic for route in named.values()})[:MOST_ENDPOINTS],
+            "subscribes": sorted({topic for route in named.values() for topic in route.topics})[
+                :MOST_ENDPOINTS
+            ],
         }
         try:
             await bus.call("service.update", name=self.name, **options)

@@ -5,6 +5,9 @@
     @service.on("orders", group="billing", concurrency=8)
     async def bill(order: Order, message: landbridge.Message) -> None: ...
 
+A plain ``def`` is a handler too, and runs in a thread. What handlers share (a pool of connections to a
+database) is a resource, and gets to them by the type of a parameter; hooks run at the start and at the end.
+
 A handler that returns has its message acked; one that raises has it requeued, by the handler's Retry policy,
 and buried when that is exhausted. A payload that doesn't fit the handler's type is buried at once: no retry
 would mend it. While a handler runs, the service asks for more time whenever a part of the group's
@@ -14,28 +17,33 @@ would mend it. While a handler runs, the service asks for more time whenever a p
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import signal
-import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from landbridge.client.bus import Bus, connect
+from landbridge.client.calling import THREADS, Resources, arguments_of, is_plain, name_of
+from landbridge.client.lifespan import Lifespan
+from landbridge.client.many_topics import ManyTopics
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.reading import Reading
 from landbridge.client.registration import Registration
-from landbridge.client.subscription import Subscription, place
+from landbridge.client.subscription import place
+from landbridge.core.names import check_name, check_pattern, is_pattern
 from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
 
 log = logging.getLogger("landbridge")
 
-Handler = Callable[..., Awaitable[Any]]
+Handler = Callable[..., Any]
+#: What a decorator of a service takes and returns.
+F = TypeVar("F", bound=Callable[..., Any])
 #: Seconds that handlers get to finish when the service is stopped.
 GRACE = 30.0
 #: Seconds for which a handler that doesn't return keeps its message, unless ``longest`` says otherwise.
@@ -70,7 +78,8 @@ class Route:
     """A handler and where its messages come from."""
 
     handler: Handler
-    topic: str
+    #: A name or a pattern, or several of them.
+    topics: tuple[str, ...]
     group: str
     concurrency: int
     prefetch: int
@@ -95,18 +104,39 @@ class Route:
                 f"Retry(attempts={self.retry.attempts}) is more than the group's max_attempts={most}",
                 hint="the terminal buries a message after max_attempts: raise it, or leave one of them out",
             )
-        if self.options:  # a mistake is raised here, not when the service runs
-            group_spec({"topic": self.topic, "name": self.group, **self.options})
-        self._arguments = _arguments(self.handler)
+        for topic in self.topics:  # a mistake is raised here, not when the service runs
+            check_pattern(topic) if is_pattern(topic) else check_name(topic, "topic")
+        if self.options:
+            group_spec({"topic": "any", "name": self.group, **self.options})
+        #: The handler is no coroutine, and runs in a thread.
+        self.is_plain = is_plain(self.handler)
+        self._arguments = arguments_of(self.handler)
 
-    def values(self, message: Message, bus: Bus) -> dict[str, Any]:
+    @property
+    def topic(self) -> str:
+        """The topic, or all names and patterns."""
+        return ", ".join(self.topics)
+
+    @property
+    def source(self) -> str | list[str]:
+        """What to subscribe to."""
+        return self.topics[0] if len(self.topics) == 1 else list(self.topics)
+
+    @property
+    def is_of_one_topic(self) -> bool:
+        """Does it handle the messages of one topic, which is known?"""
+        return len(self.topics) == 1 and not is_pattern(self.topics[0])
+
+    def values(self, message: Message, resources: Resources) -> dict[str, Any]:
         """The handler's arguments for a message. BadPayload if the payload is not of the wanted type."""
         values: dict[str, Any] = {}
         for name, kind in self._arguments.items():
-            if kind is Message:
-                values[name] = message
-            elif kind is Bus:
-                values[name] = bus
+            if _is_message(kind):
+                values[name] = resources.message(message) if self.is_plain else message
+                continue
+            found, value = resources.find(kind, plain=self.is_plain)
+            if found:
+                values[name] = value
             elif kind is bytes:
                 values[name] = message.payload
             elif kind is str:
@@ -119,21 +149,21 @@ class Route:
         return values
 
 
-def _arguments(handler: Handler) -> dict[str, Any]:
-    """The type of each parameter: Message, Bus, or that of the payload (any JSON by default)."""
-    if not inspect.iscoroutinefunction(handler):
-        raise BadRequest(f"{getattr(handler, '__name__', handler)} must be an async function")
-    hints = typing.get_type_hints(handler)
-    names = inspect.signature(handler).parameters
-    return {name: hints.get(name, Message if name == "message" else Any) for name in names}
+def _is_message(kind: Any) -> bool:
+    """Is it the type of messages, of this bus or of the one without async?"""
+    if kind is Message:
+        return True
+    # ``landbridge.sync`` is not loaded only to be compared with.
+    return getattr(kind, "__module__", "") == "landbridge.client.sync" and kind.__name__ == "Message"
 
 
 class Service:
     """A program that consumes topics by handlers.
 
     name: of the service, and of its groups unless a handler names another. concurrency, retry: the defaults
-    of its handlers. version, description, owner, metadata: what the terminal is told of it, where the token
-    is the service's own or an admin's; see ``registration``, whose ``health`` the program may set."""
+    of its handlers. threads: how many plain functions run at once. version, description, owner, metadata:
+    what the terminal is told of it, where the token is the service's own or an admin's; see ``registration``,
+    whose ``health`` the program may set."""
 
     def __init__(
         self,
@@ -141,12 +171,17 @@ class Service:
         *,
         concurrency: int = 1,
         retry: Retry | None = None,
+        threads: int = THREADS,
         version: str = "",
         description: str = "",
         owner: str = "",
         metadata: dict[str, str] | None = None,
     ) -> None:
+        if threads < 1:
+            raise BadRequest(f"{threads} threads")
         self.name = name
+        self._threads = threads
+        self._lifespan = Lifespan(name)
         #: What the terminal is told of the service, and how it is.
         self.registration = Registration(
             name, version=version, description=description, owner=owner, metadata=metadata or {}
@@ -158,30 +193,42 @@ class Service:
 
     def on(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         group: str | None = None,
         concurrency: int | None = None,
+        ordered: Literal["key"] | None = None,
         prefetch: int | None = None,
         retry: Retry | None = None,
         start: Any = None,
         longest: float = LONGEST,
         **options: Any,
-    ) -> Callable[[Handler], Handler]:
-        """Handle a topic's messages. ``group`` is the service's name unless it is given.
+    ) -> Callable[[F], F]:
+        """Handle a topic's messages, or those of several: ``"orders.*"``, ``["orders.eu", "returns"]``.
+        ``group`` is the service's name unless it is given.
 
+        ordered="key": messages of one key are handled one at a time and in order, by all consumers of the
+        group together, and those of different keys at once; the group has the option ``order="key"``.
         start: where the group begins if it is new. longest: seconds for which a handler keeps its message; if
         it still runs then, the message is given to another consumer when ``ack_within`` is over. options:
         those of the group, as group.create takes them (discipline, ack_within, max_attempts, backoff,
         backoff_most, dead_letter, match). A group that exists must have the ones that are given; GroupExists
         otherwise."""
 
-        def register(handler: Handler) -> Handler:
+        if ordered not in (None, "key"):
+            raise BadRequest(f"ordered={ordered!r}", hint="ordered='key'")
+        if ordered is not None:
+            options["order"] = ordered
+        topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        if not topics:
+            raise BadRequest("no topic to handle", hint="a name, a pattern, or a list of them")
+
+        def register(handler: F) -> F:
             at_once = concurrency or self._concurrency
             self.routes.append(
                 Route(
                     handler,
-                    topic,
+                    topics,
                     group or self.name,
                     at_once,
                     prefetch or max(64, 2 * at_once),
@@ -195,10 +242,35 @@ class Service:
 
         return register
 
+    def resource(self, function: F) -> F:
+        """Declare what handlers and hooks share while the service runs. They get it by a parameter of its
+        type, which is what the function's annotation says that it makes::
+
+            @service.resource
+            async def database() -> AsyncIterator[Database]:
+                async with Database.connect() as database:
+                    yield database
+
+        Or an async function that returns the value, or a function that returns an async context manager. It
+        may have parameters itself: Bus, and resources that were declared before."""
+        self._lifespan.add_resource(function)
+        return function
+
+    def on_startup(self, function: F) -> F:
+        """Run a function before the first message is taken. Parameters: Bus, and resources by type."""
+        self._lifespan.add_startup(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Run a function when the last handler has ended, while the bus is still there."""
+        self._lifespan.add_shutdown(function)
+        return function
+
     # -- running -----------------------------------------------------------------------------------
 
-    async def run(self, bus: Bus | None = None) -> None:
-        """Run until stopped: by ``stop()``, SIGTERM or SIGINT, or an error of the bus."""
+    async def run(self, bus: Bus | None = None, *, telemetry: bool = False) -> None:
+        """Run until stopped: by ``stop()``, SIGTERM or SIGINT, or an error of the bus. Without a bus the
+        service connects by itself, with ``telemetry`` where it is asked for."""
         if not self.routes:
             raise BadRequest(
                 f"the service {self.name} handles nothing", hint="decorate a function with @service.on"
@@ -208,7 +280,7 @@ class Service:
             await self._serve(bus)
             return
         with _signals(self.stop):
-            async with connect(name=self.name) as own:
+            async with connect(name=self.name, telemetry=telemetry) as own:
                 await self._serve(own)
 
     def stop(self) -> None:
@@ -220,6 +292,7 @@ class Service:
     async def running(self, bus: Bus) -> AsyncIterator[Service]:
         """Run the service inside a block, for tests."""
         task = asyncio.ensure_future(self.run(bus))
+        await asyncio.sleep(0)  # it has begun, so that ``stop`` finds it
         try:
             yield self
         finally:
@@ -227,10 +300,15 @@ class Service:
             await task
 
     async def _serve(self, bus: Bus) -> None:
+        resources = Resources(bus, threads=self._threads)
+        async with self._lifespan.running(resources):
+            await self._consume_all(resources)
+
+    async def _consume_all(self, resources: Resources) -> None:
         assert self._stopping is not None
         stop = asyncio.ensure_future(self._stopping.wait())
-        workers = [asyncio.ensure_future(self._consume(route, bus)) for route in self.routes]
-        telling = asyncio.ensure_future(self.registration.tell(bus, self.routes))
+        workers = [asyncio.ensure_future(self._consume(route, resources)) for route in self.routes]
+        telling = asyncio.ensure_future(self.registration.tell(resources.bus, self.routes))
         try:
             await asyncio.wait([stop, *workers], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -245,22 +323,25 @@ class Service:
         if failures:
             raise failures[0]
 
-    async def _consume(self, route: Route, bus: Bus) -> None:
+    async def _consume(self, route: Route, resources: Resources) -> None:
+        bus = resources.bus
         assert self._stopping is not None
         room = asyncio.Semaphore(route.concurrency)
         #: Handlers at work → the batch of the message, and until when the handler keeps it.
         tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]] = {}
         subscription = bus.subscribe(
-            route.topic, group=route.group, prefetch=route.prefetch, start=route.start
+            route.source, group=route.group, prefetch=route.prefetch, start=route.start
         )
         messages = _messages(subscription)
         stopping = asyncio.ensure_future(self._stopping.wait())
         extending: asyncio.Task[None] | None = None
         try:
-            if route.options:
-                await _make_group(bus, route)
+            if route.options and isinstance(subscription, ManyTopics):
+                subscription.prepare = partial(_make_group, bus, route)
+            elif route.options:
+                await _make_group(bus, route, route.topic)
             await subscription.open()
-            if route.retry.attempts is not None:
+            if route.retry.attempts is not None and route.is_of_one_topic:
                 await _compare_attempts(bus, route)
             extending = asyncio.ensure_future(_extend(subscription, tasks))
             while not self._stopping.is_set():
@@ -277,7 +358,7 @@ class Service:
                     message = arrival.result()
                 except StopAsyncIteration:
                     break  # the subscription has ended, as the bus was closed
-                handle = partial(self._handle, route, message, bus)
+                handle = partial(self._handle, route, message, resources)
                 task = asyncio.ensure_future(self.registration.timed(route, handle))
                 tasks[task] = message.batch, asyncio.get_running_loop().time() + route.longest
                 task.add_done_callback(tasks.pop)
@@ -294,10 +375,10 @@ class Service:
             # This sends the acks, and gives back what was only prefetched.
             await subscription.close()
 
-    async def _handle(self, route: Route, message: Message, bus: Bus) -> None:
+    async def _handle(self, route: Route, message: Message, resources: Resources) -> None:
         try:
             try:
-                values = route.values(message, bus)
+                values = route.values(message, resources)
             except BadPayload as error:
                 self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
@@ -306,7 +387,7 @@ class Service:
                 await self._failed(route, message, error)
                 return
             try:
-                await route.handler(**values)
+                await self._call(route, message, values, resources)
             except Exception as error:
                 await self._failed(route, message, error)
             else:
@@ -315,8 +396,18 @@ class Service:
             pass  # the handler took too long, or the connection was lost: the message comes again
         except BusError as error:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{self.name}: settling a message of {route.topic} failed", "exception": error}
+                {"message": f"{self.name}: settling a message of {message.topic} failed", "exception": error}
             )
+
+    async def _call(
+        self, route: Route, message: Message, values: dict[str, Any], resources: Resources
+    ) -> Any:
+        """Call the handler, and return its result."""
+        telemetry = resources.bus.telemetry
+        if telemetry is None:
+            return await resources.call(route.handler, values, plain=route.is_plain)
+        with telemetry.handling(message, service=self.name):
+            return await resources.call(route.handler, values, plain=route.is_plain)
 
     async def _failed(self, route: Route, message: Message, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"
@@ -326,8 +417,8 @@ class Service:
         given_up = exhausted or isinstance(error, retry.bury_on)
         asyncio.get_running_loop().call_exception_handler(
             {
-                "message": f"{self.name}: {route.handler.__name__} failed on {route.topic} {message.offset}, "
-                f"which is {'buried' if given_up else 'requeued'}",
+                "message": f"{self.name}: {name_of(route.handler)} failed on {message.topic} "
+                f"{message.offset}, which is {'buried' if given_up else 'requeued'}",
                 "exception": error,
             }
         )
@@ -344,18 +435,19 @@ class Service:
         now = asyncio.get_running_loop().time()
         if now >= route.told_at + 1.0:
             others = f", {route.untold - 1} others before it" if route.untold > 1 else ""
-            log.warning("%s: %s %d is buried%s: %s", self.name, route.topic, message.offset, others, error)
+            log.warning("%s: %s %d is buried%s: %s", self.name, message.topic, message.offset, others, error)
             route.told_at, route.untold = now, 0
 
 
-async def _make_group(bus: Bus, route: Route) -> None:
-    """Make the route's group. A group that exists may differ only in options that the route doesn't name."""
+async def _make_group(bus: Bus, route: Route, topic: str) -> None:
+    """Make the route's group of a topic. A group that exists may differ only in options that the route
+    doesn't name."""
     begin = {} if route.start is None else {"start": place(route.start)}
     try:
-        await bus.call("group.create", topic=route.topic, name=route.group, **begin, **route.options)
+        await bus.call("group.create", topic=topic, name=route.group, **begin, **route.options)
     except GroupExists:
-        wanted = group_spec({"topic": route.topic, "name": route.group, **route.options})
-        found = (await bus.groups.show(route.topic, route.group)).options
+        wanted = group_spec({"topic": topic, "name": route.group, **route.options})
+        found = (await bus.groups.show(topic, route.group)).options
         if any(getattr(found, option) != getattr(wanted, option) for option in route.options):
             raise
 
@@ -375,7 +467,7 @@ async def _compare_attempts(bus: Bus, route: Route) -> None:
         )
 
 
-async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]:
+async def _messages(subscription: Reading) -> AsyncGenerator[Message, None]:
     """The messages of a subscription. Unlike iterating it, stopping in the middle leaves it open: the leases
     of messages that are being handled must not be given back."""
     while (batch := await subscription.next_batch()) is not None:
@@ -384,7 +476,7 @@ async def _messages(subscription: Subscription) -> AsyncGenerator[Message, None]
 
 
 async def _extend(
-    subscription: Subscription, tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]]
+    subscription: Reading, tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]]
 ) -> None:
     """Ask for more time for the messages that handlers are at."""
     if subscription.at_most_once:
@@ -393,7 +485,9 @@ async def _extend(
     while True:
         await asyncio.sleep(max(0.01, subscription.ack_within * EXTEND_AFTER))
         now = loop.time()
-        batches = {batch for batch, until in tasks.values() if now < until}
+        batches = {
+            batch for batch, until in tasks.values() if now < until and not batch.subscription.at_most_once
+        }
         # A lease that is lost, or a connection, is found out by the handler's ack.
         await asyncio.gather(*(batch.extend() for batch in batches), return_exceptions=True)
 

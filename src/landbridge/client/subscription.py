@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, Self
 
 from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
+from landbridge.client.reading import Reading
 from landbridge.client.wire import Wire, end_future
 from landbridge.core.log.batch import Batch
 from landbridge.errors import (
@@ -40,12 +41,13 @@ def place(start: Any) -> int | str:
     return start
 
 
-class Subscription:
+class Subscription(Reading):
     """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
     def __init__(
         self, bus: TerminalLine, number: int, topic: str, group: str | None, prefetch: int, start: Any
     ) -> None:
+        super().__init__()
         self._bus = bus
         self.number = number
         self.topic = topic
@@ -76,7 +78,7 @@ class Subscription:
 
     # -- opening and closing -----------------------------------------------------------------------
 
-    async def open(self) -> Subscription:
+    async def open(self) -> Self:
         """Subscribe now rather than at the first message."""
         if not self._open and not self._closed:
             self._open = True
@@ -154,12 +156,6 @@ class Subscription:
         self._open = False
         self._bus.subscriptions.pop(self.number, None)
 
-    async def __aenter__(self) -> Subscription:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     # -- arriving ----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, tail: memoryview) -> None:
@@ -188,7 +184,7 @@ class Subscription:
         if self._handed >= TURN:
             self._handed = 0
             await asyncio.sleep(0)
-        while not self._batches:
+        while (batch := self.take_batch()) is None:
             if self._closed:
                 return None
             if self._error is not None:
@@ -196,12 +192,19 @@ class Subscription:
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
             self._handed = 0
-        return self._take()
+        return batch
 
     def _take(self) -> DeliveredBatch:
         """The batch that came first, of those that have come."""
         batch = self._batches.popleft()
         self._handed += len(batch)
+        return batch
+
+    def take_batch(self) -> DeliveredBatch | None:
+        """A batch that is here already."""
+        if not self._batches:
+            return None
+        batch = self._take()
         if self.at_most_once and self._bus.wire is not None:
             self._bus.wire.send(frames.Credit(self.number, len(batch), batch.columns.size))
         return batch
@@ -211,23 +214,10 @@ class Subscription:
         self._handing = batch.payloads.copy()
         return map(Message, self._handing, range(len(batch)), repeat(batch))
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        await self.open()
-        try:
-            while (batch := await self.next_batch()) is not None:
-                for message in self.messages_of(batch):
-                    yield message
-        finally:
-            await self.close()
-
-    async def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Iterate over batches, as they were delivered."""
-        await self.open()
-        try:
-            while (batch := await self.next_batch()) is not None:
-                yield batch
-        finally:
-            await self.close()
+    @property
+    def has_batches(self) -> bool:
+        """Would ``take_batch`` return one?"""
+        return bool(self._batches)
 
     # -- settling ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -21,13 +21,14 @@ from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.client.publisher import Publisher as AsyncPublisher
-from landbridge.client.subscription import Subscription as AsyncSubscription
+from landbridge.client.reading import Reading as AsyncReading
 from landbridge.client.transaction import Transaction as AsyncTransaction
 from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import BusError, Disconnected
 
 if TYPE_CHECKING:
     from landbridge.client.nouns import Noun, Synchronous
+    from landbridge.client.telemetry import Telemetry
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ class _Loop:
     """An event loop in a thread, for as long as the bus lives."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         #: Held while something is given to the loop, so that nothing is given to it after ``stop``.
         self._lock = threading.Lock()
         self._stopped = False
@@ -106,6 +107,18 @@ class _Loop:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+class _BorrowedLoop(_Loop):
+    """The loop of an asynchronous program, for its threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The loop goes on: it is not ours."""
 
 
 class _Wrapper:
@@ -245,7 +258,7 @@ class Publisher(_Wrapper):
 class Subscription(_Wrapper):
     """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
-    _inner: AsyncSubscription
+    _inner: AsyncReading
 
     def open(self) -> Subscription:
         """Subscribe now rather than at the first message."""
@@ -266,7 +279,17 @@ class Subscription(_Wrapper):
             for message in self._inner.messages_of(batch._inner):
                 yield Message(self._loop, message)
 
-    flush = _waiting(AsyncSubscription.flush)
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if none has come within ``timeout`` seconds (None: wait for ever)."""
+        message = self._loop.call(self._inner.poll, timeout)
+        return None if message is None else Message(self._loop, message)
+
+    def poll_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
+        """The next batch; None if none has come within ``timeout`` seconds (None: wait for ever)."""
+        batch = self._loop.call(self._inner.poll_batch, timeout)
+        return None if batch is None else DeliveredBatch(self._loop, batch)
+
+    flush = _waiting(AsyncReading.flush)
 
     def close(self) -> None:
         """Send the acks, give back what was not settled, and end the subscription."""
@@ -329,6 +352,17 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
             loop.stop()
             raise
 
+    @classmethod
+    def beside(cls, bus: asynchronous.Bus) -> Bus:
+        """The bus of an asynchronous program, for a thread of the program. Called in its loop."""
+        made = cls.__new__(cls)
+        _Wrapper.__init__(made, _BorrowedLoop(asyncio.get_running_loop()), bus)
+        return made
+
+    def message(self, message: AsyncMessage) -> Message:
+        """A message of the asynchronous program, for a thread."""
+        return Message(self._loop, message)
+
     def _make_noun(self, kind: type[Noun[Synchronous]]) -> Noun[Synchronous]:
         return kind(self._inner.call, self._loop.run)
 
@@ -337,12 +371,20 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
 
     def publisher(self, topic: str) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
-        return Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
+        made = Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
+        if self._inner.telemetry is not None:
+            vars(made)["send"] = self._inner.telemetry.carrying(topic, made.send)
+        return made
 
     def subscribe(
-        self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
+        self,
+        topic: str | Sequence[str],
+        *,
+        group: str | None = None,
+        prefetch: int = 1000,
+        start: Any = None,
     ) -> Subscription:
-        """Read a topic; see ``landbridge.Bus.subscribe``."""
+        """Read a topic, or several as one; see ``landbridge.Bus.subscribe``."""
         made = self._loop.make(self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start)
         return Subscription(self._loop, made)
 
@@ -405,7 +447,10 @@ def connect(
     ca: str | None = None,
     name: str = "",
     patience: float = 30.0,
+    telemetry: Telemetry | bool = False,
 ) -> Bus:
     """As ``landbridge.connect``; the bus is connected when this returns. Use it with ``with``."""
-    connecting = asynchronous.connect(url, token=token, context=context, ca=ca, name=name, patience=patience)
+    connecting = asynchronous.connect(
+        url, token=token, context=context, ca=ca, name=name, patience=patience, telemetry=telemetry
+    )
     return Bus(lambda: connecting)

@@ -27,6 +27,11 @@ def is_reserved(name: str) -> bool:
     return name.startswith("$")
 
 
+def is_pattern(name: str) -> bool:
+    """Does it stand for several topics?"""
+    return "*" in name or "#" in name
+
+
 def check_pattern(pattern: str) -> str:
     if len(pattern) > MAX_LENGTH or not all(map(_PATTERN_WORD.fullmatch, pattern.split("."))):
         raise BadName(

@@ -63,6 +63,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     topic: str
     name: str
     discipline: Discipline = "fifo"
+    #: "key": messages of one key go one at a time, each when the one before is settled; "any": all at once.
+    order: Literal["any", "key"] = "any"
     ack_within: float = 30.0
     max_attempts: int = 10
     backoff: float = 1.0
@@ -122,6 +124,11 @@ def group_spec(raw: dict[str, Any]) -> GroupSpec:
         check_name(spec.dead_topic, "topic")
         if spec.dead_topic == spec.topic:
             raise BadRequest("a topic can't be its own dead-letter topic")
+    if spec.order == "key" and spec.discipline != "fifo":
+        raise BadRequest(
+            f"order per key is for the discipline fifo, not for {spec.discipline}",
+            hint="use two groups, or leave one of the two options out",
+        )
     _check_match(spec.match or Match())
     OpeningHours(spec.hours)
     _positive(spec.ack_within, "ack_within", LONGEST)

@@ -27,7 +27,7 @@ from msgspec import UNSET
 from landbridge.client.bus import MOST_PREFETCH, Bus
 from landbridge.client.message import DeliveredBatch
 from landbridge.client.publisher import Rows
-from landbridge.client.subscription import Subscription
+from landbridge.client.reading import Reading
 from landbridge.client.transaction import Transaction
 from landbridge.core.delivery.filters import Match
 from landbridge.core.events.exchange import Exchange
@@ -366,7 +366,7 @@ class TopicDispatch:
         self._looked_at = 0.0
         await self._look_for_clients()
 
-    async def _read(self, subscription: Subscription) -> list[DeliveredBatch]:
+    async def _read(self, subscription: Reading) -> list[DeliveredBatch]:
         self.sequencer, self.exchange = self._gateway.options.new_sequencer(), Exchange()
         batches: list[DeliveredBatch] = []
         left = (await self._bus.groups.show(self.journal, GROUP)).lag

@@ -201,6 +201,14 @@ class TopicWait(Arguments, frozen=True):
     within: Annotated[float, about("Seconds to wait, at most 60.")] = 0.0
 
 
+class TopicWatch(Arguments, frozen=True):
+    """Patterns of topics to follow, and how far the caller knows of their changes."""
+
+    patterns: Annotated[list[str], about("Names, where '*' is one word and '#' any number; 100 at most.")]
+    since: Annotated[str, about("The 'since' of the answer before; empty: all topics are told.")] = ""
+    within: Annotated[float, about("Seconds to wait for a change, at most 60.")] = 0.0
+
+
 class TopicSeekTime(Arguments, frozen=True):
     """Moments to find in the logs of topics."""
 
@@ -246,6 +254,16 @@ class TopicRows(Result, frozen=True, kw_only=True):
     next: Next
 
 
+class TopicNews(Result, frozen=True, kw_only=True):
+    """Topics that patterns cover and that the token can subscribe."""
+
+    topics: Annotated[Names, about("Those that are new; where 'whole' is true, all there are.")]
+    gone: Annotated[Names, about("Those that were deleted.")]
+    whole: Annotated[bool, about("These are all: what is not named is not there.")]
+    more: Annotated[int, about("Further topics that were left out, as one answer names at most 1000.")]
+    since: Annotated[str, about("What to ask with next.")]
+
+
 class Deleted(Result, frozen=True, kw_only=True):
     """What was deleted."""
 
@@ -267,6 +285,10 @@ class GroupOptions(OfGroup, frozen=True, kw_only=True):
 
     discipline: Annotated[
         Literal["fifo", "lifo", "priority"] | Unset, about("The order; its topic's by default.")
+    ] = UNSET
+    order: Annotated[
+        Literal["any", "key"] | Unset,
+        about("'key': a key's next message goes when the one before is settled; 'any' (default): at once."),
     ] = UNSET
     ack_within: Annotated[
         float | Unset, about("Seconds until an unsettled message comes again; 30 by default.")
@@ -1262,6 +1284,11 @@ TOPIC_WAIT = _operation(
     "topic.wait", TopicWait, dict[str, TopicBounds], "POST /v1/offsets/wait",
     "Wait until one of these topics has a message at or beyond the offset given for it, and return the "
     "bounds of each log.", scope="observe|subscribe:{offsets}", safe=True,
+)  # fmt: skip
+TOPIC_WATCH = _operation(
+    "topic.watch", TopicWatch, TopicNews, "POST /v1/topics/watch",
+    "Tell which topics that the patterns cover were made or deleted, and wait for that. A wildcard leaves "
+    "out topics of dead letters ('….dead') unless the pattern ends in '.dead'.", scope="", safe=True,
 )  # fmt: skip
 TOPIC_SEEK_TIME = _operation(
     "topic.seek_time", TopicSeekTime, dict[str, int], "POST /v1/offsets/seek",

@@ -14,9 +14,10 @@ from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
+from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
-from landbridge.core.names import is_reserved
+from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.topic import topic_spec
 from landbridge.core.wording import counted
@@ -42,6 +43,7 @@ class TopicOperations:
         dispatcher.register(table.TOPIC_SHOW, self.show)
         dispatcher.register(table.TOPIC_DELETE, self.delete)
         dispatcher.register(table.TOPIC_WAIT, self.wait)
+        dispatcher.register(table.TOPIC_WATCH, self.watch)
         dispatcher.register(table.TOPIC_SEEK_TIME, self.seek_time)
 
     async def create(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
@@ -135,6 +137,66 @@ class TopicOperations:
             grown.cancel()
         return {name: await _bounds(topic, request.offsets[name]) for name, topic in topics.items()}
 
+    async def watch(self, caller: TokenBearer, request: table.TopicWatch) -> table.TopicNews:
+        patterns, changes = request.patterns, self._broker.topic_changes
+        _check_patterns(patterns)
+        if (version := self._version(request.since)) is not None:
+            loop = asyncio.get_running_loop()
+            until = loop.time() + min(request.within, LONGEST_WAIT)
+            while True:
+                names = changes.since(version)
+                if names is None:
+                    break
+                if found := [name for name in names if covers(patterns, name) and _may_read(caller, name)]:
+                    return self._news(found, changes.version)
+                left = until - loop.time()
+                if left <= 0:
+                    return self._news([], changes.version)
+                version = changes.version
+                await changes.wait(patterns, left)
+        version = changes.version  # what changes while we look is told again next time
+        turns, all_names = Turns(), []
+        for name in sorted(self._broker.topics):
+            await turns.looked_at(1)
+            if covers(patterns, name) and _may_read(caller, name) and self._is_there(name):
+                all_names.append(name)
+        return table.TopicNews(
+            topics=all_names[:PAGE],
+            gone=[],
+            whole=True,
+            more=max(0, len(all_names) - PAGE),
+            since=self._since(version),
+        )
+
+    def _is_there(self, name: str) -> bool:
+        topic = self._broker.topics.get(name)
+        return topic is not None and not topic.deleted
+
+    def _news(self, names: list[str], version: int) -> table.TopicNews:
+        """What has become of topics with these names."""
+        there = [name for name in names if self._is_there(name)]
+        return table.TopicNews(
+            topics=there[:PAGE],
+            gone=[name for name in names if name not in set(there)],
+            whole=False,
+            more=max(0, len(there) - PAGE),
+            since=self._since(version),
+        )
+
+    def _since(self, version: int) -> str:
+        return f"{self._broker.incarnation}/{self._broker.start}/{version}"
+
+    def _version(self, since: str) -> int | None:
+        """The version of the topics that an answer has told; None where it is of another start."""
+        start, _, version = since.rpartition("/")
+        if (
+            start != f"{self._broker.incarnation}/{self._broker.start}"
+            or len(version) > 20
+            or not version.isdecimal()
+        ):
+            return None
+        return int(version)
+
     async def seek_time(self, caller: TokenBearer, request: table.TopicSeekTime) -> dict[str, int]:
         broker = self._broker
         _check_number(request.times)
@@ -147,6 +209,17 @@ async def _bounds(topic: Topic, offset: int) -> table.TopicBounds:
     end = log.end
     newest = before if offset == end else await log.time_before(end)
     return table.TopicBounds(first=log.first, end=end, log=topic.log_id, before=before, newest=newest)
+
+
+def _check_patterns(patterns: list[str]) -> None:
+    if not 0 < len(patterns) <= MOST_TOPICS:
+        raise BadRequest(f"{len(patterns)} patterns, allowed are 1 to {MOST_TOPICS}")
+    for pattern in patterns:
+        check_pattern(pattern)
+
+
+def _may_read(caller: TokenBearer, topic: str) -> bool:
+    return caller.scopes.may("subscribe", topic)
 
 
 def _check_number(topics: Mapping[str, int]) -> None:

@@ -33,6 +33,7 @@ from typing import TypeAlias
 import msgspec
 
 from landbridge.core.delivery.discipline import BatchAt, Discipline, discipline
+from landbridge.core.delivery.keyorder import KeyOrder
 from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.ranges import Range, clip, count, cut, intersect, normalise, subtract
@@ -56,6 +57,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How a group delivers. Spans are seconds."""
 
     discipline: str = "fifo"
+    #: "key": a key's next message is handed out when the one before is settled. See ``keyorder``.
+    order: str = "any"
     ack_within: float = 30.0
     max_attempts: int = 10
     #: Delay of the first requeue that names none; doubles with each attempt up to backoff_most.
@@ -157,6 +160,8 @@ class Delivery:
         self._lowest = 0
         self._next_lease = first_lease
         self._pending: Discipline
+        #: The discipline again, where the group has order per key.
+        self._by_key: KeyOrder | None
         #: (due, offset): delayed ones, earliest first.
         self._delayed: list[tuple[int, int]]
         self._deadline: int | None
@@ -165,7 +170,8 @@ class Delivery:
     def _begin(self) -> None:
         """Start from what the cursor says, without any lease."""
         self.leases, self._holders, self.condemned = {}, {}, {}
-        self._pending = discipline(self.policy.discipline)
+        self._by_key = KeyOrder() if self.policy.order == "key" else None
+        self._pending = self._by_key or discipline(self.policy.discipline)
         for first, end in subtract(list(self.cursor.unsettled(self.end)), self._aside):
             self._pending.add(first, end)
         self._delayed = []
@@ -181,6 +187,14 @@ class Delivery:
                 self._delayed.append((tried.due, offset))
         heapq.heapify(self._delayed)
         self._deadline = self._delayed[0][0] if self._delayed else None
+        if self._by_key is not None:
+            aside = (offset for first, end in self._aside for offset in range(first, end))
+            self._by_key.hold([*self.condemned, *(offset for _, offset in self._delayed), *aside])
+
+    def _settle(self, ranges: Sequence[Range]) -> None:
+        self.cursor.settle(ranges)
+        if self._by_key is not None:
+            self._by_key.settled(ranges)
 
     # -- the log -----------------------------------------------------------------------------------
 
@@ -198,7 +212,7 @@ class Delivery:
             self._pending.add(first, last)
         left_out = subtract(new, runs)
         if left_out:
-            self.cursor.settle(left_out)
+            self._settle(left_out)
 
     def trimmed(self, first: int) -> None:
         """Retention removed everything below ``first``."""
@@ -215,7 +229,7 @@ class Delivery:
                 if below := clip(lease.remaining, 0, first):
                     self._shrink(lease, below)
             self._aside = subtract(self._aside, gone)
-            self.cursor.settle(gone)
+            self._settle(gone)
 
     def seek(self, floor: int) -> None:
         """Start again at ``floor``: earlier is settled, later is not. Leases are lost, and nothing is set
@@ -304,7 +318,7 @@ class Delivery:
         """Of these offsets, those to deliver now; the others are delayed or settled."""
         batch_first, batch = found
         if batch.audience is not None and self.group not in batch.audience:
-            self.cursor.settle([(first, end)])
+            self._settle([(first, end)])
             return []
         if not self._is_choosy(batch):
             return [(first, end)]
@@ -315,7 +329,7 @@ class Delivery:
         if matches is None and deliver_at is None and expires_at is None:
             return [(first, end)]
         if matches is not None and not any(matches):
-            self.cursor.settle([(first, end)])
+            self._settle([(first, end)])
             return []
         chosen: list[Range] = []
         dropped: list[Range] = []
@@ -328,10 +342,12 @@ class Delivery:
                 self.expired += 1
             elif deliver_at is not None and deliver_at[index] > now:
                 self._delay(deliver_at[index], offset)
+                if self._by_key is not None:
+                    self._by_key.postponed(offset)
             else:
                 chosen.append((offset, offset + 1))
         if dropped:
-            self.cursor.settle(normalise(dropped))
+            self._settle(normalise(dropped))
         return normalise(chosen)
 
     def _hand_out(
@@ -352,7 +368,7 @@ class Delivery:
         attempts = self._attempts(runs)
         number = 0
         if self.policy.at_most_once:
-            self.cursor.settle(normalise(runs))
+            self._settle(normalise(runs))
         else:
             number = self._next_lease
             self._next_lease += 1
@@ -436,7 +452,7 @@ class Delivery:
         """Settle. Returns what was accepted; what the consumer doesn't hold (any more) is not in it."""
         held = self._take_back(now, lease, consumer, ranges)
         if held:
-            self.cursor.settle(held)
+            self._settle(held)
         return held
 
     def set_aside(self, now: int, lease: int, consumer: int, ranges: Iterable[Range]) -> list[Range]:
@@ -450,7 +466,7 @@ class Delivery:
         """The commit is on disk. Returns what was settled: not what a seek has made pending meanwhile."""
         settled = intersect(self._aside, ranges)
         self._aside = subtract(self._aside, settled)
-        self.cursor.settle(settled)
+        self._settle(settled)
         return settled
 
     def put_back(self, ranges: Sequence[Range]) -> None:
@@ -538,7 +554,7 @@ class Delivery:
         for first, end in ranges:
             for offset in range(first, end):
                 del self.condemned[offset]
-        self.cursor.settle(ranges)
+        self._settle(ranges)
         return ranges
 
     def unbury(self, condemned: Mapping[int, Condemned]) -> None:
@@ -562,7 +578,7 @@ class Delivery:
         self._pending.remove(offset, offset + 1)
         self._delayed = [item for item in self._delayed if item[1] != offset]
         heapq.heapify(self._delayed)
-        self.cursor.settle([(offset, offset + 1)])
+        self._settle([(offset, offset + 1)])
         return True
 
     def extend(self, now: int, lease: int, consumer: int) -> bool:

@@ -16,7 +16,9 @@ import msgspec
 
 from landbridge.client.bus import Bus
 from landbridge.client.message import DeliveredBatch
+from landbridge.client.subscription import Subscription
 from landbridge.core.log.batch import Batch, Column
+from landbridge.core.names import check_name
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadRequest, BusError, OffsetGone, OtherLog, ShuttingDown
 from landbridge.gateways.http.exchange import ClientGone, HttpRequest, number_of
@@ -292,7 +294,9 @@ async def _of_group(
     if is_payload and not is_auto:
         raise BadRequest("form=payload has no receipts to settle by", hint="ack=auto, or form=message")
     credit = int(number_of(query.get("credit", str(USUAL_CREDIT)), "credit", 1, MOST_CREDIT))
+    check_name(topic, "topic")
     subscription = session.bus.subscribe(topic, group=query["group"], prefetch=credit, start=start)
+    assert isinstance(subscription, Subscription)  # of one topic
     async with subscription:
         session.streams[subscription.number] = subscription
         try:

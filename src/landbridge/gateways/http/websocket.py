@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
+from landbridge.core.names import check_name
 from landbridge.errors import BadFrame, BadRequest, BusError, LimitReached, Misuse, Unauthenticated
 from landbridge.gateways.http.cross_origin import CrossOrigin
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT
@@ -281,7 +282,9 @@ class WebSocketStream:
             raise BadRequest(f"there is a subscription {op.id} already")
         if len(self._reading) >= MOST_SUBSCRIPTIONS:
             raise LimitReached(f"{MOST_SUBSCRIPTIONS} subscriptions of one stream")
+        check_name(op.topic, "topic")
         subscription = session.bus.subscribe(op.topic, group=op.group, prefetch=op.credit, start=op.start)
+        assert isinstance(subscription, Subscription)  # of one topic
         await subscription.open()
         if op.id in self._reading:  # meanwhile
             await subscription.close()
