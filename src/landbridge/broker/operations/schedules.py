@@ -83,33 +83,43 @@ class ScheduleOperations:
             state=ScheduleState(decided_to=now),
         )
         place = _place(spec.topic, spec.name)
-        async with self._counting:
-            await self._check_room()
-            try:
-                await self._write(caller, place, stored, "")
-            except DocumentExists:
-                _, found = await self._read(place)
-                if (found.spec, found.owner) != (spec, caller.subject):
-                    raise ScheduleExists(
-                        f"the schedule {spec.name} of {spec.topic} exists with other options: "
-                        f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
-                    ) from None
+        await self._take_place()
+        try:
+            await self._write(caller, place, stored, "")
+        except DocumentExists:
+            self._free_place()
+            _, found = await self._read(place)
+            if (found.spec, found.owner) == (spec, caller.subject):
                 return self._describe(found)
-            self._count = (self._count or 0) + 1
+            raise ScheduleExists(
+                f"the schedule {spec.name} of {spec.topic} exists with other options: "
+                f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
+            ) from None
+        except BaseException:
+            self._free_place()
+            raise
         return self._describe(stored)
 
-    async def _check_room(self) -> None:
-        if self._count is None:
-            self._count, after = 0, ""
-            while True:
-                found, more = await self._documents.find_anywhere(core.COLLECTION, after, PAGE)
-                self._count += len(found)
-                if not more:
-                    break
-                after = f"{found[-1][0].topic}/{found[-1][0].key}"
+    async def _take_place(self) -> None:
+        """Count one more schedule. LimitReached where there are too many."""
+        async with self._counting:
+            if self._count is None:
+                count, after = 0, ""
+                while True:
+                    found, more = await self._documents.find_anywhere(core.COLLECTION, after, PAGE)
+                    count += len(found)
+                    if not more:
+                        break
+                    after = f"{found[-1][0].topic}/{found[-1][0].key}"
+                self._count = count
         most = self._broker.limits.max_schedules
         if self._count >= most:
             raise LimitReached(f"there are {self._count} schedules, as many as max_schedules allows")
+        self._count += 1
+
+    def _free_place(self) -> None:
+        if self._count is not None:
+            self._count = max(0, self._count - 1)
 
     async def update(self, caller: TokenBearer, request: table.ScheduleUpdate) -> table.ScheduleRow:
         self._broker.check_target(caller, request.topic)
@@ -198,8 +208,7 @@ class ScheduleOperations:
                 raise _unknown(place) from None
         else:
             raise DocumentChanged(f"the schedule {request.name} is written by others all the time")
-        if self._count is not None:
-            self._count -= 1
+        self._free_place()
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
     # -- showing -----------------------------------------------------------------------------------
