@@ -1,8 +1,8 @@
 """How a service tells the terminal of itself: what it is when it starts, and how it is while it runs.
 
 A service whose token is its own, or an admin's, describes itself by ``service.update`` or
-``service.register``. Then it sends a heartbeat every few seconds, with what its endpoints have done. A service
-whose token may do neither runs all the same, and so does one at a terminal that is older.
+``service.register``. Then it sends a heartbeat every few seconds, with what its endpoints have done. A
+service whose token may do neither runs all the same, and so does one at a terminal that is older.
 """
 
 from __future__ import annotations
