@@ -121,6 +121,22 @@ async def test_a_registration_that_makes_no_sense(
         assert [row.name for row in await root.services.list()] == ["root"]
 
 
+async def test_the_owner_of_the_machine_is_let_in_whatever_was_done_to_its_service(clock: FakeClock) -> None:
+    """What ``landbridge up`` does for the credential in its context."""
+    store = MemoryStore(units=4)
+    async with run_terminal(store, clock=clock) as terminal, root_of(terminal) as root:
+        await root.services.register("admin", scopes=["observe"])
+        await root.services.suspend("admin")
+        service = await terminal.services.include("admin", ["admin"], revive=True)
+        assert (service.state, service.spec.scopes) == ("active", ("observe", "admin"))
+        await terminal.broker.write([PutDocument(KIND, "admin", b"\xc1garbage")])
+    async with run_terminal(store, clock=clock) as terminal:
+        service = await terminal.services.include("admin", ["admin"], revive=True)
+        assert (service.state, service.spec.scopes) == ("active", ("admin",))
+        token, _ = terminal.authority.issue(clock.now, "admin", ["admin"], 60)
+        assert not await refused(terminal, token)
+
+
 async def test_there_are_only_so_many_services() -> None:
     async with run_terminal(limits=Limits(max_services=2)) as terminal, root_of(terminal) as root:
         await root.services.register("a")

@@ -224,7 +224,8 @@ class Services:
 
     async def include(self, name: str, scopes: Iterable[str], *, revive: bool = False) -> RegisteredService:
         """A token with these scopes is to be made for a service. One that is not registered is registered by
-        that; one that a token has registered gains the scopes. ``revive``: a suspended one is resumed."""
+        that; one that a token has registered gains the scopes. ``revive``: so does any other one, and one that
+        is suspended is resumed, for whoever owns the machine that the terminal runs on."""
         scopes = tuple(scopes)
         Scopes.parse(scopes)
 
@@ -241,7 +242,7 @@ class Services:
             after = widened(found.spec.scopes, scopes)
             if after == found.spec.scopes:
                 return found
-            if not found.implied:
+            if not found.implied and not revive:
                 raise Forbidden(
                     f"the scopes of the service {name} don't include all of {', '.join(scopes)[:200]}",
                     hint="ask for less, or give the service more: "
@@ -249,6 +250,8 @@ class Services:
                 )
             return replace(found, spec=replace(found.spec, scopes=after))
 
+        if revive and name in self.damaged:
+            await self.remove(name)
         return await self.change(name, edit)
 
     def new(self, spec: ServiceSpec, *, implied: bool = False) -> RegisteredService:
