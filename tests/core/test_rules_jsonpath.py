@@ -33,6 +33,10 @@ def agrees(path: str, document: Any, wanted: list[Any] | None = None) -> None:
         assert bool(rules.match(content_of(payload)).rows) is bool(found), path
 
 
+def table(rows: dict[str, list[Any]]) -> Any:
+    return rows.items()
+
+
 def spelled_otherwise(document: Any) -> bytes:
     """The same JSON with letters as escapes."""
     text = msgspec.json.encode(document).decode()
@@ -41,7 +45,7 @@ def spelled_otherwise(document: Any) -> bytes:
     return "".join(rf"\u{ord(letter):04x}" if letter in "abk" else letter for letter in text).encode()
 
 
-STORE = {
+STORE: dict[str, Any] = {
     "store": {
         "book": [
             {"category": "reference", "author": "Nigel Rees", "title": "Sayings of the Century", "price": 8.95},  # noqa: E501
@@ -81,57 +85,67 @@ def test_the_book_store_of_the_rfc(path: str, wanted: list[Any]) -> None:
 
 def test_the_tables_of_selectors_and_segments_of_the_rfc() -> None:
     names = {"o": {"j j": {"k.k": 3}}, "'": {"@": 2}}
-    for path, wanted in {
-        "$.o['j j']": [{"k.k": 3}],
-        "$.o['j j']['k.k']": [3],
-        '$.o["j j"]["k.k"]': [3],
-        """$["'"]["@"]""": [2],
-    }.items():
+    for path, wanted in table(
+        {
+            "$.o['j j']": [{"k.k": 3}],
+            "$.o['j j']['k.k']": [3],
+            '$.o["j j"]["k.k"]': [3],
+            """$["'"]["@"]""": [2],
+        }
+    ):
         agrees(path, names, wanted)
     agrees("$", {"k": "v"}, [{"k": "v"}])
     wild = {"o": {"j": 1, "k": 2}, "a": [5, 3]}
-    for path, wanted in {
-        "$[*]": [{"j": 1, "k": 2}, [5, 3]],
-        "$.o[*]": [1, 2],
-        "$.o[*, *]": [1, 2, 1, 2],
-        "$.a[*]": [5, 3],
-    }.items():
+    for path, wanted in table(
+        {
+            "$[*]": [{"j": 1, "k": 2}, [5, 3]],
+            "$.o[*]": [1, 2],
+            "$.o[*, *]": [1, 2, 1, 2],
+            "$.a[*]": [5, 3],
+        }
+    ):
         agrees(path, wild, wanted)
     agrees("$[1]", ["a", "b"], ["b"])
     agrees("$[-2]", ["a", "b"], ["a"])
     letters = ["a", "b", "c", "d", "e", "f", "g"]
-    for path, wanted in {
-        "$[1:3]": ["b", "c"],
-        "$[5:]": ["f", "g"],
-        "$[1:5:2]": ["b", "d"],
-        "$[5:1:-2]": ["f", "d"],
-        "$[::-1]": letters[::-1],
-        "$[0, 3]": ["a", "d"],
-        "$[0:2, 5]": ["a", "b", "f"],
-        "$[0, 0]": ["a", "a"],
-        "$[::0]": [],
-    }.items():
+    for path, wanted in table(
+        {
+            "$[1:3]": ["b", "c"],
+            "$[5:]": ["f", "g"],
+            "$[1:5:2]": ["b", "d"],
+            "$[5:1:-2]": ["f", "d"],
+            "$[::-1]": letters[::-1],
+            "$[0, 3]": ["a", "d"],
+            "$[0:2, 5]": ["a", "b", "f"],
+            "$[0, 0]": ["a", "a"],
+            "$[::0]": [],
+        }
+    ):
         agrees(path, letters, wanted)
     deep = {"o": {"j": 1, "k": 2}, "a": [5, 3, [{"j": 4}, {"k": 6}]]}
-    for path, wanted in {
-        "$..j": [1, 4],
-        "$..[0]": [5, {"j": 4}],
-        "$.o..[*, *]": [1, 2, 1, 2],
-    }.items():
+    for path, wanted in table(
+        {
+            "$..j": [1, 4],
+            "$..[0]": [5, {"j": 4}],
+            "$.o..[*, *]": [1, 2, 1, 2],
+        }
+    ):
         agrees(path, deep, wanted)
     assert len(nodes("$..*", deep)) == len(nodes("$..[*]", deep)) == 11
-    nulls = {"a": None, "b": [None], "c": [{}], "null": 1}
-    for path, wanted in {
-        "$.a": [None],
-        "$.a[0]": [],
-        "$.a.d": [],
-        "$.b[0]": [None],
-        "$.b[*]": [None],
-        "$.b[?@]": [None],
-        "$.b[?@==null]": [None],
-        "$.c[?@.d==null]": [],
-        "$.null": [1],
-    }.items():
+    nulls: Any = {"a": None, "b": [None], "c": [{}], "null": 1}
+    for path, wanted in table(
+        {
+            "$.a": [None],
+            "$.a[0]": [],
+            "$.a.d": [],
+            "$.b[0]": [None],
+            "$.b[*]": [None],
+            "$.b[?@]": [None],
+            "$.b[?@==null]": [None],
+            "$.c[?@.d==null]": [],
+            "$.null": [1],
+        }
+    ):
         agrees(path, nulls, wanted)
 
 
@@ -207,20 +221,22 @@ def test_the_table_of_comparisons_of_the_rfc(comparison: str, wanted: bool) -> N
 
 def test_functions() -> None:
     document = {"values": ["abc", "bab", "b", "ä", "a\nb", True, [1], {}], "regex": "b.?b"}
-    for path, wanted in {
-        "$.values[?length(@) == 1]": ["b", "ä", [1]],
-        "$.values[?match(@, $.regex)]": ["bab"],
-        "$.values[?search(@, 'a.b')]": [],
-        "$.values[?match(@, '\\\\p{Ll}')]": ["b", "ä"],
-        "$[?count(@.*) == 8]": [document["values"]],
-        "$.values[?match(@, value($..regex))]": ["bab"],
-        "$.values[?match(@, value($..*))]": [],
-        "$.values[?match(@, '(')]": [],
-        "$.values[?match(@, '[ab]{2}.')]": ["abc", "bab"],
-        "$.values[?match(@, '[abc]{2,100}')]": ["abc", "bab"],
-        "$.values[?length(@) > length($.absent)]": [],
-        "$.values[?length(@) == length($.absent)]": [True],
-    }.items():
+    for path, wanted in table(
+        {
+            "$.values[?length(@) == 1]": ["b", "ä", [1]],
+            "$.values[?match(@, $.regex)]": ["bab"],
+            "$.values[?search(@, 'a.b')]": [],
+            "$.values[?match(@, '\\\\p{Ll}')]": ["b", "ä"],
+            "$[?count(@.*) == 8]": [document["values"]],
+            "$.values[?match(@, value($..regex))]": ["bab"],
+            "$.values[?match(@, value($..*))]": [],
+            "$.values[?match(@, '(')]": [],
+            "$.values[?match(@, '[ab]{2}.')]": ["abc", "bab"],
+            "$.values[?match(@, '[abc]{2,100}')]": ["abc", "bab"],
+            "$.values[?length(@) > length($.absent)]": [],
+            "$.values[?length(@) == length($.absent)]": [True],
+        }
+    ):
         agrees(path, document, wanted)
 
 

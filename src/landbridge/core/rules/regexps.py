@@ -7,7 +7,8 @@ set of their own, and join the large one when they are many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from landbridge.core.rules.bounds import LARGEST_PROGRAM, LONGEST_TEXT
@@ -23,6 +24,11 @@ EXPRESSION_MEMORY = 1 << 20
 SET_MEMORY, SET_MEMORY_EACH = 8 << 20, 64 << 10
 #: The small set joins the large one when it has more expressions than this, or than a part of the large one.
 YOUNG, YOUNG_PART = 16, 16
+#: An expression with more instructions, or with a count of two digits, is searched for alone. The automaton
+#: of a set is made while it reads. Each of its states stands for places in all expressions, and such an
+#: expression can have a new state for each byte, so all others would pay for it.
+ALONE = 256
+_MANY_TIMES = re.compile(r"\{[0-9,]*[0-9]{2}")
 #: A text that no message has but by intent: the expression for it shows that a set works.
 _PROBE = b"\0landbridge\0probe\0"
 _PROBE_EXPRESSION = rb"\A\x00landbridge\x00probe\x00\z"
@@ -41,7 +47,7 @@ def _options(memory: int) -> re2.Options:
 class Expression:
     """One regular expression."""
 
-    __slots__ = ("_compiled", "pattern", "program")
+    __slots__ = ("_compiled", "is_alone", "pattern", "program")
 
     def __init__(self, pattern: str, place: str) -> None:
         """``place`` is what errors call the pattern."""
@@ -67,6 +73,8 @@ class Expression:
                 f"{place}: {self.program:,} instructions when compiled, allowed are {LARGEST_PROGRAM:,}",
                 hint="repeat less: a{100} counts a hundred times",
             )
+
+        self.is_alone = self.program > ALONE or _MANY_TIMES.search(pattern) is not None
 
     def is_in(self, text: bytes, spending: Spending) -> bool:
         spending.spend_regexp(self.program, len(text))
@@ -120,6 +128,8 @@ class ExpressionSet:
 
     def __init__(self) -> None:
         self._members: dict[str, Expression] = {}
+        #: Those of them that are in no set.
+        self._alone: dict[str, Expression] = {}
         #: Ids in the large set; removed ones stay until the set is made anew.
         self._old_ids: set[str] = set()
         #: The sets as they are compiled; None: to be made at the next search.
@@ -134,10 +144,13 @@ class ExpressionSet:
             if id in self._old_ids:  # the large set knows another expression by that id
                 self._begin_anew()
             self._members[id] = expression
+            if expression.is_alone:
+                self._alone[id] = expression
         self._young = None
 
     def remove(self, id: str) -> None:
         del self._members[id]
+        self._alone.pop(id, None)
         if id not in self._old_ids:
             self._young = None
 
@@ -146,12 +159,12 @@ class ExpressionSet:
 
     def _sets(self) -> tuple[_FixedSet, _FixedSet]:
         if self._old is None or self._young is None:
-            young = [each for each in self._members.items() if each[0] not in self._old_ids]
-            gone = len(self._old_ids) + len(young) - len(self._members)
+            together = {id: each for id, each in self._members.items() if id not in self._alone}
+            young = [each for each in together.items() if each[0] not in self._old_ids]
+            gone = len(self._old_ids) + len(young) - len(together)
             most = max(YOUNG, len(self._old_ids) // YOUNG_PART)
             if self._old is None or len(young) > most or gone > most:
-                members = [*self._members.items()]
-                self._old, self._old_ids, young = _FixedSet(members), set(self._members), []
+                self._old, self._old_ids, young = _FixedSet([*together.items()]), set(together), []
             self._young = _FixedSet(young)
         return self._old, self._young
 
@@ -161,18 +174,26 @@ class ExpressionSet:
         old, young = self._sets()
         members = self._members
         if max(old.heaviest, young.heaviest) * (len(text) + 1) > budget.regexp_steps:
-            return self._search_one_by_one(text, budget)
+            return _search_one_by_one(members, text, budget)
         found = old.found(text)
         if young.heaviest:
             found += young.found(text)
-        return [id for id in found if id in members] if found else found, []
+        if found:
+            found = [id for id in found if id in members]
+        if not self._alone:
+            return found, []
+        others, exceeded = _search_one_by_one(self._alone, text, budget)
+        return found + others, exceeded
 
-    def _search_one_by_one(self, text: bytes, budget: Budget) -> tuple[list[str], list[tuple[str, str]]]:
-        found, exceeded = [], []
-        for id, expression in self._members.items():
-            try:
-                if expression.is_in(text, Spending(budget)):
-                    found.append(id)
-            except OverBudget as error:
-                exceeded.append((id, str(error)))
-        return found, exceeded
+
+def _search_one_by_one(
+    members: Mapping[str, Expression], text: bytes, budget: Budget
+) -> tuple[list[str], list[tuple[str, str]]]:
+    found, exceeded = [], []
+    for id, expression in members.items():
+        try:
+            if expression.is_in(text, Spending(budget)):
+                found.append(id)
+        except OverBudget as error:
+            exceeded.append((id, str(error)))
+    return found, exceeded
