@@ -30,6 +30,7 @@ from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
@@ -114,6 +115,9 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+    requests: int = 0
+    replies: int = 0
+    late_replies: int = 0
 
 
 class Crossing(Protocol):
@@ -210,6 +214,8 @@ class Broker:
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
+        #: Requests and replies that are not written to disk.
+        self.requests = Requests(limits, self.totals, lambda: self.clock())
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -378,6 +384,7 @@ class Broker:
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
+        self.requests.close()
         await self.trimmer.close()
         for handovers in self._handovers:
             await handovers.close()
@@ -918,6 +925,8 @@ class Broker:
             prefetch_bytes=self.limits.prefetch_bytes,
         )
         group.join(consumer)
+        if frame.answers:
+            self.requests.join(consumer)
         return consumer
 
     def consumers_changed(self, group: Group) -> None:
@@ -933,6 +942,7 @@ class Broker:
     def unsubscribe(self, consumer: Consumer, *, counted: bool) -> None:
         group = consumer.group
         group.leave(consumer, counted=counted)
+        self.requests.leave(consumer)
         if not group.durable and not group.consumers and not group.deleted:
             self._drop_group(group, UnknownGroup("its subscriber is gone"))
 
@@ -1072,6 +1082,7 @@ class Broker:
                 group.shift(0)
         self.write_status()
         self.trimmer.tick()
+        self.requests.time_passed()
 
     def note_lags(self) -> None:
         """Tell the status log how far behind the groups are, those where that has changed since."""

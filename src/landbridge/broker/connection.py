@@ -12,6 +12,7 @@ from landbridge.broker.authority import Authority, TokenIdentity
 from landbridge.broker.broker import Broker
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
+from landbridge.broker.requests import Outstanding
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -96,6 +97,8 @@ class Connection(Incoming):
         self._is_behind = False
         #: Operations under way that wait for something to happen.
         self._waits = 0
+        #: Its requests without an end, by the caller's numbers.
+        self.requests: dict[int, Outstanding] = {}
         #: Bulk reads under way.
         self._fetches = Fetches(self)
         #: Bytes of batches that were received and not answered yet, and how many it may be.
@@ -122,6 +125,8 @@ class Connection(Incoming):
             frames.Bye: self._bye,
             frames.Fetch: self._fetches.put,
             frames.Stage: self._stage,
+            frames.SendRequest: self._request,
+            frames.SendReply: self._reply,
         }
 
     # -- transport ---------------------------------------------------------------------------------
@@ -180,6 +185,7 @@ class Connection(Incoming):
         self._fetches.resume()
         for consumer in list(self.consumers.values()):
             consumer.group.pump()
+            self.broker.requests.resume(consumer)
 
     def _throttle(self) -> None:
         """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
@@ -282,7 +288,7 @@ class Connection(Incoming):
             cause=error.code,
             detail=str(error),
         )
-        self.send(frames.Refused(request, error.code, str(error), error.hint, subscription))
+        self.send(frames.Refused(request, error.code, str(error), error.hint, subscription, error.details))
 
     def done(self, request: int, result: object = None) -> None:
         if request:
@@ -330,6 +336,7 @@ class Connection(Incoming):
         for consumer in list(self.consumers.values()):
             self.broker.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
+        self.broker.requests.forget(self)
         self._fetches.close()
         self._events.clear()
         self._handling = None
@@ -360,6 +367,7 @@ class Connection(Incoming):
                 limits.max_payload,
                 limits.publish_window,
                 self.broker.stamp(),
+                frames.REVISION,
             )
         )
 
@@ -566,6 +574,15 @@ class Connection(Incoming):
     def _called(self, frame: frames.Call, task: asyncio.Task[object]) -> None:
         self._waits -= frame.op in WAITS
         self._answer(frame.request, task, f"operation {frame.op}")
+
+    def _request(self, frame: frames.SendRequest, tail: memoryview = EMPTY) -> None:
+        self.broker.check_target(self, frame.topic)
+        self.broker.requests.ask(self, frame, tail)
+
+    def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:
+        consumer = self.consumers.get(frame.subscription)
+        if consumer is not None:  # else it ended while the reply was on its way: others have its requests
+            self.broker.requests.reply(consumer, self.subject, frame, tail)
 
     def _ping(self, frame: frames.Ping) -> None:
         self.done(frame.request)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -17,10 +17,12 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
+from landbridge.client.replies import Reply
+from landbridge.client.requests import TIMEOUT, Asking
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
-from landbridge.core.log.batch import build
+from landbridge.core.log.batch import Headers, build
 from landbridge.core.names import check_name
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
@@ -153,13 +155,21 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     # -- subscribing -------------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, *, group: str | None = None, prefetch: int = 1000, start: Any = None
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        prefetch: int = 1000,
+        start: Any = None,
+        reply: bool = False,
     ) -> Subscription:
         """Read a topic. Without a group: from now on, for this subscription alone, settled on delivery.
 
         start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
         (negative: so long ago) or seconds since 1970.
-        prefetch: how many messages may be here and unsettled."""
+        prefetch: how many messages may be here and unsettled.
+        reply: requests to the topic come as well, as messages with ``wants_reply``; ``message.reply(value)``
+        answers them."""
         check_name(topic, "topic")
         if group is not None:
             check_name(group, "group")
@@ -167,7 +177,77 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
         number = self._next_subscription
         self._next_subscription += 1
-        return Subscription(self, number, topic, group, prefetch, start)
+        return Subscription(self, number, topic, group, prefetch, start, reply)
+
+    # -- requests and events -----------------------------------------------------------------------
+
+    @cached_property
+    def _asking(self) -> Asking:
+        return Asking(self)
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        durable: bool = ...,
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> Reply: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        gather: Literal[True],
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> list[Reply]: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        replies: int,
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> list[Reply]: ...
+
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = TIMEOUT,
+        gather: bool = False,
+        replies: int | None = None,
+        durable: bool = False,
+        headers: Headers | None = None,
+        key: str | bytes | None = None,
+    ) -> Reply | list[Reply]:
+        """Ask whoever answers requests to a topic, and wait for the reply. ServiceFailed where the service
+        failed, NoResponder where nobody answers, TimedOut after ``timeout`` seconds.
+
+        gather: ask one consumer of each group that answers, and return the list of all replies; those that
+        have come where the timeout ends it. ``reply.error`` tells of a service that failed. replies: the same
+        for the first so many.
+        durable: the request is stored before it is sent, survives restarts of terminals and services until
+        its timeout, and reaches responders at other terminals."""
+        if durable:
+            if gather or replies is not None:
+                raise BadRequest("a durable request has one reply", hint="leave out gather= and replies=")
+            raise BadRequest("not yet")
+        if gather or replies is not None:
+            return await self._asking.several(topic, payload, replies or 0, timeout, headers, key)
+        return await self._asking.one(topic, payload, timeout, headers, key)
 
     # -- bulk --------------------------------------------------------------------------------------
 

@@ -107,6 +107,8 @@ class TerminalLine:
         self.subscriptions: dict[int, Receiver] = {}
         #: The terminal's name; empty before the first connection.
         self.terminal_name = ""
+        #: What the terminal understands; see ``frames.REVISION``.
+        self.revision = 0
         self._resenders: WeakValueDictionary[str, Resender] = WeakValueDictionary()
         #: Those of them that were used last, and all that have something to send: they must stay.
         self._recent: OrderedDict[str, Resender] = OrderedDict()
@@ -153,6 +155,7 @@ class TerminalLine:
         self.max_payload = welcome.max_payload
         self.max_batch = max(welcome.max_frame - MAX_HEAD // 2, welcome.max_frame // 2)
         self.terminal_name = welcome.terminal
+        self.revision = welcome.revision
         for resender in list(self._resenders.values()):
             resender.send_all()
         for subscription in list(self.subscriptions.values()):

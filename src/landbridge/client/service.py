@@ -26,7 +26,11 @@ from typing import Any
 import msgspec
 
 from landbridge.client.bus import Bus, connect
+from landbridge.client.answering import RequestDesk
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.payload import failure_of
+from landbridge.client.replies import RequestMessage
+from landbridge.client.reporting import ErrorReporter
 from landbridge.client.subscription import Subscription, place
 from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
@@ -38,6 +42,8 @@ Handler = Callable[..., Awaitable[Any]]
 GRACE = 30.0
 #: Seconds for which a handler that doesn't return keeps its message, unless ``longest`` says otherwise.
 LONGEST = 3600.0
+#: Seconds for the last reports of failed handlers when the service ends.
+REPORT_WITHIN = 2.0
 #: The share of ``ack_within`` after which more time is asked for.
 EXTEND_AFTER = 1 / 3
 
@@ -78,6 +84,8 @@ class Route:
     longest: float
     #: Options that the group must have; empty = any.
     options: dict[str, Any]
+    #: It answers requests: what the handler returns is the reply.
+    reply: bool = False
     #: When a burial was last logged, in the loop's time, and how many came since.
     told_at = -1.0
     untold = 0
@@ -138,6 +146,8 @@ class Service:
         self._concurrency = concurrency
         self._retry = retry or Retry()
         self._stopping: asyncio.Event | None = None
+        #: Tells the terminal of failed handlers.
+        self._errors: ErrorReporter | None = None
 
     def on(
         self,
@@ -149,10 +159,14 @@ class Service:
         retry: Retry | None = None,
         start: Any = None,
         longest: float = LONGEST,
+        reply: bool = False,
         **options: Any,
     ) -> Callable[[Handler], Handler]:
         """Handle a topic's messages. ``group`` is the service's name unless it is given.
 
+        reply: answer requests to the topic (``bus.request``): what the handler returns is the reply, and an
+        exception is a failed reply (ServiceFailed names a code and a status). Messages that want no reply are
+        handled as ever.
         start: where the group begins if it is new. longest: seconds for which a handler keeps its message; if
         it still runs then, the message is given to another consumer when ``ack_within`` is over. options:
         those of the group, as group.create takes them (discipline, ack_within, max_attempts, backoff,
@@ -172,6 +186,7 @@ class Service:
                     start,
                     longest,
                     options,
+                    reply,
                 )
             )
             return handler
@@ -218,6 +233,8 @@ class Service:
         finally:
             self._stopping.set()
             stop.cancel()
+            if self._errors is not None:
+                await self._errors.close(REPORT_WITHIN)
             failures = [
                 result
                 for result in await asyncio.gather(*workers, return_exceptions=True)
@@ -232,8 +249,11 @@ class Service:
         #: Handlers at work → the batch of the message, and until when the handler keeps it.
         tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]] = {}
         subscription = bus.subscribe(
-            route.topic, group=route.group, prefetch=route.prefetch, start=route.start
+            route.topic, group=route.group, prefetch=route.prefetch, start=route.start, reply=route.reply
         )
+        desk = RequestDesk(route.concurrency, lambda request: self._answer(route, request, bus))
+        if route.reply:
+            subscription.on_request = desk.take
         messages = _messages(subscription)
         stopping = asyncio.ensure_future(self._stopping.wait())
         extending: asyncio.Task[None] | None = None
@@ -268,6 +288,7 @@ class Service:
                 await asyncio.wait(tasks, timeout=GRACE)
             for task in list(tasks):
                 task.cancel()
+            await desk.close(GRACE)
             if extending is not None:
                 extending.cancel()
             await messages.aclose()
@@ -279,18 +300,27 @@ class Service:
             try:
                 values = route.values(message, bus)
             except BadPayload as error:
+                self._reporter(bus).note(_name(route), failure_of(error), message)
+                if route.reply and message.wants_reply:
+                    await message.fail(error)
+                    return
                 self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
                 return
             except BadRequest as error:  # the handler's type is at fault, not the payload
-                await self._failed(route, message, error)
+                await self._failed(route, message, error, bus)
+                return
+            except Exception as error:  # of a type that decodes itself
+                await self._failed(route, message, error, bus)
                 return
             try:
-                await route.handler(**values)
+                result = await _call(route.handler, values)
+                is_reply = route.reply and message.wants_reply
+                settled = message.reply(result) if is_reply else message.ack()
             except Exception as error:
-                await self._failed(route, message, error)
+                await self._failed(route, message, error, bus)
             else:
-                await message.ack()
+                await settled
         except LeaseLost:
             pass  # the handler took too long, or the connection was lost: the message comes again
         except BusError as error:
@@ -298,8 +328,35 @@ class Service:
                 {"message": f"{self.name}: settling a message of {route.topic} failed", "exception": error}
             )
 
-    async def _failed(self, route: Route, message: Message, error: Exception) -> None:
+    async def _answer(self, route: Route, request: RequestMessage, bus: Bus) -> None:
+        """Answer a request that is stored nowhere. The requester hears of every failure."""
+        try:
+            result = await _call(route.handler, route.values(request, bus))
+            request.reply(result)
+        except Exception as error:
+            failure = failure_of(error)
+            if failure.status >= 500:  # below, the request was at fault, and the reply says so
+                self._report_crash(f"{_name(route)} failed on a request to {route.topic}", error)
+                self._reporter(bus).note(_name(route), failure, request)
+            request.fail(error)
+
+    def _reporter(self, bus: Bus) -> ErrorReporter:
+        if self._errors is None or self._errors.bus is not bus:
+            self._errors = ErrorReporter(bus, str(getattr(self, "version", "")))
+        return self._errors
+
+    def _report_crash(self, what: str, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{self.name}: {what}", "exception": error}
+        )
+
+    async def _failed(self, route: Route, message: Message, error: Exception, bus: Bus) -> None:
         cause = f"{type(error).__name__}: {error}"
+        self._reporter(bus).note(_name(route), failure_of(error), message)
+        if route.reply and message.wants_reply:
+            self._report_crash(f"{_name(route)} failed on {route.topic} {message.offset}", error)
+            await message.fail(error)
+            return
         retry = route.retry
         exhausted = retry.attempts is not None and message.attempt >= retry.attempts
         given_up = exhausted or isinstance(error, retry.bury_on)
@@ -324,6 +381,27 @@ class Service:
             others = f", {route.untold - 1} others before it" if route.untold > 1 else ""
             log.warning("%s: %s %d is buried%s: %s", self.name, route.topic, message.offset, others, error)
             route.told_at, route.untold = now, 0
+
+
+def _name(route: Route) -> str:
+    """The name of a handler, for people."""
+    return str(getattr(route.handler, "__name__", "handler"))
+
+
+async def _call(handler: Handler, values: dict[str, Any]) -> Any:
+    """Call a handler. Whatever it raises is an Exception: SystemExit would end the service, and a cancellation
+    that nobody asked for would leave its message unsettled until the lease ends."""
+    try:
+        return await handler(**values)
+    except (Exception, GeneratorExit):
+        raise
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("the handler was cancelled from within") from None
+    except BaseException as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
 
 
 async def _make_group(bus: Bus, route: Route) -> None:

@@ -61,6 +61,8 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Bye,
         frames.Fetch,
         frames.Stage,
+        frames.SendRequest,
+        frames.SendReply,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
     (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
@@ -73,6 +75,8 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Lost,
         frames.Closing,
         frames.Fetched,
+        frames.Requested,
+        frames.Replied,
     ),
 }
 
@@ -95,7 +99,18 @@ _DECODERS: dict[Role, msgspec.msgpack.Decoder[Any]] = {
 }
 _DECODE_ON_LINK = msgspec.msgpack.Decoder(frames.OnLink).decode
 _WITH_TAIL = frozenset(
-    {frames.Publish, frames.Transact, frames.Deliver, frames.Carry, frames.Fetched, frames.Stage}
+    {
+        frames.Publish,
+        frames.Transact,
+        frames.Deliver,
+        frames.Carry,
+        frames.Fetched,
+        frames.Stage,
+        frames.SendRequest,
+        frames.SendReply,
+        frames.Requested,
+        frames.Replied,
+    }
 )
 #: Frames that change the state of a session, and those among them that tell a version.
 _VERSIONED = (frames.Hello, frames.Welcome, frames.Join, frames.Challenge)
