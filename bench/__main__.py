@@ -9,7 +9,7 @@ import time
 
 from rich.console import Console
 
-from bench import against, crossing, events, latency, report, scenarios, storage
+from bench import against, crossing, events, latency, report, requests, scenarios, storage
 from bench.scenarios import Row
 
 
@@ -32,6 +32,7 @@ SCENARIOS = {
     "restart": storage.restart,
     "crossing": crossing.crossing,
     "events": events.events,
+    "requests": requests.requests,
     "pipeline": _pipeline,
 }
 

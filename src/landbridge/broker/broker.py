@@ -215,7 +215,7 @@ class Broker:
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
         #: Requests and replies that are not written to disk.
-        self.requests = Requests(limits, self.totals, lambda: self.clock())
+        self.requests = Requests(limits, self.totals, self.clock)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None

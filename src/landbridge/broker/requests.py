@@ -193,7 +193,7 @@ class Requests:
         if request.errands:
             return
         if request.most == 1 and (groups := self._topics.get(request.frame.topic)):
-            self._send_out(request, [next(iter(groups.values()))])
+            self._send_out(request, (next(iter(groups.values())),))
         elif request.left == request.most:
             gone = f"everybody who answers requests to {request.frame.topic} has left"
             self._refuse(request, NoResponder(gone))
@@ -239,9 +239,9 @@ class Requests:
         if self._timer is None:
             self._begin_ticking()
         if frame.most == 1:
-            self._send_out(request, [self._choose(frame.topic, groups)])
+            self._send_out(request, (self._choose(frame.topic, groups),))
         else:
-            self._send_out(request, list(groups.values()))
+            self._send_out(request, tuple(groups.values()))
 
     def _choose(self, topic: str, groups: dict[str, Responders]) -> Responders:
         """One of the groups, each in its turn."""
@@ -250,22 +250,24 @@ class Requests:
         turn = self._turns[topic] = self._turns.get(topic, -1) + 1
         return list(groups.values())[turn % len(groups)]
 
-    def _send_out(self, request: Outstanding, groups: list[Responders]) -> None:
+    def _send_out(self, request: Outstanding, groups: tuple[Responders, ...]) -> None:
+        first = number = self._next
+        self._next += len(groups)
         for group in groups:
-            errand = Errand(self._next, request, group)
-            self._next += 1
-            request.errands[errand.number] = errand
-        for errand in list(request.errands.values()):
+            request.errands[number] = Errand(number, request, group)
+            number += 1
+        for number in range(first, number):
+            errand = request.errands[number]
             if errand.group.waiting or not self._hand(errand):
-                errand.group.waiting[errand.number] = errand
+                errand.group.waiting[number] = errand
 
     def _hand(self, errand: Errand) -> bool:
         """Give an errand to the first consumer of its group that has room. Was there one?"""
         group = errand.group
         consumers = group.consumers
         for _ in consumers:
-            group.next = (group.next + 1) % len(consumers)
-            consumer = consumers[group.next]
+            group.next = at = (group.next + 1) % len(consumers)
+            consumer = consumers[at]
             held = self._busy[consumer]
             if len(held) < consumer.prefetch and consumer.connection.writable:
                 break

@@ -13,7 +13,6 @@ from landbridge.client.message import DeliveredBatch, Message, Settling
 from landbridge.client.payload import check_headers, decode, encode, failure_of
 from landbridge.core.log.batch import Headers, HeaderValue, build
 from landbridge.core.log.batch import Batch as Columns
-from landbridge.core.time import SECOND
 from landbridge.errors import ServiceFailed, service_failed
 from landbridge.protocol import frames
 
@@ -46,13 +45,12 @@ class Reply(msgspec.Struct, frozen=True):
 
 def reply_of(frame: frames.Replied, tail: memoryview | bytes) -> Reply:
     """The reply that a frame carries."""
-    return Reply(bytes(tail), frame.headers, frame.source, error_of(frame.failure, frame.source))
+    failure, source = frame.failure, frame.source
+    return Reply(bytes(tail), frame.headers, source, None if failure is None else error_of(failure, source))
 
 
-def error_of(failure: frames.Failure | None, source: str) -> ServiceFailed | None:
-    """The error that a failure of a service is raised as; None for none."""
-    if failure is None:
-        return None
+def error_of(failure: frames.Failure, source: str) -> ServiceFailed:
+    """The error that a failure of a service is raised as."""
     details = {"service_code": failure.code, "status": failure.status, "service": source}
     return service_failed(failure.text, None, details)
 
@@ -135,7 +133,8 @@ class RequestMessage(Message, frozen=True, gc=False):
 
     def reply(self, value: Any, *, headers: Headers | None = None) -> asyncio.Future[None]:
         """Send the reply: bytes, text, or what JSON can say."""
-        self.subscription.answer(self.request.number, encode(value), check_headers(headers), None)
+        known = check_headers(headers) if headers else {}
+        self.subscription.answer(self.request.number, encode(value), known, None)
         return self.subscription.ready
 
     def fail(self, error: BaseException | str, *, headers: Headers | None = None) -> asyncio.Future[None]:
@@ -195,12 +194,3 @@ class RequestBatch(DeliveredBatch):
         """Nothing: the caller alone says how long it waits."""
         return self.subscription.ready
 
-
-def request_batch(
-    subscription: Settling, answering: Answering, frame: frames.Requested, tail: memoryview, now: float
-) -> RequestBatch:
-    """The batch of a request that has come at ``now`` in the loop's time."""
-    payload = bytes(tail)
-    batch = RequestBatch(subscription, frame, payload)
-    batch.message = RequestMessage(payload, 0, batch, frame, answering, now + frame.within / SECOND)
-    return batch

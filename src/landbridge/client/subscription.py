@@ -11,9 +11,10 @@ from typing import Any
 from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
-from landbridge.client.replies import RequestBatch, RequestMessage, request_batch
+from landbridge.client.replies import RequestBatch, RequestMessage
 from landbridge.client.wire import Wire, end_future
 from landbridge.core.log.batch import Batch, HeaderValue
+from landbridge.core.time import SECOND
 from landbridge.errors import (
     BadRequest,
     BusError,
@@ -61,6 +62,9 @@ class Subscription:
         self.prefetch = prefetch
         self._start = None if start is None else place(start)
         self._answers = answers
+        #: Stands for the batch of a request that is handed on by itself.
+        self._no_batch = RequestBatch(self, frames.Requested(number, 0, topic, 0, ""), b"")
+        self._loop = asyncio.get_running_loop()
         #: Requests that have come over this connection and have no reply yet, about.
         self._answering = 0
         #: Takes the requests that come, in place of whoever reads the subscription.
@@ -185,10 +189,13 @@ class Subscription:
             self._wake()
         elif isinstance(frame, frames.Requested):
             self._answering += 1
-            batch = request_batch(self, self, frame, tail, asyncio.get_running_loop().time())
+            until = self._loop.time() + frame.within / SECOND
+            payload = bytes(tail)
             if self.on_request is not None:
-                self.on_request(batch.message)
+                self.on_request(RequestMessage(payload, 0, self._no_batch, frame, self, until))
             else:
+                batch = RequestBatch(self, frame, payload)
+                batch.message = RequestMessage(payload, 0, batch, frame, self, until)
                 self._batches.append(batch)
                 self._wake()
         elif isinstance(frame, frames.Lost | frames.Refused):
