@@ -161,6 +161,12 @@ class UnknownMessage(Misuse, code="unknown_message", exit_status=35, http_status
     default_hint = "ask the terminal where the message was published, or one that it was sent to"
 
 
+class UnknownEvent(Misuse, code="unknown_event", exit_status=74, http_status=404):
+    """The caller has triggered no event with that id, or its outcome is no longer kept."""
+
+    default_hint = "an outcome is kept for a day, at the terminal where the event was triggered"
+
+
 class GroupElsewhere(Misuse, code="group_elsewhere", exit_status=34, http_status=409):
     """The consumers of the group belong at other terminals: this terminal is not in the group."""
 

@@ -34,7 +34,7 @@ from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import status
+from landbridge.core import faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import ledger
 from landbridge.core.log.batch import Batch, build
@@ -100,6 +100,13 @@ PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
 #: More than any terminal has been started, or has deleted topics.
 LATE_START = 1_000_000
+#: Topics that the terminal makes for itself when they are first used, and how long they keep what.
+OWN_TOPICS = {
+    status.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    faults.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    replies.TOPIC: Retention(max_age=replies.KEEP, max_bytes=1 << 30, discard="any"),
+    replies.CALLBACKS: Retention(max_age=7 * 86400.0, max_bytes=1 << 30, discard="any"),
+}
 GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
 
@@ -118,6 +125,8 @@ class Totals(msgspec.Struct):
     requests: int = 0
     replies: int = 0
     late_replies: int = 0
+    reports: int = 0
+    reports_dropped: int = 0
 
 
 class Crossing(Protocol):
@@ -168,6 +177,12 @@ class Client(Protocol):
     def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
     def flush(self) -> None: ...
     def lose(self, consumer: Consumer, why: BusError) -> None: ...
+
+
+class AckingClient(Protocol):
+    """Who acks: a connection, or a part of the terminal that consumes a topic of its own."""
+
+    consumers: dict[int, Consumer]
 
 
 class Broker:
@@ -487,8 +502,8 @@ class Broker:
         found = self.topics.get(name)
         if found is not None:
             return found
-        if name == status.TOPIC:
-            return self._status_topic()
+        if name in OWN_TOPICS:
+            return self.create_topic(TopicSpec(name=name, retention=OWN_TOPICS[name]))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
         return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}))
@@ -497,8 +512,8 @@ class Broker:
         """In memory; the commit that first speaks of it writes it down."""
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
-        given = len(self.topics) - (status.TOPIC in self.topics)
-        if given >= self.limits.max_topics and spec.name != status.TOPIC:
+        given = len(self.topics) - sum(name in self.topics for name in OWN_TOPICS)
+        if given >= self.limits.max_topics and spec.name not in OWN_TOPICS:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
         unit = unit_of(spec.name, self.store.units)
         number = self._next_log[unit] * self.store.units + unit
@@ -794,7 +809,7 @@ class Broker:
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
-            self._ack_all(commit, connection, frame.acks)
+            self.ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
@@ -837,8 +852,8 @@ class Broker:
             raise BadFrame(f"a transaction with {len(tail) - at} bytes too many")
         return publishes
 
-    def _ack_all(
-        self, commit: BrokerCommit, connection: Client, acks: list[tuple[int, int, list[Range]]]
+    def ack_all(
+        self, commit: BrokerCommit, connection: AckingClient, acks: list[tuple[int, int, list[Range]]]
     ) -> None:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
@@ -1104,10 +1119,6 @@ class Broker:
         topic = self.topic_for(status.TOPIC)
 
         topic.writer.tell(lambda commit: self.append(commit, topic, batch))
-
-    def _status_topic(self) -> Topic:
-        retention = Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any")
-        return self.create_topic(TopicSpec(name=status.TOPIC, retention=retention))
 
     async def set_levels(self, levels: status.Levels) -> None:
         await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])

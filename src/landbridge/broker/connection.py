@@ -12,6 +12,7 @@ from landbridge.broker.authority import Authority, TokenIdentity
 from landbridge.broker.broker import Broker
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
+from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.requests import Outstanding
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
@@ -48,7 +49,16 @@ HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Ren
 #: So many parts of a transaction count as a frame.
 PARTS_PER_FRAME = 8
 #: Operations that stay for as long as nothing happens.
-WAITS = frozenset({table.TOPIC_WAIT.name, table.DOCUMENT_WAIT.name, table.MESSAGE_WAIT.name})
+WAITS = frozenset(
+    operation.name
+    for operation in (
+        table.TOPIC_WAIT,
+        table.DOCUMENT_WAIT,
+        table.MESSAGE_WAIT,
+        table.EVENT_OUTCOME,
+        table.REQUEST_SEND,
+    )
+)
 
 
 class OperationsPort(Protocol):
@@ -67,6 +77,7 @@ class Host(Protocol):
     strangers: Strangers
     closing: bool
     stages: Stages
+    outcomes: Outcomes
 
     @property
     def operations(self) -> OperationsPort: ...
@@ -293,6 +304,10 @@ class Connection(Incoming):
     def done(self, request: int, result: object = None) -> None:
         if request:
             self.send(frames.Done(request, result))
+
+    def end(self, request: int) -> None:
+        """Of a request for several replies: all have come that will come."""
+        self.done(request)
 
     def lose(self, consumer: Consumer, error: BusError) -> None:
         """End a subscription from this side."""
@@ -580,6 +595,11 @@ class Connection(Incoming):
         self.broker.requests.ask(self, frame, tail)
 
     def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:
+        if frame.offset >= 0:
+            done = self.terminal.spawn(self.terminal.outcomes.reply(self, frame, bytes(tail)))
+            size = self._take(tail)
+            done.add_done_callback(partial(self._on_done, frame.request, size, "a reply"))
+            return
         consumer = self.consumers.get(frame.subscription)
         if consumer is not None:  # else it ended while the reply was on its way: others have its requests
             self.broker.requests.reply(consumer, self.subject, frame, tail)

@@ -24,6 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_requests: int = 10_000
     max_requests_in_all: int = 100_000
     request_bytes: int = 256 << 20
+    #: Events with an outcome that are kept, those without one yet included.
+    max_events: int = 100_000
     #: Bytes of batches that a connection may have unanswered; a client that sends more isn't read from.
     publish_window: int = 8 << 20
     #: Bytes that a subscription may hold unsettled, beside its prefetch of messages.

@@ -48,7 +48,8 @@ class Requester(Protocol):
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None: ...
     def refuse(self, request: int, error: Error, subscription: int = 0) -> None: ...
-    def done(self, request: int, result: object = None) -> None: ...
+    def end(self, request: int) -> None:
+        """Of a request for several replies: all have come that will come."""
 
 
 class RequestBounds(Protocol):
@@ -367,7 +368,7 @@ class Requests:
         """All replies have come that will come."""
         number = request.frame.request
         self._end(request)
-        request.requester.done(number)
+        request.requester.end(number)
 
     def _refuse(self, request: Outstanding, error: Error) -> None:
         number = request.frame.request

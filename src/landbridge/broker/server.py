@@ -18,6 +18,7 @@ from landbridge.broker.connection import Connection
 from landbridge.broker.damage import decoded
 from landbridge.broker.limits import Limits
 from landbridge.broker.operations.operations import Operations
+from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
@@ -49,7 +50,9 @@ class Terminal:
         self.broker = Broker(store, limits or Limits(), name=name, clock=clock, auto_create=auto_create)
         #: Rows that Spark's writers put aside until all of them are there.
         self.stages = Stages(self.broker, self.spawn)
-        self.operations = Operations(self, self.broker, self.stages)
+        #: Events that were triggered here, and their outcomes.
+        self.outcomes = Outcomes(self.broker, self.spawn)
+        self.operations = Operations(self, self.broker, self.stages, self.outcomes)
         self.connections: set[Connection] = set()
         #: Those among them that have not said hello, and those that are not among them yet: their TLS
         #: handshake is under way, or they have asked to become a link and have proved nothing.
@@ -83,6 +86,7 @@ class Terminal:
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
             self.authority = Authority.from_raw(key, revoked)
         await self.stages.open()
+        await self.outcomes.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
 
@@ -126,6 +130,7 @@ class Terminal:
     def time_passed(self) -> None:
         """For a clock that is moved by hand: whatever waits for a moment looks at the clock again."""
         self.broker.time_passed()
+        self.outcomes.time_passed()
         for connection in list(self.connections):
             connection.time_passed()
 
@@ -168,6 +173,7 @@ class Terminal:
     async def close(self) -> None:
         """Stop taking connections, end those there are, write what is left, close the store."""
         self.closing = True
+        self.outcomes.close()
         for listener in self._listeners:
             listener.close()
         for task in list(self.tasks):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpa
 import msgspec
 
 from landbridge.client.context import resolve
+from landbridge.client.events import EventWatch, EventResult
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
@@ -58,6 +59,9 @@ class WithNouns(Generic[W]):
     network: nouns.NetworkCalls[W]
     stages: nouns.StageCalls[W]
     documents: nouns.DocumentCalls[W]
+    requests: nouns.RequestCalls[W]
+    events: nouns.EventCalls[W]
+    errors: nouns.ErrorCalls[W]
 
     def _make_noun(self, kind: type[Noun[W]]) -> Noun[W]:
         raise NotImplementedError
@@ -244,10 +248,38 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         if durable:
             if gather or replies is not None:
                 raise BadRequest("a durable request has one reply", hint="leave out gather= and replies=")
-            raise BadRequest("not yet")
+            return await self._events.request(topic, payload, timeout, headers, key)
         if gather or replies is not None:
             return await self._asking.several(topic, payload, replies or 0, timeout, headers, key)
         return await self._asking.one(topic, payload, timeout, headers, key)
+
+    @cached_property
+    def _events(self) -> EventWatch:
+        return EventWatch(self)
+
+    async def trigger(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        callback: Callable[[EventResult], Any] | str | None = None,
+        within: float = 86_400.0,
+        id: str | None = None,
+        headers: Headers | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Store an event that some service answers when it can, and return its id at once. The outcome is kept
+        for a day: ``bus.outcome(id)``.
+
+        callback: where the outcome goes as well: a function, plain or async, that this bus calls with the
+        EventResult, also after it had to connect again; a URL, which gets a POST; or "topic:NAME". within: seconds
+        until the event has timed out."""
+        return await self._events.trigger(topic, payload, callback, within, id, headers, key)
+
+    async def outcome(self, id: str, *, wait: float = 0.0) -> EventResult:
+        """What became of an event that was triggered with this token's subject; waits so many seconds for it
+        to end."""
+        return await self._events.outcome(id, wait)
 
     # -- bulk --------------------------------------------------------------------------------------
 

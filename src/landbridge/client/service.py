@@ -300,10 +300,10 @@ class Service:
             try:
                 values = route.values(message, bus)
             except BadPayload as error:
-                self._reporter(bus).note(_name(route), failure_of(error), message)
                 if route.reply and message.wants_reply:
                     await message.fail(error)
                     return
+                self._reporter(bus).note(_name(route), failure_of(error), message)
                 self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
                 return
@@ -352,9 +352,13 @@ class Service:
 
     async def _failed(self, route: Route, message: Message, error: Exception, bus: Bus) -> None:
         cause = f"{type(error).__name__}: {error}"
-        self._reporter(bus).note(_name(route), failure_of(error), message)
-        if route.reply and message.wants_reply:
-            self._report_crash(f"{_name(route)} failed on {route.topic} {message.offset}", error)
+        failure = failure_of(error)
+        is_request = route.reply and message.wants_reply
+        if failure.status >= 500 or not is_request:
+            self._reporter(bus).note(_name(route), failure, message)
+        if is_request:
+            if failure.status >= 500:
+                self._report_crash(f"{_name(route)} failed on {route.topic} {message.offset}", error)
             await message.fail(error)
             return
         retry = route.retry
