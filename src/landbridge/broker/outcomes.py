@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.requests import check_headers
 from landbridge.core import replies
-from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
 from landbridge.core.replies import TriggeredEvent
 from landbridge.core.time import SECOND
@@ -42,6 +42,7 @@ from landbridge.errors import (
 )
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
+from landbridge.protocol.operations import EventTrigger
 
 KIND = "event"
 #: The group by which this terminal reads its own topic of replies.
@@ -54,17 +55,6 @@ DUE_AT_ONCE = 256
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TriggeredEvent).decode
-
-
-class NewEvent(Protocol):
-    """What is asked for when an event is triggered."""
-
-    topic: str
-    id: str
-    within: float
-    callback: str
-    headers: dict[str, Any]
-    key: str
 
 
 class Outcomes:
@@ -108,7 +98,7 @@ class Outcomes:
 
     # -- triggering --------------------------------------------------------------------------------
 
-    async def trigger(self, caller: TokenBearer, request: NewEvent, payload: bytes) -> TriggeredEvent:
+    async def trigger(self, caller: TokenBearer, request: EventTrigger, payload: bytes) -> TriggeredEvent:
         """Store an event and its message. One with an id that this caller has used is the same event."""
         broker = self._broker
         id = replies.check_id(request.id)
@@ -131,7 +121,7 @@ class Outcomes:
         topic = broker.topic_for(request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
-        own = {replies.REPLY_TO: self.address, replies.CORRELATION: id, replies.DEADLINE: deadline}
+        own: dict[str, HeaderValue] = {replies.REPLY_TO: self.address, replies.CORRELATION: id, replies.DEADLINE: deadline}
         batch = Batch.decode(
             build(
                 [payload],
@@ -188,7 +178,9 @@ class Outcomes:
         if consumer is None or not consumer.group.delivery.holds(frame.number, consumer.number, runs):
             raise LeaseLost("the message is no longer this consumer's to reply to")
         if len(payload) > replies.LARGEST:
-            raise TooLarge(f"a reply of {len(payload)} bytes to a stored message, allowed are {replies.LARGEST}")
+            raise TooLarge(
+                f"a reply of {len(payload)} bytes to a stored message, allowed are {replies.LARGEST}"
+            )
         group = consumer.group
         found = await group.topic.log.read(frame.offset)
         if found is None or not found[0] <= frame.offset < found[0] + len(found[1]):
@@ -252,7 +244,7 @@ class Outcomes:
             return
         target = event.callback.removeprefix("topic:")
         to_topic = target != event.callback
-        headers = {
+        headers: dict[str, HeaderValue] = {
             "lb-event": event.id,
             "lb-state": event.state,
             replies.SOURCE: event.source,

@@ -158,4 +158,3 @@ def _read(answer: dict[str, Any]) -> EventResult:
         ended_at=answer["ended_at"],
         error=error,
     )
-

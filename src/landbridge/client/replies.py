@@ -170,7 +170,7 @@ class RequestBatch(DeliveredBatch):
         self._payload = payload
 
     @property
-    def payloads(self) -> list[bytes]:  # type: ignore[override]
+    def payloads(self) -> list[bytes]:
         """The payload of the request, alone."""
         return [self._payload]
 
@@ -193,4 +193,3 @@ class RequestBatch(DeliveredBatch):
     def extend(self) -> asyncio.Future[None]:
         """Nothing: the caller alone says how long it waits."""
         return self.subscription.ready
-

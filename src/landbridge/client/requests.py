@@ -65,7 +65,9 @@ class Asking:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         replies: list[Reply] = []
-        number = self._send(wire, partial(_several, done, replies), topic, payload, timeout, most, headers, key)
+        number = self._send(
+            wire, partial(_several, done, replies), topic, payload, timeout, most, headers, key
+        )
         timer = loop.call_later(timeout, _time_out, done, topic, timeout)
         try:
             await done
@@ -154,4 +156,3 @@ def _odd(result: object) -> BusError:
 def _time_out(done: asyncio.Future[Any], topic: str, timeout: float) -> None:
     if not done.done():
         done.set_exception(TimedOut(f"no reply from {topic} within {timeout:g} s"))
-

@@ -332,13 +332,13 @@ class Service:
         """Answer a request that is stored nowhere. The requester hears of every failure."""
         try:
             result = await _call(route.handler, route.values(request, bus))
-            request.reply(result)
+            await request.reply(result)
         except Exception as error:
             failure = failure_of(error)
             if failure.status >= 500:  # below, the request was at fault, and the reply says so
                 self._report_crash(f"{_name(route)} failed on a request to {route.topic}", error)
                 self._reporter(bus).note(_name(route), failure, request)
-            request.fail(error)
+            await request.fail(error)
 
     def _reporter(self, bus: Bus) -> ErrorReporter:
         if self._errors is None or self._errors.bus is not bus:

@@ -106,6 +106,7 @@ def check_id(id: str) -> str:
     """BadRequest for what can't be the id of an event."""
     if not 0 < len(id) <= LONGEST_ID or not id.isprintable() or "/" in id:
         raise BadRequest(
-            f"an event's id of {len(id)} characters", hint=f"1 to {LONGEST_ID} printable characters without '/'"
+            f"an event's id of {len(id)} characters",
+            hint=f"1 to {LONGEST_ID} printable characters without '/'",
         )
     return id

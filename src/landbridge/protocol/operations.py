@@ -792,15 +792,15 @@ class DocumentChanges(Result, frozen=True, kw_only=True):
 # -- requests, events and errors -----------------------------------------------------------------------
 
 EventId = Annotated[str, about("Id of the event; empty: one is made.")]
-Payload = Annotated[
-    Any, about("A JSON value; a text is sent as it is, and over the bus bytes are as well.")
-]
+Payload = Annotated[Any, about("A JSON value; a text is sent as it is, and over the bus bytes are as well.")]
 MessageHeaders = Annotated[dict[str, Any], about("Headers: texts, numbers and booleans.")]
 MessageKey = Annotated[str, about("Key of the message.")]
 JsonValue = Annotated[Any, about("The payload, where it is JSON; a text where it is one.")]
 RawPayload = Annotated[bytes, about("The payload as bytes, where value doesn't have it.")]
 Source = Annotated[str, about("The service that replied.")]
-ServiceStatus = Annotated[int, about("The status that the service gave, as in HTTP; 0 where it has not failed.")]
+ServiceStatus = Annotated[
+    int, about("The status that the service gave, as in HTTP; 0 where it has not failed.")
+]
 MessageOffset = Annotated[int | None, about("Offset of the message that it is about.")]
 
 

@@ -8,7 +8,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.core import faults
-from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.names import check_name
 from landbridge.errors import BY_CODE, BadRequest, BusError
 from landbridge.protocol import operations as table
@@ -42,7 +42,7 @@ class ErrorOperations:
             broker.totals.reports_dropped += 1
             return table.ErrorReported(stored=False)
         report = msgspec.structs.replace(report, time=now, dropped=report.dropped + dropped)
-        headers = {"service": report.service, "code": report.code, "status": report.status}
+        headers: dict[str, HeaderValue] = {"service": report.service, "code": report.code, "status": report.status}
         batch = Batch.decode(
             build(
                 [msgspec.json.encode(report)],

@@ -27,9 +27,7 @@ class OperationsHost(NamedHost, InfoHost, TokenHost, Protocol):
 class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
-    def __init__(
-        self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes
-    ) -> None:
+    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
         super().__init__()
         self.stages = stages
         #: The tokens made here, for ``token.list``.
