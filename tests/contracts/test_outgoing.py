@@ -153,7 +153,9 @@ async def test_endless_headers_are_a_failure() -> None:
         assert isinstance(await http.send("POST", f"http://127.0.0.1:{port}/"), HttpFailed)
 
 
-@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"])
+@pytest.mark.parametrize(
+    "raw", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"]
+)
 async def test_whoever_hangs_is_left_in_time(raw: bytes) -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
@@ -177,7 +179,9 @@ async def test_one_byte_at_a_time_is_not_for_ever() -> None:
         assert isinstance(await http.send("POST", f"http://127.0.0.1:{port}/"), HttpTimedOut)
 
 
-@pytest.mark.parametrize("raw", [b"\x00\xff garbage\r\n\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 999999 no\r\n\r\n"])
+@pytest.mark.parametrize(
+    "raw", [b"\x00\xff garbage\r\n\r\n", b"SSH-2.0-x\r\n", b"HTTP/1.1 999999 no\r\n\r\n"]
+)
 async def test_what_is_no_http_is_a_failure(raw: bytes) -> None:
     async with receiver(saying(raw)) as port, OutgoingHttp(LOOPBACK) as http:
         assert isinstance(await http.send("POST", f"http://127.0.0.1:{port}/"), HttpFailed)
@@ -198,7 +202,9 @@ async def test_odd_urls_and_large_bodies_are_refused() -> None:
         assert isinstance(await http.send("POST", "http://127.0.0.1/", bytes(11)), HttpRefused)
         for url in ("ftp://127.0.0.1/", "http://a@127.0.0.1/", "http://127.0.0.1/" + "a" * LONGEST_URL):
             assert isinstance(await http.send("POST", url), HttpRefused)
-        assert isinstance(await http.send("POST", "http://127.0.0.1/", headers={"x": "a\r\nb: c"}), HttpFailed)
+        assert isinstance(
+            await http.send("POST", "http://127.0.0.1/", headers={"x": "a\r\nb: c"}), HttpFailed
+        )
 
 
 async def test_the_connections_of_many_endpoints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

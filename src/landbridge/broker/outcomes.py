@@ -121,7 +121,11 @@ class Outcomes:
         topic = broker.topic_for(request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
-        own: dict[str, HeaderValue] = {replies.REPLY_TO: self.address, replies.CORRELATION: id, replies.DEADLINE: deadline}
+        own: dict[str, HeaderValue] = {
+            replies.REPLY_TO: self.address,
+            replies.CORRELATION: id,
+            replies.DEADLINE: deadline,
+        }
         batch = Batch.decode(
             build(
                 [payload],

@@ -183,6 +183,13 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         self._next_subscription += 1
         return Subscription(self, number, topic, group, prefetch, start, reply)
 
+    async def close(self) -> None:
+        """Disconnect: acks are sent and leases given back before. Callbacks of events are called no more."""
+        watch: EventWatch | None = self.__dict__.get("_events")
+        if watch is not None:
+            watch.close()
+        await super().close()
+
     # -- requests and events -----------------------------------------------------------------------
 
     @cached_property

@@ -31,6 +31,7 @@ from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated
 from landbridge.node import logs
+from landbridge.node.callbacks import callbacks_of
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
@@ -94,6 +95,8 @@ async def serve(
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
                 started = await _make_ready(plan, terminal, membership, context, http)
                 async with AsyncExitStack() as stack:
+                    callbacks = callbacks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    await stack.enter_async_context(callbacks)
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)

@@ -42,7 +42,11 @@ class ErrorOperations:
             broker.totals.reports_dropped += 1
             return table.ErrorReported(stored=False)
         report = msgspec.structs.replace(report, time=now, dropped=report.dropped + dropped)
-        headers: dict[str, HeaderValue] = {"service": report.service, "code": report.code, "status": report.status}
+        headers: dict[str, HeaderValue] = {
+            "service": report.service,
+            "code": report.code,
+            "status": report.status,
+        }
         batch = Batch.decode(
             build(
                 [msgspec.json.encode(report)],
