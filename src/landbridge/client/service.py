@@ -395,17 +395,29 @@ def _name(route: Route) -> str:
 async def _call(handler: Handler, values: dict[str, Any]) -> Any:
     """Call a handler. Whatever it raises is an Exception: SystemExit would end the service, and a cancellation
     that nobody asked for would leave its message unsettled until the lease ends."""
+    task = asyncio.current_task()
     try:
         return await handler(**values)
-    except (Exception, GeneratorExit):
+    except Exception:
         raise
     except asyncio.CancelledError:
-        task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         raise RuntimeError("the handler was cancelled from within") from None
+    except GeneratorExit as error:
+        if not _is_at_work(task):
+            raise  # the loop has ended, and this coroutine is thrown away
+        raise RuntimeError("the handler raised GeneratorExit") from error
     except BaseException as error:
         raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
+
+
+def _is_at_work(task: asyncio.Task[Any] | None) -> bool:
+    """Is this code called by that task?"""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no loop runs
+        return False
 
 
 async def _make_group(bus: Bus, route: Route) -> None:
