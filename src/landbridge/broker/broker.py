@@ -143,6 +143,10 @@ class Crossing(Protocol):
 
     def consumers_changed(self, group: Group) -> None: ...
 
+    def reply_to(self, terminal: str) -> bool:
+        """A reply is to be stored for another terminal. Is it one of the customer's? Then what is stored in
+        the terminal's group of ``$replies`` goes there."""
+
     def settled(self, group: Group) -> None:
         """The group has settled messages."""
 

@@ -29,7 +29,7 @@ from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
 from landbridge.core.replies import TriggeredEvent
 from landbridge.core.time import SECOND
-from landbridge.core.topic import group_spec
+from landbridge.core.topic import GroupSpec, group_spec
 from landbridge.errors import (
     BadRequest,
     BusError,
@@ -45,8 +45,6 @@ from landbridge.protocol.frames import Frame
 from landbridge.protocol.operations import EventTrigger
 
 KIND = "event"
-#: The group by which this terminal reads its own topic of replies.
-GROUP = "outcomes"
 PREFETCH, PREFETCH_BYTES = 256, 8 << 20
 #: Seconds after which replies are read again that could not be taken in.
 AGAIN_AFTER = 1.0
@@ -72,10 +70,10 @@ class Outcomes:
         #: Id → those who wait for its outcome.
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._inbox: Inbox | None = None
+        #: Address → reads the replies that are for it. The newest address is the one that messages name.
+        self._inboxes: dict[str, Inbox] = {}
         #: The name by which other terminals know this one; a terminal that stands alone has one, too.
-        self.addresses = {broker.name}
-        self.address = broker.name
+        self.addresses = [broker.name]
 
     async def open(self) -> None:
         """Load the events, and read the replies that came before the terminal was stopped."""
@@ -89,12 +87,19 @@ class Outcomes:
         if replies.TOPIC in self._broker.topics:
             self._begin_reading()
 
+    def join(self, terminal: str) -> None:
+        """From now on this terminal is known to others, by this id."""
+        if terminal not in self.addresses:
+            self.addresses.append(terminal)
+        if replies.TOPIC in self._broker.topics:
+            self._begin_reading()
+
     def close(self) -> None:
         """Look at no deadline any more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._inbox is not None:
-            self._inbox.close()
+        for inbox in self._inboxes.values():
+            inbox.close()
 
     # -- triggering --------------------------------------------------------------------------------
 
@@ -122,7 +127,7 @@ class Outcomes:
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
         own: dict[str, HeaderValue] = {
-            replies.REPLY_TO: self.address,
+            replies.REPLY_TO: self.addresses[-1],
             replies.CORRELATION: id,
             replies.DEADLINE: deadline,
         }
@@ -199,6 +204,7 @@ class Outcomes:
             headers |= {replies.CODE: failure.code, replies.STATUS: failure.status}
             payload = failure.text.encode()
         broker = self._broker
+        self._find_way(to)
         batch = Batch.decode(
             build(
                 [payload],
@@ -216,12 +222,22 @@ class Outcomes:
 
         await group.topic.writer.put(work)
 
+    def _find_way(self, to: str) -> None:
+        """Make the group by which replies get to another terminal, unless this one asked itself."""
+        broker = self._broker
+        if to in self.addresses or broker.crossing is None or not broker.crossing.reply_to(to):
+            return
+        topic = broker.topic_for(replies.TOPIC)
+        if replies.group_of(to) not in topic.groups:
+            broker.create_group(topic, group_to(to), topic.log.end)
+
     # -- outcomes ----------------------------------------------------------------------------------
 
     def _begin_reading(self) -> None:
         """Become the consumer of the topic of replies."""
-        if self._inbox is None:
-            self._inbox = Inbox(self._broker, self._take)
+        for address in self.addresses:
+            if address not in self._inboxes:
+                self._inboxes[address] = Inbox(self._broker, address, self._take)
 
     def _take(self, commit: BrokerCommit, offset: int, batch: Batch, index: int) -> None:
         """A reply is read: end its event, unless it has ended."""
@@ -349,6 +365,13 @@ class Outcomes:
         self._arm()
 
 
+def group_to(address: str) -> GroupSpec:
+    """The group of the replies that are for a terminal."""
+    key = "".join(f"[{character}]" if character in "*?[" else character for character in address)
+    name = replies.group_of(address)
+    return group_spec({"topic": replies.TOPIC, "name": name, "dead_letter": "", "match": {"key": key}})
+
+
 class Inbox:
     """The terminal as a consumer of its own topic of replies."""
 
@@ -357,18 +380,19 @@ class Inbox:
     who = "the terminal's events"
     writable = True
 
-    def __init__(self, broker: Broker, take: Callable[[BrokerCommit, int, Batch, int], None]) -> None:
+    def __init__(
+        self, broker: Broker, address: str, take: Callable[[BrokerCommit, int, Batch, int], None]
+    ) -> None:
         self._broker = broker
         self._take = take
         self._closed = False
         topic = broker.topic_for(replies.TOPIC)
-        group = topic.groups.get(GROUP)
+        group = topic.groups.get(replies.group_of(address))
         if group is None:
-            spec = group_spec({"topic": topic.name, "name": GROUP, "dead_letter": ""})
-            group = broker.create_group(topic, spec, topic.log.first)
+            group = broker.create_group(topic, group_to(address), topic.log.first)
         self._group: Group = group
         self._consumer = Consumer(
-            broker.new_consumer(), self, 0, PREFETCH, group, prefetch_bytes=PREFETCH_BYTES, patient=True
+            broker.new_consumer(), self, 0, PREFETCH, group, prefetch_bytes=PREFETCH_BYTES
         )
         #: For the commit that acks: the terminal settles as a client does.
         self.consumers = {0: self._consumer}

@@ -19,6 +19,19 @@ from landbridge.errors import BadRequest
 #: for the events that were triggered here.
 TOPIC = "$replies"
 
+_GROUP = "outcomes."
+
+
+def group_of(terminal: str) -> str:
+    """The group of ``$replies`` by which a terminal gets the replies that are for it."""
+    return _GROUP + terminal
+
+
+def terminal_of(group: str) -> str | None:
+    """The terminal whose group that is; None for any other group."""
+    return group.removeprefix(_GROUP) if group.startswith(_GROUP) else None
+
+
 #: Of the message: the terminal that gets the reply, the event's id, and when nobody wants it any more
 #: (microseconds since 1970).
 REPLY_TO, CORRELATION, DEADLINE = "lb-reply-to", "lb-correlation", "lb-deadline"

@@ -21,5 +21,6 @@ async def join(
     """Link a terminal to the customer's others, so that groups can cross, and answer questions about that."""
     network = Network(terminal.broker, customer, id, key, registry, registry_key, settings)
     await network.open()
+    terminal.outcomes.join(id)
     Inquiries(network, terminal).register(terminal.operations)
     return network
