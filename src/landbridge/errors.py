@@ -4,6 +4,7 @@
     ├── Misuse          the caller's fault: change the request
     ├── PeerFault       the other side broke the protocol
     ├── Unavailable     try again later
+    ├── ServiceFailed   the service that was asked, not the bus
     └── StoreFailure    the disk under the bus
 
 Each leaf has a stable ``code``, which names the error on the wire and in HTTP problem documents. Beside the
@@ -397,6 +398,12 @@ def _tree(root: type[BusError]) -> dict[str, type[BusError]]:
     for child in root.__subclasses__():
         found.update(_tree(child))
     return found
+
+
+def catalogue() -> list[type[BusError]]:
+    """Return the errors that are raised, without the branches that only gather them, by exit status."""
+    kinds = [kind for kind in BY_CODE.values() if kind is BusError or not kind.__subclasses__()]
+    return sorted(kinds, key=lambda kind: (kind.exit_status, kind.code))
 
 
 #: code → class, for turning an error on the wire back into an exception.

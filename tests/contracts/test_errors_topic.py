@@ -12,7 +12,7 @@ from landbridge.broker.server import Terminal
 from landbridge.core import faults
 from landbridge.core.faults import BURST, PER_SECOND, Allowance
 from landbridge.core.time import SECOND
-from landbridge.errors import BY_CODE, BadName, BadRequest, Forbidden
+from landbridge.errors import BadName, BadRequest, Forbidden, catalogue
 from landbridge.testing import FakeClock, attach
 from tests.waiting import Reader, eventually
 
@@ -154,6 +154,6 @@ async def test_the_catalogue_has_every_error(terminal: Terminal) -> None:
     async with attach(terminal, scopes=["publish:x"]) as bus:
         rows = (await bus.errors.list()).errors
     assert {row.code: (row.http_status, row.exit_status, row.retriable) for row in rows} == {
-        code: (kind.http_status, kind.exit_status, kind.retriable) for code, kind in BY_CODE.items()
+        kind.code: (kind.http_status, kind.exit_status, kind.retriable) for kind in catalogue()
     }
     assert all(row.description for row in rows)

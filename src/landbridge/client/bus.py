@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpa
 import msgspec
 
 from landbridge.client.context import resolve
-from landbridge.client.events import EventWatch, EventResult
+from landbridge.client.events import EventResult, EventWatch
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox

@@ -11,8 +11,8 @@ import msgspec
 
 from landbridge.client.message import DeliveredBatch, Message, Settling
 from landbridge.client.payload import check_headers, decode, encode, failure_of
-from landbridge.core.log.batch import Headers, HeaderValue, build
 from landbridge.core.log.batch import Batch as Columns
+from landbridge.core.log.batch import Headers, HeaderValue, build
 from landbridge.errors import ServiceFailed, service_failed
 from landbridge.protocol import frames
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import msgspec
 
-from landbridge.client.bus import Bus, connect
 from landbridge.client.answering import RequestDesk
+from landbridge.client.bus import Bus, connect
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import failure_of
 from landbridge.client.replies import RequestMessage

@@ -21,9 +21,9 @@ from landbridge.client.message import Message as AsyncMessage
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.client.publisher import Publisher as AsyncPublisher
+from landbridge.client.replies import Reply
 from landbridge.client.subscription import Subscription as AsyncSubscription
 from landbridge.client.transaction import Transaction as AsyncTransaction
-from landbridge.client.replies import Reply
 from landbridge.core.log.batch import Headers, HeaderValue
 from landbridge.errors import BusError, Disconnected
 

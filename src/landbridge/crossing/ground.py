@@ -17,8 +17,8 @@ import structlog
 from landbridge.broker.broker import Broker
 from landbridge.broker.topic import Topic
 from landbridge.client.registry_documents import NewDirectory
-from landbridge.core.log.store import PutDocument
 from landbridge.core import replies
+from landbridge.core.log.store import PutDocument
 from landbridge.core.names import is_reserved
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.shipping.beginnings import Beginnings, LogEnd

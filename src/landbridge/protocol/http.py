@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from landbridge.errors import BadRequest, BusError, TooLarge
+from landbridge.errors import BadRequest, BusError, ServiceFailed, TooLarge
 
 MEDIA_TYPE = "application/problem+json"
 #: Codes of refusals that HTTP itself makes, by status.
@@ -72,6 +72,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "about:blank"
     title: str = ""
     status: int = 0
+    #: Who failed: the bus, or the service that answered the request. The code is that side's own.
+    source: Literal["bus", "service"] = "bus"
+    #: The name of the service that failed; empty for the bus.
+    service: str = ""
 
     def encode(self) -> bytes:
         """Return the body as JSON."""
@@ -101,8 +105,28 @@ def problem(status: int, code: str, detail: str, hint: str = "") -> Problem:
 
 
 def problem_of(error: BusError) -> Problem:
-    """Return the problem document of an error of the bus."""
+    """Return the problem document of an error of the bus; or of a service, whose code and status are its own."""
+    if isinstance(error, ServiceFailed):
+        code = error.service_code
+        return Problem(
+            type=f"urn:landbridge:service-error:{code}",
+            title=_phrase(error.status),
+            status=error.status,
+            detail=str(error),
+            code=code,
+            hint=error.hint,
+            source="service",
+            service=error.service,
+        )
     return problem(error.http_status, error.code, str(error), error.hint)
+
+
+def _phrase(status: int) -> str:
+    """The reason phrase of a status; a service may give one that has none."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Service Error"
 
 
 def problem_of_http(status: int, detail: str, fields: object = None, hint: str = "") -> Problem:

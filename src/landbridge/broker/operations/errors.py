@@ -10,7 +10,7 @@ from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.core import faults
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.names import check_name
-from landbridge.errors import BY_CODE, BadRequest, BusError
+from landbridge.errors import BadRequest, BusError, catalogue
 from landbridge.protocol import operations as table
 
 #: Characters of a report's text, and of each of its other fields.
@@ -29,8 +29,7 @@ class ErrorOperations:
         dispatcher.register(table.ERROR_REPORT, self.report)
 
     async def list_all(self, caller: TokenBearer, request: table.Nothing) -> table.ErrorCatalogue:
-        kinds = sorted(set(BY_CODE.values()), key=lambda kind: (kind.exit_status, kind.code))
-        return table.ErrorCatalogue(errors=[describe(kind) for kind in kinds])
+        return table.ErrorCatalogue(errors=[describe(kind) for kind in catalogue()])
 
     async def report(self, caller: TokenBearer, request: table.ErrorReport) -> table.ErrorReported:
         """The service is the subject of the caller's token: no service reports in another one's name."""
