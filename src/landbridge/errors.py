@@ -334,8 +334,8 @@ class ServiceFailed(BusError, code="service_failed", exit_status=59, http_status
         status: int = 500,
         service: str = "",
     ) -> None:
-        """``service_code`` and ``status`` are the service's own: a short name, and a number as in HTTP (400 to
-        599). ``service``: who failed; the bus fills it in."""
+        """``service_code`` and ``status`` are the service's own: a short name, and a number as in HTTP (400
+        to 599). ``service``: who failed; the bus fills it in."""
         super().__init__(message, hint=hint)
         self.service_code = service_code
         self.status = status

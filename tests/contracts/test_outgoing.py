@@ -76,11 +76,14 @@ async def test_an_answer_with_the_name_in_its_host_header() -> None:
     async with receiver(saying(ok, seen)) as port, OutgoingHttp(["*.internal"], resolve=resolve) as http:
         url = f"http://hooks.internal:{port}/a?b=c"
         answer = await http.send("POST", url, b"body", {"Host": "evil", "X-Own": "1"})
-    assert isinstance(answer, HttpAnswer) and answer.is_success
+    assert isinstance(answer, HttpAnswer)
+    assert answer.is_success
     assert (answer.status, answer.body, answer.is_cut, answer.headers["x-a"]) == (200, b"hi", False, "b")
     head = seen[0].decode().lower()
     assert head.startswith("post /a?b=c http/1.1\r\n")
-    assert f"host: hooks.internal:{port}\r\n" in head and "evil" not in head and "x-own: 1" in head
+    assert f"host: hooks.internal:{port}\r\n" in head
+    assert "evil" not in head
+    assert "x-own: 1" in head
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,8 @@ async def test_a_name_is_looked_up_once_and_the_checked_address_is_used() -> Non
     ok = b"HTTP/1.1 204 No Content\r\n\r\n"
     async with receiver(saying(ok)) as port, OutgoingHttp(LOOPBACK, resolve=rebinding) as http:
         answer = await http.send("POST", f"http://rebind.example:{port}/")
-        assert isinstance(answer, HttpAnswer) and answer.address == "127.0.0.1"
+        assert isinstance(answer, HttpAnswer)
+        assert answer.address == "127.0.0.1"
         assert len(lookups) == 1
         assert isinstance(await http.send("POST", f"http://rebind.example:{port}/"), HttpRefused)
 
@@ -122,7 +126,9 @@ async def test_a_redirect_is_an_answer_and_not_followed() -> None:
     raw = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/x\r\ncontent-length: 0\r\n\r\n"
     async with receiver(saying(raw, seen)) as port, OutgoingHttp(LOOPBACK) as http:
         answer = await http.send("POST", f"http://127.0.0.1:{port}/")
-    assert isinstance(answer, HttpAnswer) and answer.status == 302 and not answer.is_success
+    assert isinstance(answer, HttpAnswer)
+    assert answer.status == 302
+    assert not answer.is_success
     assert len(seen) == 1
 
 

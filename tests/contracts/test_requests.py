@@ -55,6 +55,16 @@ async def answering(terminal: Terminal, name: str = "quotes", **options: Any) ->
         yield service
 
 
+def cut(bus: Any) -> None:
+    """End the connection of a bus without a word."""
+    bus.wire._transport.abort()
+
+
+def unanswered(bus: Any) -> dict[int, Any]:
+    found: dict[int, Any] = bus.wire._answers
+    return found
+
+
 async def request(bus: Any, topic: str = QUOTES, payload: Any = b"x", **options: Any) -> Any:
     return await bus.request(topic, payload, **{"timeout": LIMIT, **options})
 
@@ -109,31 +119,34 @@ async def test_a_failed_handler_replies_an_error_and_settles(
 
 
 async def test_a_plain_subscription_replies_by_hand(terminal: Terminal, bus: Any) -> None:
-    async with attach(terminal, subject="hand") as other:
-        async with Reader(other.subscribe(QUOTES, group="g", reply=True)) as reader:
-            for durable in (False, True):
-                asked = asyncio.ensure_future(
-                    request(bus, payload="Grüße", durable=durable, headers={"a": 1}, key="k")
-                )
-                message = await reader.next()
-                assert message.wants_reply and isinstance(message, RequestMessage) is not durable
-                assert (message.text(), message.key, message.headers["a"]) == ("Grüße", "k", 1)
-                assert message.topic == QUOTES
-                await message.reply({"ok": True}, headers={"b": "c"})
-                reply = await asked
-                assert (reply.json(), reply.source) == ({"ok": True}, "hand")
-                assert durable or reply.headers == {"b": "c"}
-            asked = asyncio.ensure_future(request(bus))
+    async with (
+        attach(terminal, subject="hand") as other,
+        Reader(other.subscribe(QUOTES, group="g", reply=True)) as reader,
+    ):
+        for durable in (False, True):
+            asked = asyncio.ensure_future(
+                request(bus, payload="Grüße", durable=durable, headers={"a": 1}, key="k")
+            )
             message = await reader.next()
-            await message.fail("not today")
-            with pytest.raises(ServiceFailed, match="not today"):
-                await asked
-            await bus.publish(QUOTES, b"wants nothing")
-            message = await reader.next()
-            assert not message.wants_reply
-            with pytest.raises(BadRequest):
-                await message.reply(b"x")
-            await message.ack(wait=True)
+            assert message.wants_reply
+            assert isinstance(message, RequestMessage) is not durable
+            assert (message.text(), message.key, message.headers["a"]) == ("Grüße", "k", 1)
+            assert message.topic == QUOTES
+            await message.reply({"ok": True}, headers={"b": "c"})
+            reply = await asked
+            assert (reply.json(), reply.source) == ({"ok": True}, "hand")
+            assert durable or reply.headers == {"b": "c"}
+        asked = asyncio.ensure_future(request(bus))
+        message = await reader.next()
+        await message.fail("not today")
+        with pytest.raises(ServiceFailed, match="not today"):
+            await asked
+        await bus.publish(QUOTES, b"wants nothing")
+        message = await reader.next()
+        assert not message.wants_reply
+        with pytest.raises(BadRequest):
+            await message.reply(b"x")
+        await message.ack(wait=True)
 
 
 async def test_requests_are_spread_over_the_consumers_of_a_group(terminal: Terminal, bus: Any) -> None:
@@ -178,34 +191,41 @@ async def test_gather_asks_one_of_each_group(terminal: Terminal, bus: Any) -> No
 
 
 async def test_gather_returns_what_has_come_when_the_time_is_over(timed: Terminal, clock: FakeClock) -> None:
-    async with attach(timed) as bus, answering(timed, "quick"), attach(timed, subject="mute") as mute:
-        async with Reader(mute.subscribe(QUOTES, group="mute", reply=True)) as reader:
-            asked = asyncio.ensure_future(request(bus, payload={"n": 1}, gather=True))
-            message = await reader.next()
-            await eventually(lambda: timed.broker.totals.replies == 1)
-            clock.advance(LIMIT + 1)
-            assert [reply.source for reply in await asked] == ["quick"]
-            await message.reply(b"late")
-            await eventually(lambda: timed.broker.totals.late_replies == 1)
+    async with (
+        attach(timed) as bus,
+        answering(timed, "quick"),
+        attach(timed, subject="mute") as mute,
+        Reader(mute.subscribe(QUOTES, group="mute", reply=True)) as reader,
+    ):
+        asked = asyncio.ensure_future(request(bus, payload={"n": 1}, gather=True))
+        message = await reader.next()
+        await eventually(lambda: timed.broker.totals.replies == 1)
+        clock.advance(LIMIT + 1)
+        assert [reply.source for reply in await asked] == ["quick"]
+        await message.reply(b"late")
+        await eventually(lambda: timed.broker.totals.late_replies == 1)
 
 
 # -- time, and those who leave ---------------------------------------------------------------------------
 
 
 async def test_a_late_reply_is_dropped_and_counted(timed: Terminal, clock: FakeClock) -> None:
-    async with attach(timed) as bus, attach(timed, subject="mute") as mute:
-        async with Reader(mute.subscribe(QUOTES, group="mute", reply=True)) as reader:
-            asked = asyncio.ensure_future(request(bus))
-            message = await reader.next()
-            clock.advance(LIMIT + 1)
-            with pytest.raises(TimedOut):
-                await asked
-            assert timed.broker.requests.outstanding == timed.broker.requests.bytes == 0
-            await message.reply(b"late")
-            await eventually(lambda: timed.broker.totals.late_replies == 1)
-            with pytest.raises(TimedOut):
-                await bus.request(QUOTES, b"", timeout=0.01)
-            assert not bus.wire._answers
+    async with (
+        attach(timed) as bus,
+        attach(timed, subject="mute") as mute,
+        Reader(mute.subscribe(QUOTES, group="mute", reply=True)) as reader,
+    ):
+        asked = asyncio.ensure_future(request(bus))
+        message = await reader.next()
+        clock.advance(LIMIT + 1)
+        with pytest.raises(TimedOut):
+            await asked
+        assert timed.broker.requests.outstanding == timed.broker.requests.bytes == 0
+        await message.reply(b"late")
+        await eventually(lambda: timed.broker.totals.late_replies == 1)
+        with pytest.raises(TimedOut):
+            await bus.request(QUOTES, b"", timeout=0.01)
+        assert not unanswered(bus)
 
 
 async def test_what_a_responder_leaves_behind_goes_to_the_next(terminal: Terminal) -> None:
@@ -216,14 +236,16 @@ async def test_what_a_responder_leaves_behind_goes_to_the_next(terminal: Termina
         asked = [asyncio.ensure_future(request(bus, payload=str(n))) for n in range(3)]
         for _ in range(3):
             await reader.next()
-        async with attach(terminal, subject="next") as second:
-            async with Reader(second.subscribe(QUOTES, group="g", reply=True)) as others:
-                first.wire._transport.abort()
-                for n in range(3):
-                    message = await others.next()
-                    assert message.text() == str(n)
-                    await message.reply(message.payload)
-                replies = await asyncio.gather(*asked)
+        async with (
+            attach(terminal, subject="next") as second,
+            Reader(second.subscribe(QUOTES, group="g", reply=True)) as others,
+        ):
+            cut(first)
+            for n in range(3):
+                message = await others.next()
+                assert message.text() == str(n)
+                await message.reply(message.payload)
+            replies = await asyncio.gather(*asked)
         assert [(reply.text(), reply.source) for reply in replies] == [(str(n), "next") for n in range(3)]
 
 
@@ -239,36 +261,42 @@ async def test_the_last_responder_that_leaves_fails_its_requests(terminal: Termi
             with pytest.raises(NoResponder):
                 await each
     assert terminal.broker.requests.outstanding == terminal.broker.requests.bytes == 0
-    assert not terminal.broker.requests._due and not terminal.broker.requests._busy
+    assert not terminal.broker.requests._due
+    assert not terminal.broker.requests._busy
 
 
 async def test_a_requester_that_leaves_is_forgotten(terminal: Terminal, crashes: list[Any]) -> None:
-    async with attach(terminal, subject="mute") as mute:
-        async with Reader(mute.subscribe(QUOTES, group="g", reply=True, prefetch=1)) as reader:
-            async with attach(terminal) as bus:
-                asked = [asyncio.ensure_future(request(bus)) for _ in range(3)]
-                message = await reader.next()
-                bus.wire._transport.abort()
-                for each in asked:
-                    with pytest.raises(Disconnected):
-                        await each
-            await eventually(lambda: terminal.broker.requests.outstanding == 0)
-            await message.reply(b"x")
-            await eventually(lambda: terminal.broker.totals.late_replies == 1)
+    async with (
+        attach(terminal, subject="mute") as mute,
+        Reader(mute.subscribe(QUOTES, group="g", reply=True, prefetch=1)) as reader,
+    ):
+        async with attach(terminal) as bus:
+            asked = [asyncio.ensure_future(request(bus)) for _ in range(3)]
+            message = await reader.next()
+            cut(bus)
+            for each in asked:
+                with pytest.raises(Disconnected):
+                    await each
+        await eventually(lambda: terminal.broker.requests.outstanding == 0)
+        await message.reply(b"x")
+        await eventually(lambda: terminal.broker.totals.late_replies == 1)
 
 
 async def test_requests_wait_while_all_responders_are_busy(terminal: Terminal) -> None:
-    async with attach(terminal) as bus, attach(terminal, subject="slow") as slow:
-        async with Reader(slow.subscribe(QUOTES, group="g", reply=True, prefetch=2)) as reader:
-            asked = [asyncio.ensure_future(request(bus, payload=str(n))) for n in range(10)]
-            await eventually(lambda: terminal.broker.requests.outstanding == 10)
-            (held,) = (len(each) for each in terminal.broker.requests._busy.values())
-            assert held == 2
-            for n in range(10):
-                message = await reader.next()
-                assert message.text() == str(n)
-                await message.reply(message.payload)
-            assert [reply.text() for reply in await asyncio.gather(*asked)] == [str(n) for n in range(10)]
+    async with (
+        attach(terminal) as bus,
+        attach(terminal, subject="slow") as slow,
+        Reader(slow.subscribe(QUOTES, group="g", reply=True, prefetch=2)) as reader,
+    ):
+        asked = [asyncio.ensure_future(request(bus, payload=str(n))) for n in range(10)]
+        await eventually(lambda: terminal.broker.requests.outstanding == 10)
+        (held,) = (len(each) for each in terminal.broker.requests._busy.values())
+        assert held == 2
+        for n in range(10):
+            message = await reader.next()
+            assert message.text() == str(n)
+            await message.reply(message.payload)
+        assert [reply.text() for reply in await asyncio.gather(*asked)] == [str(n) for n in range(10)]
 
 
 async def test_a_service_handles_no_more_than_its_concurrency(terminal: Terminal) -> None:
@@ -319,15 +347,17 @@ async def test_only_the_holder_of_a_message_replies_to_it(terminal: Terminal) ->
         await eventually(lambda: QUOTES in terminal.broker.topics)
         async with Reader(holder.subscribe(QUOTES, group="g")) as reader:
             message = await reader.next()
-            async with attach(terminal, subject="thief") as thief:
-                async with Reader(thief.subscribe(QUOTES, group="g")) as others:
-                    number = others.subscription.number
+            async with (
+                attach(terminal, subject="thief") as thief,
+                Reader(thief.subscribe(QUOTES, group="g")) as others,
+            ):
+                number = others.subscription.number
 
-                    def forged(request: int) -> frames.SendReply:
-                        return frames.SendReply(request, number, message.batch.lease, message.offset)
+                def forged(request: int) -> frames.SendReply:
+                    return frames.SendReply(request, number, message.batch.lease, message.offset)
 
-                    with pytest.raises(LeaseLost):
-                        await thief.ask(forged, b"stolen")
+                with pytest.raises(LeaseLost):
+                    await thief.ask(forged, b"stolen")
             await message.reply(b"mine")
             assert (await asked).payload == b"mine"
             with pytest.raises(BusError):
@@ -336,24 +366,28 @@ async def test_only_the_holder_of_a_message_replies_to_it(terminal: Terminal) ->
 
 async def test_limits_of_requests() -> None:
     limits = Limits(max_requests=2, request_bytes=300, max_payload=200)
-    async with run_terminal(limits=limits) as terminal, attach(terminal, subject="mute") as mute:
-        async with Reader(mute.subscribe(QUOTES, group="g", reply=True)) as reader, attach(terminal) as bus:
-            with pytest.raises(TooLarge):
-                await request(bus, payload=bytes(201))
-            first = asyncio.ensure_future(request(bus, payload=bytes(200)))
-            await reader.next()
-            async with attach(terminal) as other:
-                with pytest.raises(LimitReached, match="request_bytes"):
-                    await request(other, payload=bytes(101))
-            second = asyncio.ensure_future(request(bus))
-            await reader.next()
-            with pytest.raises(LimitReached, match="max_requests"):
-                await request(bus)
-            for each in (first, second):
-                each.cancel()
-            for timeout in (0, -1, 4000):
-                with pytest.raises(BadRequest):
-                    await bus.request(QUOTES, b"", timeout=timeout)
+    async with (
+        run_terminal(limits=limits) as terminal,
+        attach(terminal, subject="mute") as mute,
+        Reader(mute.subscribe(QUOTES, group="g", reply=True)) as reader,
+        attach(terminal) as bus,
+    ):
+        with pytest.raises(TooLarge):
+            await request(bus, payload=bytes(201))
+        first = asyncio.ensure_future(request(bus, payload=bytes(200)))
+        await reader.next()
+        async with attach(terminal) as other:
+            with pytest.raises(LimitReached, match="request_bytes"):
+                await request(other, payload=bytes(101))
+        second = asyncio.ensure_future(request(bus))
+        await reader.next()
+        with pytest.raises(LimitReached, match="max_requests"):
+            await request(bus)
+        for each in (first, second):
+            each.cancel()
+        for timeout in (0, -1, 4000):
+            with pytest.raises(BadRequest):
+                await bus.request(QUOTES, b"", timeout=timeout)
 
 
 async def test_odd_frames_are_refused(terminal: Terminal) -> None:
@@ -376,7 +410,8 @@ async def test_a_terminal_that_knows_no_requests_is_told_of(terminal: Terminal) 
         bus.revision = 0
         with pytest.raises(WrongVersion):
             await request(bus)
-        assert bus.closed is None and bus.is_connected
+        assert bus.closed is None
+        assert bus.is_connected
 
 
 async def test_a_durable_request_survives_a_responder_that_comes_late(terminal: Terminal, bus: Any) -> None:

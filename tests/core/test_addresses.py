@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
@@ -77,7 +78,11 @@ def test_loopback_in_every_spelling(text: str) -> None:
     st.integers(0, (1 << 32) - 1), st.integers(1, 4), st.lists(st.sampled_from("dxo"), min_size=4, max_size=4)
 )
 def test_spellings_are_read_as_the_system_reads_them(value: int, parts: int, bases: list[str]) -> None:
-    shown = {"d": str, "x": hex, "o": lambda number: f"0{number:o}" if number else "0"}
+    shown: dict[str, Callable[[int], str]] = {
+        "d": str,
+        "x": hex,
+        "o": lambda number: f"0{number:o}" if number else "0",
+    }
     front = [value >> 8 * (3 - place) & 255 for place in range(parts - 1)]
     numbers = [*front, value & (1 << 8 * (5 - parts)) - 1]
     text = ".".join(shown[base](number) for base, number in zip(bases, numbers, strict=False))

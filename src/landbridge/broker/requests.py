@@ -252,12 +252,11 @@ class Requests:
         return list(groups.values())[turn % len(groups)]
 
     def _send_out(self, request: Outstanding, groups: tuple[Responders, ...]) -> None:
-        first = number = self._next
+        first = self._next
         self._next += len(groups)
-        for group in groups:
+        for number, group in enumerate(groups, first):
             request.errands[number] = Errand(number, request, group)
-            number += 1
-        for number in range(first, number):
+        for number in range(first, self._next):
             errand = request.errands[number]
             if errand.group.waiting or not self._hand(errand):
                 errand.group.waiting[number] = errand

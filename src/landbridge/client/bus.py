@@ -275,12 +275,12 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         headers: Headers | None = None,
         key: str | None = None,
     ) -> str:
-        """Store an event that some service answers when it can, and return its id at once. The outcome is kept
-        for a day: ``bus.outcome(id)``.
+        """Store an event that some service answers when it can, and return its id at once. The outcome is
+        kept for a day: ``bus.outcome(id)``.
 
         callback: where the outcome goes as well: a function, plain or async, that this bus calls with the
-        EventResult, also after it had to connect again; a URL, which gets a POST; or "topic:NAME". within: seconds
-        until the event has timed out."""
+        EventResult, also after it had to connect again; a URL, which gets a POST; or "topic:NAME".
+        within: seconds until the event has timed out."""
         return await self._events.trigger(topic, payload, callback, within, id, headers, key)
 
     async def outcome(self, id: str, *, wait: float = 0.0) -> EventResult:

@@ -1,4 +1,4 @@
-"""Events with an outcome, as a program sees them: trigger one, ask for its outcome, have a function called."""
+"""Events with an outcome, as a program sees them: it triggers one, asks for its outcome, or is called."""
 
 from __future__ import annotations
 

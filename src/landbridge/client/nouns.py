@@ -172,7 +172,7 @@ class RequestCalls(Noun[W]):
 
 
 class EventCalls(Noun[W]):
-    """``bus.events``: events with an outcome; ``bus.trigger`` takes any payload, and functions as callbacks."""
+    """``bus.events``: events with an outcome; ``bus.trigger`` takes any payload, and functions, too."""
 
     trigger = Method(table.EVENT_TRIGGER)
     outcome = Method(table.EVENT_OUTCOME)

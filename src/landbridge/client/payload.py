@@ -1,5 +1,5 @@
-"""What may be a payload: bytes and str as they are, everything else as JSON; and what may go with one: headers,
-or the failure of a service in place of a reply."""
+"""What may be a payload: bytes and str as they are, everything else as JSON; and what may go with one:
+headers, or the failure of a service in place of a reply."""
 
 from __future__ import annotations
 

@@ -393,8 +393,8 @@ def _name(route: Route) -> str:
 
 
 async def _call(handler: Handler, values: dict[str, Any]) -> Any:
-    """Call a handler. Whatever it raises is an Exception: SystemExit would end the service, and a cancellation
-    that nobody asked for would leave its message unsettled until the lease ends."""
+    """Call a handler. Whatever it raises is an Exception: SystemExit would end the service, and a
+    cancellation that nobody asked for would leave its message unsettled until the lease ends."""
     task = asyncio.current_task()
     try:
         return await handler(**values)

@@ -48,8 +48,8 @@ LARGEST = 512 << 10
 #: Characters of an event's id, of a callback, and of a failure's text.
 LONGEST_ID, LONGEST_CALLBACK, LONGEST_TEXT = 64, 2000, 4096
 
-#: "pending": no reply has come. "done": one has. "failed": the service replied that it failed. "timed_out": no
-#: reply came in time.
+#: "pending": no reply has come. "done": one has. "failed": the service replied that it failed. "timed_out":
+#: no reply came in time.
 EventState: TypeAlias = Literal["pending", "done", "failed", "timed_out"]
 
 

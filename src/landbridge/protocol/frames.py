@@ -200,8 +200,9 @@ Headers: TypeAlias = dict[Annotated[str, Meta(max_length=200)], Any]
 
 
 class SendRequest(Frame, tag=16, frozen=True):
-    """Ask whoever answers requests to the topic. Nothing of it is written to disk. Tail: the payload. Answered
-    by Replied, or Refused; with ``most`` above 1, or 0 for all, by any number of Replied and then Done."""
+    """Ask whoever answers requests to the topic. Nothing of it is written to disk. Tail: the payload.
+    Answered by Replied, or Refused; with ``most`` above 1, or 0 for all, by any number of Replied and then
+    Done."""
 
     request: Natural
     topic: Text
@@ -220,9 +221,9 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class SendReply(Frame, tag=17, frozen=True):
-    """Answers a Requested. Tail: the payload; empty with a failure. With ``offset``, it answers a message that
-    the consumer holds under the lease ``number``: the reply is stored and the message acked in one commit,
-    and then the frame is answered by Done, or by Refused."""
+    """Answers a Requested. Tail: the payload; empty with a failure. With ``offset``, it answers a message
+    that the consumer holds under the lease ``number``: the reply is stored and the message acked in one
+    commit, and then the frame is answered by Done, or by Refused."""
 
     request: Natural
     subscription: Natural

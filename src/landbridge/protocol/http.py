@@ -105,7 +105,7 @@ def problem(status: int, code: str, detail: str, hint: str = "") -> Problem:
 
 
 def problem_of(error: BusError) -> Problem:
-    """Return the problem document of an error of the bus; or of a service, whose code and status are its own."""
+    """Return the problem document of an error of the bus, or of a service's own failure."""
     if isinstance(error, ServiceFailed):
         code = error.service_code
         return Problem(
