@@ -9,7 +9,7 @@ import time
 
 from rich.console import Console
 
-from bench import against, crossing, events, http, latency, report, scenarios, storage
+from bench import against, crossing, events, http, latency, report, requests, scenarios, storage
 from bench.scenarios import Row
 
 
@@ -33,6 +33,7 @@ SCENARIOS = {
     "crossing": crossing.crossing,
     "events": events.events,
     "http": http.http,
+    "requests": requests.requests,
     "pipeline": _pipeline,
 }
 

@@ -14,6 +14,7 @@ import msgspec
 from typer.main import get_command
 
 from landbridge.cli.main import app
+from landbridge.errors import catalogue
 from landbridge.protocol.operations import OPERATIONS, Operation
 
 PATH = Path(__file__).with_name("cli.md")
@@ -184,6 +185,28 @@ def _is_struct(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
+# -- errors --------------------------------------------------------------------------------------------
+
+#: The table of docs/errors.md, between what is written by hand.
+ERRORS_PATH = Path(__file__).with_name("errors.md")
+ERRORS_HEAD = (
+    "| code | in Python | exit status | HTTP status | retriable | meaning |\n|---|---|---|---|---|---|\n"
+)
+
+
+def errors_page() -> str:
+    """docs/errors.md with the table of all errors made anew from landbridge/errors.py."""
+    before, _, rest = ERRORS_PATH.read_text().partition(ERRORS_HEAD)
+    after = rest[rest.index("\n\n") :] if "\n\n" in rest else "\n"
+    rows = (
+        f"| `{kind.code}` | `{kind.__name__}` | {kind.exit_status} | {kind.http_status} | "
+        f"{'yes' if kind.retriable else ''} | {kind.__doc__} |"
+        for kind in catalogue()
+    )
+    return before + ERRORS_HEAD + "\n".join(rows) + after
+
+
 if __name__ == "__main__":
+    ERRORS_PATH.write_text(errors_page())
     PATH.write_text(page())
     OPERATIONS_PATH.write_text(operations_page())

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from landbridge import errors
 from landbridge.client.bus import Bus, Receipt, connect
+from landbridge.client.events import EventResult
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.replies import Reply, RequestMessage
 from landbridge.client.service import Retry, Service
-from landbridge.errors import BusError
+from landbridge.errors import BusError, ServiceFailed
 
 if TYPE_CHECKING:
     from landbridge import sync
@@ -29,10 +31,14 @@ __all__ = [
     "Bus",
     "BusError",
     "DeliveredBatch",
+    "EventResult",
     "Message",
     "Receipt",
+    "Reply",
+    "RequestMessage",
     "Retry",
     "Service",
+    "ServiceFailed",
     "Telemetry",
     "__version__",
     "connect",

@@ -4,6 +4,7 @@
     ├── Misuse          the caller's fault: change the request
     ├── PeerFault       the other side broke the protocol
     ├── Unavailable     try again later
+    ├── ServiceFailed   the service that was asked, not the bus
     └── StoreFailure    the disk under the bus
 
 Each leaf has a stable ``code``, which names the error on the wire and in HTTP problem documents. Beside the
@@ -14,7 +15,7 @@ test checks.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class BusError(Exception):
@@ -42,6 +43,11 @@ class BusError(Exception):
         """``message`` says what happened, with the numbers; ``hint`` what to do about it."""
         super().__init__(message)
         self.hint = self.default_hint if hint is None else hint
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What else another process needs to raise the same error; most errors have nothing."""
+        return {}
 
 
 class Misuse(BusError, code="misuse", exit_status=10, http_status=400):
@@ -166,6 +172,12 @@ class UnknownMessage(Misuse, code="unknown_message", exit_status=35, http_status
     """The terminal has no message with that id, or has it no longer."""
 
     default_hint = "ask the terminal where the message was published, or one that it was sent to"
+
+
+class UnknownEvent(Misuse, code="unknown_event", exit_status=78, http_status=404):
+    """The caller has triggered no event with that id, or its outcome is no longer kept."""
+
+    default_hint = "an outcome is kept for a day, at the terminal where the event was triggered"
 
 
 class GroupElsewhere(Misuse, code="group_elsewhere", exit_status=34, http_status=409):
@@ -332,6 +344,39 @@ class RegistryUnreachable(Unavailable, code="registry_unreachable", exit_status=
     default_hint = "nothing is lost, stored messages wait; check the registry's address and certificate"
 
 
+class NoResponder(Unavailable, code="no_responder", exit_status=58, http_status=503):
+    """Nobody who is connected here answers requests to this topic."""
+
+    default_hint = "start a service that answers it; one at another terminal is reached with durable=True"
+
+
+class ServiceFailed(BusError, code="service_failed", exit_status=59, http_status=502):
+    """The service that was asked has failed. The error carries what the service says of itself."""
+
+    default_hint = "the bus has delivered the request: its answer is the service's own"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        service_code: str = "failed",
+        status: int = 500,
+        service: str = "",
+    ) -> None:
+        """``service_code`` and ``status`` are the service's own: a short name, and a number as in HTTP (400
+        to 599). ``service``: who failed; the bus fills it in."""
+        super().__init__(message, hint=hint)
+        self.service_code = service_code
+        self.status = status
+        self.service = service
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the wire carries beside the code, the text and the hint."""
+        return {"service_code": self.service_code, "status": self.status, "service": self.service}
+
+
 class StoreFailure(BusError, code="store_failure", exit_status=60, http_status=500):
     """The disk under the bus failed."""
 
@@ -385,12 +430,33 @@ def _tree(root: type[BusError]) -> dict[str, type[BusError]]:
     return found
 
 
+def catalogue() -> list[type[BusError]]:
+    """Return the errors that are raised, without the branches that only gather them, by exit status."""
+    kinds = [kind for kind in BY_CODE.values() if kind is BusError or not kind.__subclasses__()]
+    return sorted(kinds, key=lambda kind: (kind.exit_status, kind.code))
+
+
 #: code → class, for turning an error on the wire back into an exception.
 BY_CODE: dict[str, type[BusError]] = _tree(BusError)
 
 
-def from_wire(code: str, message: str, hint: str) -> BusError:
+def from_wire(code: str, message: str, hint: str, details: dict[str, Any] | None = None) -> BusError:
     """Return the exception for an error that another process reported.
 
     An unknown code, of a newer peer, becomes a plain BusError with the same text."""
-    return BY_CODE.get(code, BusError)(message, hint=hint)
+    kind = BY_CODE.get(code, BusError)
+    if kind is ServiceFailed and details:
+        return service_failed(message, hint, details)
+    return kind(message, hint=hint)
+
+
+def service_failed(message: str, hint: str | None, details: dict[str, Any]) -> ServiceFailed:
+    """Return the failure of a service, from what its ``details`` were; whatever is odd there is left out."""
+    code, status, service = (details.get(name) for name in ("service_code", "status", "service"))
+    return ServiceFailed(
+        message,
+        hint=hint,
+        service_code=code if isinstance(code, str) and code else "failed",
+        status=status if isinstance(status, int) and 400 <= status <= 599 else 500,
+        service=service if isinstance(service, str) else "",
+    )

@@ -53,6 +53,8 @@ def test_http_status_fits_the_branch(kind: type[errors.BusError]) -> None:
         assert status in (500, 503, 507)
     elif issubclass(kind, errors.PeerFault):
         assert status in (400, 502)
+    elif kind is errors.ServiceFailed:
+        assert status == 502  # an answer carries the service's own instead
     else:
         assert status == 500
     if kind.retriable:
@@ -96,6 +98,7 @@ def test_references_are_up_to_date() -> None:
     scope = runpy.run_path(str(DOCS / "reference.py"), run_name="reference")
     assert text("cli.md") == scope["page"](), "run ./dev docs"
     assert text("operations-reference.md") == scope["operations_page"](), "run ./dev docs"
+    assert text("errors.md") == scope["errors_page"](), "run ./dev docs"
 
 
 @pytest.mark.parametrize("kind", KINDS)

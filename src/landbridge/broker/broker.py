@@ -32,11 +32,12 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import changes, status
+from landbridge.core import changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, build
@@ -105,8 +106,14 @@ PRODUCERS = 10_000
 _LEASES_PER_START = 1 << 40
 #: More than any terminal has been started, or has deleted topics.
 LATE_START = 1_000_000
-#: The terminal's own topics that are made when they are first written, and the bytes that they keep.
-OWN = {status.TOPIC: 256 << 20, changes.TOPIC: 16 << 20}
+#: The terminal's own topics that are made when they are first written, and what they keep.
+OWN = {
+    status.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    changes.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=16 << 20, discard="any"),
+    faults.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    replies.TOPIC: Retention(max_age=replies.KEEP, max_bytes=1 << 30, discard="any"),
+    replies.CALLBACKS: Retention(max_age=7 * 86400.0, max_bytes=1 << 30, discard="any"),
+}
 GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
 
@@ -122,6 +129,11 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+    requests: int = 0
+    replies: int = 0
+    late_replies: int = 0
+    reports: int = 0
+    reports_dropped: int = 0
 
 
 class TransactionOutputs(NamedTuple):
@@ -181,6 +193,10 @@ class Crossing(Protocol):
 
     def consumers_changed(self, group: Group) -> None: ...
 
+    def reply_to(self, terminal: str) -> bool:
+        """A reply is to be stored for another terminal. Is it one of the customer's? Then what is stored in
+        the terminal's group of ``$replies`` goes there."""
+
     def settled(self, group: Group) -> None:
         """The group has settled messages."""
 
@@ -215,6 +231,12 @@ class Client(Protocol):
     def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
     def flush(self) -> None: ...
     def lose(self, consumer: Consumer, why: BusError) -> None: ...
+
+
+class AckingClient(Protocol):
+    """Who acks: a connection, or a part of the terminal that consumes a topic of its own."""
+
+    consumers: dict[int, Consumer]
 
 
 class Broker:
@@ -264,6 +286,8 @@ class Broker:
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
+        #: Requests and replies that are not written to disk.
+        self.requests = Requests(limits, self.totals, self.clock)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -437,6 +461,7 @@ class Broker:
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
+        self.requests.close()
         await self.trimmer.close()
         for handovers in self._handovers:
             await handovers.close()
@@ -556,8 +581,7 @@ class Broker:
         if found is not None:
             return found
         if name in OWN:
-            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[name], discard="any")
-            return self.create_topic(TopicSpec(name=name, retention=retention))
+            return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
         return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
@@ -978,7 +1002,7 @@ class Broker:
                 if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
                     topic.keys.check_ids(commit, *(batch for other, batch in publishes if other is topic))
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
-            self._ack_all(commit, connection, frame.acks)
+            self.ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
@@ -1039,8 +1063,8 @@ class Broker:
             raise BadFrame(f"a transaction with {len(tail) - at} bytes too many")
         return publishes
 
-    def _ack_all(
-        self, commit: BrokerCommit, connection: Client, acks: list[tuple[int, int, list[Range]]]
+    def ack_all(
+        self, commit: BrokerCommit, connection: AckingClient, acks: list[tuple[int, int, list[Range]]]
     ) -> None:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
@@ -1128,6 +1152,8 @@ class Broker:
             by_pull=frame.by_pull,
         )
         group.join(consumer)
+        if frame.answers:
+            self.requests.join(consumer)
         return consumer
 
     def consumers_changed(self, group: Group) -> None:
@@ -1143,6 +1169,7 @@ class Broker:
     def unsubscribe(self, consumer: Consumer, *, counted: bool) -> None:
         group = consumer.group
         group.leave(consumer, counted=counted)
+        self.requests.leave(consumer)
         if not group.durable and not group.consumers and not group.deleted:
             self._drop_group(group, UnknownGroup("its subscriber is gone"))
 
@@ -1283,6 +1310,7 @@ class Broker:
                 group.shift(0)
         self.write_status()
         self.trimmer.tick()
+        self.requests.time_passed()
 
     def note_lags(self) -> None:
         """Tell the status log how far behind the groups are, those where that has changed since."""
@@ -1337,8 +1365,7 @@ class Broker:
         is none. BadRequest for a queue, which has one producer."""
         topic = self.topics.get(target)
         if topic is None:
-            retention = Retention(max_age=7 * 86400.0, max_bytes=OWN[status.TOPIC], discard="any")
-            topic = self.create_topic(TopicSpec(name=target, retention=retention))
+            topic = self.create_topic(TopicSpec(name=target, retention=OWN[status.TOPIC]))
         if topic.spec.kind == "queue":
             raise BadRequest(f"{target} is a queue, which has one producer", hint="use a stream")
         return topic

@@ -14,6 +14,8 @@ from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
+from landbridge.broker.outcomes import Outcomes
+from landbridge.broker.requests import Outstanding
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -44,7 +46,7 @@ HIGH_WATER = 4 << 20
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
 #: What a client may use of this terminal beyond the frames of the first version.
-FEATURES = ["keys"]
+FEATURES = ["keys", "requests"]
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
 FRAMES_AT_ONCE = 128
 HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Renew: 4}
@@ -53,7 +55,14 @@ PARTS_PER_FRAME = 8
 #: Operations that stay for as long as nothing happens.
 WAITS = frozenset(
     operation.name
-    for operation in (table.TOPIC_WAIT, table.TOPIC_WATCH, table.DOCUMENT_WAIT, table.MESSAGE_WAIT)
+    for operation in (
+        table.TOPIC_WAIT,
+        table.TOPIC_WATCH,
+        table.DOCUMENT_WAIT,
+        table.MESSAGE_WAIT,
+        table.EVENT_OUTCOME,
+        table.REQUEST_SEND,
+    )
 )
 
 
@@ -74,6 +83,7 @@ class Host(Protocol):
     closing: bool
     heartbeats: Heartbeats
     stages: Stages
+    outcomes: Outcomes
 
     @property
     def operations(self) -> OperationsPort: ...
@@ -106,6 +116,8 @@ class Connection(Incoming):
         self._is_behind = False
         #: Operations under way that wait for something to happen.
         self._waits = 0
+        #: Its requests without an end, by the caller's numbers.
+        self.requests: dict[int, Outstanding] = {}
         #: Bulk reads under way.
         self._fetches = Fetches(self)
         #: Bytes of batches that were received and not answered yet, and how many it may be.
@@ -134,6 +146,8 @@ class Connection(Incoming):
             frames.Fetch: self._fetches.put,
             frames.Stage: self._stage,
             frames.Pull: self._pull,
+            frames.SendRequest: self._request,
+            frames.SendReply: self._reply,
         }
 
     # -- transport ---------------------------------------------------------------------------------
@@ -192,6 +206,7 @@ class Connection(Incoming):
         self._fetches.resume()
         for consumer in list(self.consumers.values()):
             consumer.group.pump()
+            self.broker.requests.resume(consumer)
 
     def _throttle(self) -> None:
         """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
@@ -295,11 +310,15 @@ class Connection(Incoming):
             cause=error.code,
             detail=str(error),
         )
-        self.send(frames.Refused(request, error.code, str(error), error.hint, subscription))
+        self.send(frames.Refused(request, error.code, str(error), error.hint, subscription, error.details))
 
     def done(self, request: int, result: object = None) -> None:
         if request:
             self.send(frames.Done(request, result))
+
+    def end(self, request: int) -> None:
+        """Of a request for several replies: all have come that will come."""
+        self.done(request)
 
     def lose(self, consumer: Consumer, error: BusError) -> None:
         """End a subscription from this side."""
@@ -343,6 +362,7 @@ class Connection(Incoming):
         for consumer in list(self.consumers.values()):
             self.broker.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
+        self.broker.requests.forget(self)
         self._fetches.close()
         self._events.clear()
         self._handling = None
@@ -616,6 +636,20 @@ class Connection(Incoming):
     def _called(self, frame: frames.Call, task: asyncio.Task[object]) -> None:
         self._waits -= frame.op in WAITS
         self._answer(frame.request, task, f"operation {frame.op}")
+
+    def _request(self, frame: frames.SendRequest, tail: memoryview = EMPTY) -> None:
+        self.broker.check_target(self, frame.topic)
+        self.broker.requests.ask(self, frame, tail)
+
+    def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:
+        if frame.offset >= 0:
+            done = self.terminal.spawn(self.terminal.outcomes.reply(self, frame, bytes(tail)))
+            size = self._take(tail)
+            done.add_done_callback(partial(self._on_done, frame.request, size, "a reply"))
+            return
+        consumer = self.consumers.get(frame.subscription)
+        if consumer is not None:  # else it ended while the reply was on its way: others have its requests
+            self.broker.requests.reply(consumer, self.subject, frame, tail)
 
     def _ping(self, frame: frames.Ping) -> None:
         self.done(frame.request)

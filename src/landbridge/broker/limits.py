@@ -24,6 +24,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_subscriptions: int = 1_000
     #: Operations of one connection that wait for something to happen (topic.wait and the like).
     max_waits: int = 1_000
+    #: Requests without a reply: of one connection, of all, and the bytes of their payloads.
+    max_requests: int = 10_000
+    max_requests_in_all: int = 100_000
+    request_bytes: int = 256 << 20
+    #: Events with an outcome that are kept, those without one yet included.
+    max_events: int = 100_000
     #: Bytes of batches that a connection may have unanswered; a client that sends more isn't read from.
     publish_window: int = 8 << 20
     #: Bytes that a subscription may hold unsettled, beside its prefetch of messages.

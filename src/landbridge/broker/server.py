@@ -19,6 +19,7 @@ from landbridge.broker.damage import decoded
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.limits import Limits
 from landbridge.broker.operations.operations import Operations
+from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import REVOKED
@@ -55,7 +56,9 @@ class Terminal:
         #: Who may use the bus, and what is known of them while they do.
         self.services = Services(self.broker, self._service_changed)
         self.heartbeats = Heartbeats(self.broker.clock)
-        self.operations = Operations(self, self.broker, self.stages)
+        #: Events that were triggered here, and their outcomes.
+        self.outcomes = Outcomes(self.broker, self.spawn)
+        self.operations = Operations(self, self.broker, self.stages, self.outcomes)
         self._requests_of_strangers = AddressRate(self.broker.limits.max_requests_of_strangers, 60.0)
         self.connections: set[Connection] = set()
         #: Those among them that have not said hello, and those that are not among them yet: their TLS
@@ -93,6 +96,7 @@ class Terminal:
             self.authority = Authority.from_raw(key, revoked, self.services)
         await self.services.adopt(self.operations.issued, self.authority.revoked)
         await self.stages.open()
+        await self.outcomes.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
 
@@ -175,6 +179,7 @@ class Terminal:
     def time_passed(self) -> None:
         """For a clock that is moved by hand: whatever waits for a moment looks at the clock again."""
         self.broker.time_passed()
+        self.outcomes.time_passed()
         for connection in list(self.connections):
             connection.time_passed()
 
@@ -217,6 +222,7 @@ class Terminal:
     async def close(self) -> None:
         """Stop taking connections, end those there are, write what is left, close the store."""
         self.closing = True
+        self.outcomes.close()
         for listener in self._listeners:
             listener.close()
         for task in list(self.tasks):

@@ -36,6 +36,9 @@ CROSSING, SPARK = "Across LANs", "Topics as tables"
 COMMANDS = {
     "publish": ("publish", "publish", MESSAGES),
     "subscribe": ("subscribe", "subscribe", MESSAGES),
+    "request": ("request", "request", MESSAGES),
+    "trigger": ("request", "trigger", MESSAGES),
+    "outcome": ("request", "outcome", MESSAGES),
     "run": ("service", "run_service", MESSAGES),
     "topic": ("topic", "app", SETUP),
     "group": ("group", "app", SETUP),
@@ -62,6 +65,7 @@ COMMANDS = {
     "simulate": ("simulate", "simulate", TERMINAL),
     "console-shell": ("console_shell", "console_shell", TERMINAL),
     "status": ("status", "app", TERMINAL),
+    "errors": ("errors", "app", TERMINAL),
     "info": ("info", "info", TERMINAL),
     "doctor": ("doctor", "doctor", TERMINAL),
     "backup": ("backup", "app", TERMINAL),

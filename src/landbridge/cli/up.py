@@ -48,6 +48,10 @@ def up(
         metavar="ORIGIN",
     ),
     log_level: LogLevel = "info",
+    allow_outgoing: list[str] | None = option(
+        "Let callbacks go there although it is not public, e.g. 10.1.0.0/16 or *.internal. Repeatable.",
+        metavar="NETWORK",
+    ),
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
     event_port: int = port("With --events: where the source connects.", value=9090),
     client_port: int = port("With --events: where the clients connect.", value=9099),
@@ -73,6 +77,7 @@ def up(
         tls_cert=tls_cert,
         tls_key=tls_key,
         auto_create=auto_create,
+        allow_outgoing=allow_outgoing or [],
         # On this machine alone, wherever the terminal listens: the protocol has no credentials.
         events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
         if events

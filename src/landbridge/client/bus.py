@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
 import msgspec
 
 from landbridge.client.context import resolve
+from landbridge.client.events import EventResult, EventWatch
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
 from landbridge.client.many_topics import ManyTopics
@@ -20,10 +21,12 @@ from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
 from landbridge.client.pulling import PullSubscription
 from landbridge.client.reading import Reading
+from landbridge.client.replies import Reply
+from landbridge.client.requests import TIMEOUT, Asking
 from landbridge.client.subscription import Subscription
 from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
-from landbridge.core.log.batch import build
+from landbridge.core.log.batch import Headers, build
 from landbridge.core.log.keys import check_key
 from landbridge.core.names import check_name, is_pattern
 from landbridge.errors import BadRequest, TimedOut, TooLarge
@@ -81,6 +84,9 @@ class WithNouns(Generic[W]):
     stages: nouns.StageCalls[W]
     documents: nouns.DocumentCalls[W]
     schedules: nouns.ScheduleCalls[W]
+    requests: nouns.RequestCalls[W]
+    events: nouns.EventCalls[W]
+    errors: nouns.ErrorCalls[W]
 
     def _make_noun(self, kind: type[Noun[W]]) -> Noun[W]:
         raise NotImplementedError
@@ -229,6 +235,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         group: str | None = None,
         prefetch: int = 1000,
         start: Any = None,
+        reply: bool = False,
     ) -> Reading:
         """Read a topic, or several as one: a pattern (``orders.*``, where ``*`` is one word and ``#`` any
         number of words), or a list of names and patterns. Without a group: from now on, for this subscription
@@ -239,16 +246,18 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
         start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
         (negative: so long ago) or seconds since 1970.
-        prefetch: how many messages may be here and unsettled."""
+        prefetch: how many messages may be here and unsettled.
+        reply: requests to the topic come as well, as messages with ``wants_reply``; ``message.reply(value)``
+        answers them."""
         if group is not None:
             check_name(group, "group")
         if not 1 <= prefetch <= MOST_PREFETCH:
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
         if not isinstance(topic, str) or is_pattern(topic):
             names = [topic] if isinstance(topic, str) else list(topic)
-            return ManyTopics(self, self._new_subscription, names, group, prefetch, start)
+            return ManyTopics(self, self._new_subscription, names, group, prefetch, start, reply)
         check_name(topic, "topic")
-        return Subscription(self, self._new_subscription(), topic, group, prefetch, start)
+        return Subscription(self, self._new_subscription(), topic, group, prefetch, start, reply)
 
     def _new_subscription(self) -> int:
         number = self._next_subscription
@@ -260,6 +269,111 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         check_name(topic, "topic")
         check_name(group, "group")
         return PullSubscription(self, self._new_subscription(), topic, group)
+
+    async def close(self) -> None:
+        """Disconnect: acks are sent and leases given back before. Callbacks of events are called no more."""
+        watch: EventWatch | None = self.__dict__.get("_events")
+        if watch is not None:
+            watch.close()
+        await super().close()
+
+    # -- requests and events -----------------------------------------------------------------------
+
+    @cached_property
+    def _asking(self) -> Asking:
+        return Asking(self)
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        durable: bool = ...,
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> Reply: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        gather: Literal[True],
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> list[Reply]: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = ...,
+        replies: int,
+        headers: Headers | None = ...,
+        key: str | bytes | None = ...,
+    ) -> list[Reply]: ...
+
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float = TIMEOUT,
+        gather: bool = False,
+        replies: int | None = None,
+        durable: bool = False,
+        headers: Headers | None = None,
+        key: str | bytes | None = None,
+    ) -> Reply | list[Reply]:
+        """Ask whoever answers requests to a topic, and wait for the reply. ServiceFailed where the service
+        failed, NoResponder where nobody answers, TimedOut after ``timeout`` seconds.
+
+        gather: ask one consumer of each group that answers, and return the list of all replies; those that
+        have come where the timeout ends it. ``reply.error`` tells of a service that failed. replies: the same
+        for the first so many.
+        durable: the request is stored before it is sent, survives restarts of terminals and services until
+        its timeout, and reaches responders at other terminals."""
+        if durable:
+            if gather or replies is not None:
+                raise BadRequest("a durable request has one reply", hint="leave out gather= and replies=")
+            return await self._events.request(topic, payload, timeout, headers, key)
+        if gather or replies is not None:
+            return await self._asking.several(topic, payload, replies or 0, timeout, headers, key)
+        return await self._asking.one(topic, payload, timeout, headers, key)
+
+    @cached_property
+    def _events(self) -> EventWatch:
+        return EventWatch(self)
+
+    async def trigger(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        callback: Callable[[EventResult], Any] | str | None = None,
+        within: float = 86_400.0,
+        id: str | None = None,
+        headers: Headers | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Store an event that some service answers when it can, and return its id at once. The outcome is
+        kept for a day: ``bus.outcome(id)``.
+
+        callback: where the outcome goes as well: a function, plain or async, that this bus calls with the
+        EventResult, also after it had to connect again; a URL, which gets a POST; or "topic:NAME".
+        within: seconds until the event has timed out."""
+        return await self._events.trigger(topic, payload, callback, within, id, headers, key)
+
+    async def outcome(self, id: str, *, wait: float = 0.0) -> EventResult:
+        """What became of an event that was triggered with this token's subject; waits so many seconds for it
+        to end."""
+        return await self._events.outcome(id, wait)
 
     # -- bulk --------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class ManyTopics(Reading):
         group: str | None,
         prefetch: int,
         start: Any,
+        answers: bool = False,
     ) -> None:
         super().__init__()
         if not 0 < len(topics) <= MOST_PATTERNS:
@@ -71,6 +72,8 @@ class ManyTopics(Reading):
         self._bus = bus
         self._new_number = new_number
         self._start = start
+        #: Whether requests come as well.
+        self.answers = answers
         #: Called with each topic before it is joined.
         self.prepare: Callable[[str], Awaitable[object]] | None = None
         #: The subscriptions by topic, also those that are being opened.
@@ -336,7 +339,8 @@ class Member(Subscription):
     def __init__(
         self, many: ManyTopics, number: int, topic: str, prefetch: int, start: Any, *, named: bool
     ) -> None:
-        super().__init__(many._bus, number, topic, many.group, prefetch, start)
+        super().__init__(many._bus, number, topic, many.group, prefetch, start, many.answers)
+        self.on_request = many.on_request
         self._many = many
         #: It stands in the list, so it may not be missing.
         self.named = named

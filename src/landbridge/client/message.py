@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from landbridge.client.payload import decode
-from landbridge.core.log.batch import Batch, HeaderValue
+from landbridge.client.payload import check_headers, decode, encode, failure_of
+from landbridge.core.log.batch import Batch, Headers, HeaderValue
+from landbridge.core.replies import REPLY_TO
+from landbridge.errors import ServiceFailed
 from landbridge.protocol import frames
 
 
@@ -34,6 +36,17 @@ class Settling(Protocol):
         self, settlement: frames.Settlement, *, again: bool = False, failed: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """Send a settlement, and wait for the disk."""
+        raise NotImplementedError
+
+    def reply(
+        self,
+        batch: DeliveredBatch,
+        position: int,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+    ) -> asyncio.Future[None]:
+        """Send a reply to a message, which settles it."""
         raise NotImplementedError
 
 
@@ -94,6 +107,24 @@ class Message(msgspec.Struct, gc=False, frozen=True):
     def attempt(self) -> int:
         """The number of this attempt, from 1. Prefetched neighbours of a failed message don't count."""
         return self.batch.attempts.get(self.offset, 1)
+
+    @property
+    def wants_reply(self) -> bool:
+        """Somebody waits for a reply: a durable request, or an event with an outcome."""
+        return REPLY_TO in self.headers
+
+    def reply(self, value: Any, *, headers: Headers | None = None) -> asyncio.Future[None]:
+        """Send the reply to a message that wants one: bytes, text, or what JSON can say. The reply is stored
+        and the message acked in one commit."""
+        batch = self.batch
+        return batch.subscription.reply(batch, self.position, encode(value), check_headers(headers), None)
+
+    def fail(self, error: BaseException | str, *, headers: Headers | None = None) -> asyncio.Future[None]:
+        """Reply that it failed, and settle it: an exception (ServiceFailed names a code and a status), or a
+        text."""
+        raised = ServiceFailed(error) if isinstance(error, str) else error
+        batch, failure = self.batch, failure_of(raised)
+        return batch.subscription.reply(batch, self.position, b"", check_headers(headers), failure)
 
     def ack(self, *, wait: bool | None = None) -> asyncio.Future[None]:
         """Settle the message. Awaiting returns at once; with ``wait=True``, and for queues, it returns when
@@ -272,9 +303,10 @@ class DeliveredBatch:
             return self.subscription.settle(settlement)
         self.subscription.flush_acks()
         again = any(map(self.settled_before, positions))
-        done = self.subscription.settle(settlement, again=again, failed=partial(self._not_settled, positions))
+        done = self.subscription.settle(settlement, again=again, failed=partial(self.unsettled, positions))
         self.note_settled(positions)
         return done
 
-    def _not_settled(self, positions: Iterable[int]) -> None:
+    def unsettled(self, positions: Iterable[int]) -> None:
+        """The terminal has not settled these after all."""
         self._settled_apart.difference_update(positions)

@@ -184,6 +184,26 @@ class StageCalls(Noun[W]):
     drop = Method(table.STAGE_DROP)
 
 
+class RequestCalls(Noun[W]):
+    """``bus.requests``: requests with JSON payloads; ``bus.request`` is quicker, and takes any payload."""
+
+    send = Method(table.REQUEST_SEND)
+
+
+class EventCalls(Noun[W]):
+    """``bus.events``: events with an outcome; ``bus.trigger`` takes any payload, and functions, too."""
+
+    trigger = Method(table.EVENT_TRIGGER)
+    outcome = Method(table.EVENT_OUTCOME)
+
+
+class ErrorCalls(Noun[W]):
+    """``bus.errors``: the errors of the bus, and what services report of their own."""
+
+    list = Method(table.ERROR_LIST)
+    report = Method(table.ERROR_REPORT)
+
+
 class DocumentCalls(Noun[W]):
     """``bus.documents``: small values under a name, changed by compared version."""
 
@@ -308,4 +328,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "stages": StageCalls,
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
+    "requests": RequestCalls,
+    "events": EventCalls,
+    "errors": ErrorCalls,
 }

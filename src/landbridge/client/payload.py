@@ -1,4 +1,5 @@
-"""What may be a payload: bytes and str as they are, everything else as JSON."""
+"""What may be a payload: bytes and str as they are, everything else as JSON; and what may go with one:
+headers, or the failure of a service in place of a reply."""
 
 from __future__ import annotations
 
@@ -6,7 +7,12 @@ from typing import Any
 
 import msgspec
 
-from landbridge.errors import BadPayload, BadRequest
+from landbridge.core.log.batch import Headers, HeaderValue
+from landbridge.errors import BadPayload, BadRequest, BusError, ServiceFailed
+from landbridge.protocol import frames
+
+#: Characters of a failure's text.
+LONGEST_TEXT = 4096
 
 
 def _from_model(value: Any) -> Any:
@@ -50,3 +56,27 @@ def decode(payload: bytes, type: Any = Any) -> Any:
         return msgspec.json.decode(payload, type=type, dec_hook=_to_model)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadPayload(f"the payload is not what was expected: {error}") from None
+
+
+def failure_of(error: BaseException) -> frames.Failure:
+    """What a requester hears of an exception. A ServiceFailed says its own code and status; an error of the
+    bus has both; any other exception is "failed", 500."""
+    text = str(error)[:LONGEST_TEXT]
+    if isinstance(error, ServiceFailed):
+        status = error.status if 400 <= error.status <= 599 else 500
+        return frames.Failure(error.service_code[:200], status, text)
+    if isinstance(error, BusError):
+        return frames.Failure(error.code, error.http_status, text)
+    return frames.Failure("failed", 500, f"{type(error).__name__}: {text}"[:LONGEST_TEXT])
+
+
+def check_headers(headers: Headers | None) -> dict[str, HeaderValue]:
+    """Headers as frames have them. BadRequest for what can't be one."""
+    found: dict[str, HeaderValue] = {}
+    for name, value in headers.items() if headers else ():
+        if not isinstance(name, str) or not isinstance(value, str | bytes | int | float):
+            raise BadRequest(
+                f"the header {name!r}: {value!r}", hint="text for text, bytes, a number or a boolean"
+            )
+        found[name] = value
+    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Self
 
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.replies import RequestMessage
 from landbridge.errors import Disconnected
 
 
@@ -22,6 +23,9 @@ class Reading:
     ack_within: float
 
     def __init__(self) -> None:
+        #: Who gets requests to the topic, where the subscription answers them; None: they come among the
+        #: messages.
+        self.on_request: Callable[[RequestMessage], None] | None = None
         #: What ``poll`` has not returned yet of a batch.
         self._polled: Iterator[Message] = iter(())
 

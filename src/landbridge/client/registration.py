@@ -91,7 +91,7 @@ class Registration:
         #: What was given. A mistake is raised here, not when the service runs.
         self.options = {option: value for option, value in options.items() if value}
         service_spec({"name": name, **self.options})
-        self.name = name
+        self.name, self.version = name, version
         #: Tells this process from others of the same service.
         self.instance = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.health: Health = "ok"

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,13 +27,17 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from landbridge.client.answering import RequestDesk
 from landbridge.client.bus import Bus, connect
 from landbridge.client.calling import THREADS, Resources, arguments_of, is_plain, name_of
 from landbridge.client.lifespan import Lifespan
 from landbridge.client.many_topics import ManyTopics
 from landbridge.client.message import DeliveredBatch, Message
+from landbridge.client.payload import failure_of
 from landbridge.client.reading import Reading
 from landbridge.client.registration import Registration
+from landbridge.client.replies import RequestMessage
+from landbridge.client.reporting import ErrorReporter
 from landbridge.client.subscription import place
 from landbridge.core.names import check_name, check_pattern, is_pattern
 from landbridge.core.topic import group_spec
@@ -48,6 +52,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 GRACE = 30.0
 #: Seconds for which a handler that doesn't return keeps its message, unless ``longest`` says otherwise.
 LONGEST = 3600.0
+#: Seconds for the last reports of failed handlers when the service ends.
+REPORT_WITHIN = 2.0
 #: The share of ``ack_within`` after which more time is asked for.
 EXTEND_AFTER = 1 / 3
 
@@ -89,6 +95,8 @@ class Route:
     longest: float
     #: Options that the group must have; empty = any.
     options: dict[str, Any]
+    #: It answers requests: what the handler returns is the reply.
+    reply: bool = False
     #: When a burial was last logged, in the loop's time, and how many came since.
     told_at = -1.0
     untold = 0
@@ -190,6 +198,8 @@ class Service:
         self._concurrency = concurrency
         self._retry = retry or Retry()
         self._stopping: asyncio.Event | None = None
+        #: Tells the terminal of failed handlers.
+        self._errors: ErrorReporter | None = None
 
     def on(
         self,
@@ -202,6 +212,7 @@ class Service:
         retry: Retry | None = None,
         start: Any = None,
         longest: float = LONGEST,
+        reply: bool = False,
         **options: Any,
     ) -> Callable[[F], F]:
         """Handle a topic's messages, or those of several: ``"orders.*"``, ``["orders.eu", "returns"]``.
@@ -209,6 +220,9 @@ class Service:
 
         ordered="key": messages of one key are handled one at a time and in order, by all consumers of the
         group together, and those of different keys at once; the group has the option ``order="key"``.
+        reply: answer requests to the topic (``bus.request``): what the handler returns is the reply, and an
+        exception is a failed reply (ServiceFailed names a code and a status). Messages that want no reply are
+        handled as ever.
         start: where the group begins if it is new. longest: seconds for which a handler keeps its message; if
         it still runs then, the message is given to another consumer when ``ack_within`` is over. options:
         those of the group, as group.create takes them (discipline, ack_within, max_attempts, backoff,
@@ -236,6 +250,7 @@ class Service:
                     start,
                     longest,
                     options,
+                    reply,
                 )
             )
             return handler
@@ -320,6 +335,8 @@ class Service:
                 for result in await asyncio.gather(*workers, return_exceptions=True)
                 if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError)
             ]
+            if self._errors is not None:
+                await self._errors.close(REPORT_WITHIN)
         if failures:
             raise failures[0]
 
@@ -330,8 +347,18 @@ class Service:
         #: Handlers at work → the batch of the message, and until when the handler keeps it.
         tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]] = {}
         subscription = bus.subscribe(
-            route.source, group=route.group, prefetch=route.prefetch, start=route.start
+            route.source,
+            group=route.group,
+            prefetch=route.prefetch,
+            start=route.start,
+            reply=route.reply,
         )
+        desk = RequestDesk(
+            route.concurrency,
+            lambda request: self.registration.timed(route, partial(self._answer, route, request, resources)),
+        )
+        if route.reply:
+            subscription.on_request = desk.take
         messages = _messages(subscription)
         stopping = asyncio.ensure_future(self._stopping.wait())
         extending: asyncio.Task[None] | None = None
@@ -369,6 +396,7 @@ class Service:
                 await asyncio.wait(tasks, timeout=GRACE)
             for task in list(tasks):
                 task.cancel()
+            await desk.close(GRACE)
             if extending is not None:
                 extending.cancel()
             await messages.aclose()
@@ -376,22 +404,32 @@ class Service:
             await subscription.close()
 
     async def _handle(self, route: Route, message: Message, resources: Resources) -> None:
+        bus = resources.bus
         try:
             try:
                 values = route.values(message, resources)
             except BadPayload as error:
+                if route.reply and message.wants_reply:
+                    await message.fail(error)
+                    return
+                self._reporter(bus).note(_name(route), failure_of(error), message)
                 self._tell_buried(route, message, error)
                 await message.bury(f"bad_payload: {error}")
                 return
             except BadRequest as error:  # the handler's type is at fault, not the payload
-                await self._failed(route, message, error)
+                await self._failed(route, message, error, bus)
+                return
+            except Exception as error:  # of a type that decodes itself
+                await self._failed(route, message, error, bus)
                 return
             try:
-                await self._call(route, message, values, resources)
+                result = await self._call(route, message, values, resources)
+                is_reply = route.reply and message.wants_reply
+                settled = message.reply(result) if is_reply else message.ack()
             except Exception as error:
-                await self._failed(route, message, error)
+                await self._failed(route, message, error, bus)
             else:
-                await message.ack()
+                await settled
         except LeaseLost:
             pass  # the handler took too long, or the connection was lost: the message comes again
         except BusError as error:
@@ -405,13 +443,45 @@ class Service:
         """Call the handler, and return its result."""
         telemetry = resources.bus.telemetry
         if telemetry is None:
-            return await resources.call(route.handler, values, plain=route.is_plain)
+            return await _contained(resources.call(route.handler, values, plain=route.is_plain))
         with telemetry.handling(message, service=self.name):
-            return await resources.call(route.handler, values, plain=route.is_plain)
+            return await _contained(resources.call(route.handler, values, plain=route.is_plain))
 
-    async def _failed(self, route: Route, message: Message, error: Exception) -> None:
+    async def _answer(self, route: Route, request: RequestMessage, resources: Resources) -> None:
+        """Answer a request that is stored nowhere. The requester hears of every failure."""
+        try:
+            result = await self._call(route, request, route.values(request, resources), resources)
+            await request.reply(result)
+        except Exception as error:
+            self.registration.failed(route, error)
+            failure = failure_of(error)
+            if failure.status >= 500:  # below, the request was at fault, and the reply says so
+                self._report_crash(f"{_name(route)} failed on a request to {route.topic}", error)
+                self._reporter(resources.bus).note(_name(route), failure, request)
+            await request.fail(error)
+
+    def _reporter(self, bus: Bus) -> ErrorReporter:
+        if self._errors is None or self._errors.bus is not bus:
+            self._errors = ErrorReporter(bus, self.registration.version)
+        return self._errors
+
+    def _report_crash(self, what: str, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{self.name}: {what}", "exception": error}
+        )
+
+    async def _failed(self, route: Route, message: Message, error: Exception, bus: Bus) -> None:
         cause = f"{type(error).__name__}: {error}"
         self.registration.failed(route, error)
+        failure = failure_of(error)
+        is_request = route.reply and message.wants_reply
+        if failure.status >= 500 or not is_request:
+            self._reporter(bus).note(_name(route), failure, message)
+        if is_request:
+            if failure.status >= 500:
+                self._report_crash(f"{_name(route)} failed on {route.topic} {message.offset}", error)
+            await message.fail(error)
+            return
         retry = route.retry
         exhausted = retry.attempts is not None and message.attempt >= retry.attempts
         given_up = exhausted or isinstance(error, retry.bury_on)
@@ -437,6 +507,39 @@ class Service:
             others = f", {route.untold - 1} others before it" if route.untold > 1 else ""
             log.warning("%s: %s %d is buried%s: %s", self.name, message.topic, message.offset, others, error)
             route.told_at, route.untold = now, 0
+
+
+def _name(route: Route) -> str:
+    """The name of a handler, for people."""
+    return str(getattr(route.handler, "__name__", "handler"))
+
+
+async def _contained(calling: Awaitable[Any]) -> Any:
+    """Wait for a handler. Whatever it raises is an Exception: SystemExit would end the service, and a
+    cancellation that nobody asked for would leave its message unsettled until the lease ends."""
+    task = asyncio.current_task()
+    try:
+        return await calling
+    except Exception:
+        raise
+    except asyncio.CancelledError:
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("the handler was cancelled from within") from None
+    except GeneratorExit as error:
+        if not _is_at_work(task):
+            raise  # the loop has ended, and this coroutine is thrown away
+        raise RuntimeError("the handler raised GeneratorExit") from error
+    except BaseException as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
+
+
+def _is_at_work(task: asyncio.Task[Any] | None) -> bool:
+    """Is this code called by that task?"""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no loop runs
+        return False
 
 
 async def _make_group(bus: Bus, route: Route, topic: str) -> None:

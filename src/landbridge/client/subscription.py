@@ -12,8 +12,10 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.publisher import microseconds
 from landbridge.client.reading import Reading
+from landbridge.client.replies import RequestBatch, RequestMessage
 from landbridge.client.wire import Wire, end_future
-from landbridge.core.log.batch import Batch
+from landbridge.core.log.batch import Batch, HeaderValue
+from landbridge.core.time import SECOND
 from landbridge.errors import (
     BadRequest,
     BusError,
@@ -45,7 +47,14 @@ class Subscription(Reading):
     """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
     def __init__(
-        self, bus: TerminalLine, number: int, topic: str, group: str | None, prefetch: int, start: Any
+        self,
+        bus: TerminalLine,
+        number: int,
+        topic: str,
+        group: str | None,
+        prefetch: int,
+        start: Any,
+        answers: bool = False,
     ) -> None:
         super().__init__()
         self._bus = bus
@@ -54,6 +63,12 @@ class Subscription(Reading):
         self.group = group
         self.prefetch = prefetch
         self._start = None if start is None else place(start)
+        self._answers = answers
+        #: Stands for the batch of a request that is handed on by itself.
+        self._no_batch = RequestBatch(self, frames.Requested(number, 0, topic, 0, ""), b"")
+        self._loop = asyncio.get_running_loop()
+        #: Requests that have come over this connection and have no reply yet, about.
+        self._answering = 0
         #: Open: the program wants it. Subscribed: the terminal has answered once, so every new connection
         #: subscribes again.
         self._open = self._subscribed = self._closed = False
@@ -91,7 +106,9 @@ class Subscription(Reading):
         return self
 
     def _subscribe(self, request: int) -> Frame:
-        return frames.Subscribe(request, self.number, self.topic, self.group, self.prefetch, self._start)
+        return frames.Subscribe(
+            request, self.number, self.topic, self.group, self.prefetch, self._start, self._answers
+        )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:
         self._subscribed = True
@@ -102,6 +119,7 @@ class Subscription(Reading):
     def disconnected(self) -> None:
         """The connection was lost. Messages that were delivered and not handed over will be delivered again,
         so they are dropped; unless the group settles on delivery, which delivers nothing twice."""
+        self._answering = 0
         if not self.at_most_once:
             self._batches.clear()
             self._handing.clear()
@@ -163,6 +181,17 @@ class Subscription(Reading):
         if isinstance(frame, frames.Deliver):
             self._batches.append(DeliveredBatch(self, frame, Batch.decode(tail)))
             self._wake()
+        elif isinstance(frame, frames.Requested):
+            self._answering += 1
+            until = self._loop.time() + frame.within / SECOND
+            payload = bytes(tail)
+            if self.on_request is not None:
+                self.on_request(RequestMessage(payload, 0, self._no_batch, frame, self, until))
+            else:
+                batch = RequestBatch(self, frame, payload)
+                batch.message = RequestMessage(payload, 0, batch, frame, self, until)
+                self._batches.append(batch)
+                self._wake()
         elif isinstance(frame, frames.Lost | frames.Refused):
             error = from_wire(frame.code, frame.message, frame.hint)
             # A Refused is about an ack that nobody waited for. If the reason is a lost lease or a full disk,
@@ -205,12 +234,14 @@ class Subscription(Reading):
         if not self._batches:
             return None
         batch = self._take()
-        if self.at_most_once and self._bus.wire is not None:
+        if self.at_most_once and self._bus.wire is not None and not isinstance(batch, RequestBatch):
             self._bus.wire.send(frames.Credit(self.number, len(batch), batch.columns.size))
         return batch
 
     def messages_of(self, batch: DeliveredBatch) -> Iterator[Message]:
         """The messages of a batch. They end early if the connection is lost: the rest is delivered again."""
+        if isinstance(batch, RequestBatch):
+            return batch.messages()
         self._handing = batch.payloads.copy()
         return map(Message, self._handing, range(len(batch)), repeat(batch))
 
@@ -218,6 +249,42 @@ class Subscription(Reading):
     def has_batches(self) -> bool:
         """Would ``take_batch`` return one?"""
         return bool(self._batches)
+
+    # -- replying ----------------------------------------------------------------------------------
+
+    def answer(
+        self, number: int, payload: bytes, headers: dict[str, HeaderValue], failure: frames.Failure | None
+    ) -> None:
+        """Send the reply to a request that is not stored. Without a connection it is dropped: the terminal
+        has given the request to another one."""
+        wire = self._bus.wire
+        if wire is not None:
+            self._bus.checked(payload)
+            self._answering -= 1
+            others = self._answering > 0
+            wire.answer(
+                frames.SendReply(0, self.number, number, -1, headers, failure), payload, others=others
+            )
+
+    def reply(
+        self,
+        batch: DeliveredBatch,
+        position: int,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+    ) -> asyncio.Future[None]:
+        """Send the reply to a stored message, which settles it. The future is done when both are on disk."""
+        if self.at_most_once:
+            raise BadRequest("this group settles on delivery: there is nothing to reply to")
+        self._bus.checked(payload)
+        offset = batch.offsets[position]
+        batch.note_settled([position])
+
+        def make(request: int) -> Frame:
+            return frames.SendReply(request, self.number, batch.lease, offset, headers, failure)
+
+        return self._ask_by(make, payload, failed=lambda: batch.unsettled([position]))
 
     # -- settling ----------------------------------------------------------------------------------
 
@@ -273,6 +340,17 @@ class Subscription(Reading):
         again: bool = False,
         failed: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
+        return self._ask_by(
+            lambda request: frames.Settle(request, self.number, settlements), again=again, failed=failed
+        )
+
+    def _ask_by(
+        self,
+        make: Callable[[int], Frame],
+        *tail: bytes,
+        again: bool = False,
+        failed: Callable[[], None] | None = None,
+    ) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wire = self._bus.wire
         if wire is None or not wire.open:
@@ -295,7 +373,7 @@ class Subscription(Reading):
                 failed()
             end_future(done, result if isinstance(result, BusError) else None)
 
-        wire.send(frames.Settle(wire.request(answer), self.number, settlements))
+        wire.send(make(wire.request(answer)), *tail)
         return done
 
     async def flush(self) -> None:

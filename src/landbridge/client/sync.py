@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from landbridge.client import bus as asynchronous
 from landbridge.client.bus import WithNouns
@@ -22,8 +22,9 @@ from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.client.publisher import Publisher as AsyncPublisher
 from landbridge.client.reading import Reading as AsyncReading
+from landbridge.client.replies import Reply
 from landbridge.client.transaction import Transaction as AsyncTransaction
-from landbridge.core.log.batch import HeaderValue
+from landbridge.core.log.batch import Headers, HeaderValue
 from landbridge.errors import BusError, Disconnected
 
 if TYPE_CHECKING:
@@ -181,6 +182,16 @@ class Message(_Delivered):
             self._loop.soon(self._inner.ack)
         else:
             self._loop.call(self._inner.ack, wait=wait)
+
+    wants_reply: bool
+
+    def reply(self, value: Any, *, headers: Headers | None = None) -> None:
+        """Send the reply to a message that wants one; see ``landbridge.Message.reply``."""
+        self._loop.call(self._inner.reply, value, headers=headers)
+
+    def fail(self, error: BaseException | str, *, headers: Headers | None = None) -> None:
+        """Reply that it failed; see ``landbridge.Message.fail``."""
+        self._loop.call(self._inner.fail, error, headers=headers)
 
     requeue = _waiting(AsyncMessage.requeue)
     bury = _waiting(AsyncMessage.bury)
@@ -383,10 +394,61 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         group: str | None = None,
         prefetch: int = 1000,
         start: Any = None,
+        reply: bool = False,
     ) -> Subscription:
         """Read a topic, or several as one; see ``landbridge.Bus.subscribe``."""
-        made = self._loop.make(self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start)
+        made = self._loop.make(
+            self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start, reply=reply
+        )
         return Subscription(self._loop, made)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def request(
+            self,
+            topic: str,
+            payload: Any,
+            *,
+            timeout: float = ...,
+            durable: bool = ...,
+            headers: Headers | None = ...,
+            key: str | bytes | None = ...,
+        ) -> Reply: ...
+
+        @overload
+        def request(
+            self,
+            topic: str,
+            payload: Any,
+            *,
+            timeout: float = ...,
+            gather: Literal[True],
+            headers: Headers | None = ...,
+            key: str | bytes | None = ...,
+        ) -> list[Reply]: ...
+
+        @overload
+        def request(
+            self,
+            topic: str,
+            payload: Any,
+            *,
+            timeout: float = ...,
+            replies: int,
+            headers: Headers | None = ...,
+            key: str | bytes | None = ...,
+        ) -> list[Reply]: ...
+
+        def request(self, *args: Any, **options: Any) -> Any:
+            """As ``landbridge.Bus.request``."""
+
+    else:
+        request = _waiting(asynchronous.Bus.request)
+
+    #: A function given as the callback is called in the thread of the bus, and must not use the bus there.
+    trigger = _waiting(asynchronous.Bus.trigger)
+    outcome = _waiting(asynchronous.Bus.outcome)
 
     def transaction(self, *, idempotency_key: str | None = None) -> Transaction:
         """Publishes and acks in one atomic commit; see ``landbridge.Bus.transaction``."""

@@ -21,10 +21,10 @@ from landbridge.errors import (
 )
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.session import Role, Session
+from landbridge.protocol.session import Event, Role, Session
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
-from landbridge.transport.outgoing import Outgoing
+from landbridge.transport.outgoing import Outgoing, gathering
 
 #: Called with the answer (a frame; for a Fetched, the pair of frame and tail), or with the error.
 Answer: TypeAlias = Callable[[Any], None]
@@ -44,7 +44,7 @@ class Wire(Incoming):
         self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Wire, BusError], None]
     ) -> None:
         super().__init__(Session(Role.CLIENT))
-        #: Gets Deliver and Lost frames, and Refused frames that answer no request.
+        #: Gets Deliver, Requested and Lost frames, and Refused frames that answer no request.
         self._deliver = deliver
         self._lost = lost
         self._answers: dict[int, Answer] = {}
@@ -92,10 +92,16 @@ class Wire(Incoming):
         except BusError as error:
             self.close(error if self.welcome.done() else _stranger(error, data))
             return
+        with gathering:
+            self._take(events)
+
+    def _take(self, events: list[Event]) -> None:
         for frame, tail in events:
             kind = type(frame)
-            if kind is frames.Deliver or kind is frames.Lost:
+            if kind is frames.Deliver or kind is frames.Lost or kind is frames.Requested:
                 self._deliver(frame, tail)
+            elif kind is frames.Replied:
+                self._replied(cast(frames.Replied, frame), tail)
             elif kind is frames.Stored or kind is frames.Done:
                 self._answered(frame, tail)
             elif isinstance(frame, frames.Closing):
@@ -112,13 +118,19 @@ class Wire(Incoming):
         answer = self._answers.pop(cast(Any, frame).request, None)
         if answer is not None:
             if isinstance(frame, frames.Refused):
-                answer(from_wire(frame.code, frame.message, frame.hint))
+                answer(from_wire(frame.code, frame.message, frame.hint, frame.details))
             elif isinstance(frame, frames.Fetched):
                 answer((frame, tail))
             else:
                 answer(frame)
         elif isinstance(frame, frames.Refused):
             self._deliver(frame, tail)
+
+    def _replied(self, frame: frames.Replied, tail: memoryview) -> None:
+        answers = self._answers
+        answer = answers.pop(frame.request, None) if frame.last else answers.get(frame.request)
+        if answer is not None:
+            answer((frame, tail))
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -142,6 +154,18 @@ class Wire(Incoming):
                 self._outgoing.send(frame, *tail)
             else:
                 self._outgoing.send_now(frame, *tail)
+
+    def answer(self, frame: frames.SendReply, tail: bytes, *, others: bool) -> None:
+        """Send a reply. ``others``: more of them are likely to follow at once."""
+        if self._closing is None and self._outgoing is not None:
+            if others or gathering.depth:
+                self._outgoing.send(frame, tail)
+            else:
+                self._outgoing.send_now(frame, tail)
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for the answer to a request any more."""
+        self._answers.pop(number, None)
 
     async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
         """Send a request and return its answer. ``make`` makes the frame from the request's number."""

@@ -7,6 +7,7 @@ spelled out.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from landbridge.errors import BadName
 
@@ -41,6 +42,7 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
+@lru_cache(maxsize=4096)
 def matches(pattern: str, name: str) -> bool:
     """Does a pattern cover a name? ``*`` is one word, ``#`` is any number of words, also none."""
     if is_reserved(name) and not is_reserved(pattern):

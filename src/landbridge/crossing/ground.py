@@ -17,6 +17,7 @@ import structlog
 from landbridge.broker.broker import Broker
 from landbridge.broker.topic import Topic
 from landbridge.client.registry_documents import NewDirectory
+from landbridge.core import replies
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import is_reserved
 from landbridge.core.routing.linkstate import SignedLinkState
@@ -111,6 +112,8 @@ class Ground:
         self.registered = RegisteredTokens()
         #: The topics of the directory that concern this terminal, by name.
         self.topics: dict[str, TopicEntry] = {}
+        #: Terminals that replies are for: whoever has asked something of a consumer here, and this one.
+        self.replying = [terminal]
         #: The version of the directory that they are from. A neighbour hands on a directory without topics,
         #: so ``directory`` may be newer.
         self.topics_version = 0
@@ -151,6 +154,11 @@ class Ground:
             except (BusError, msgspec.MsgspecError, IndexError, ValueError) as error:
                 log.warning("the stored directory can't be used", detail=str(error))
 
+        stored = self.broker.topics.get(replies.TOPIC)
+        for name in () if stored is None else stored.groups:
+            if (own := replies.terminal_of(name)) is not None:
+                self.add_replying(own)
+        self._enter_replies()
         if "beginnings" in documents:
             try:
                 self.beginnings = Beginnings.decode(documents["beginnings"])
@@ -214,6 +222,9 @@ class Ground:
 
     def members(self, group: str) -> list[str]:
         """The terminals where a group's consumers may be."""
+        own = replies.terminal_of(group)
+        if own is not None:  # a group of $replies, which the directory doesn't name
+            return [own] if own in self._entries else []
         return [terminal for terminal in self._groups.get(group, []) if terminal in self._entries]
 
     def groups_of(self, topic: str) -> list[str] | None:
@@ -249,10 +260,26 @@ class Ground:
             return False
         self.topics_version = found.version
         self.topics = {entry.name: entry for entry in found.topics}
+        self._enter_replies()
         for entry in found.topics:
             # A terminal of the group needs the topic, so that messages for it have somewhere to wait.
             if any(self.me in self.members(group) for group in entry.groups):
                 self.broker.topic_for(entry.name, create=True)
+        return True
+
+    def _enter_replies(self) -> None:
+        """The topic of replies, which each terminal of the customer has without being told: one group for
+        each terminal that replies go to."""
+        groups = {replies.group_of(terminal): 0 for terminal in self.replying}
+        self.topics[replies.TOPIC] = TopicEntry(name=replies.TOPIC, groups=groups, max_age=replies.KEEP)
+
+    def add_replying(self, terminal: str) -> bool:
+        """Replies are to go to a terminal. Is it one of the customer's?"""
+        if not self.knows(terminal):
+            return False
+        if terminal not in self.replying:
+            self.replying.append(terminal)
+            self._enter_replies()
         return True
 
     def log_ends(self) -> dict[str, LogEnd]:

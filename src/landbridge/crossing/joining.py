@@ -24,5 +24,6 @@ async def join(
     terminal.authority.registered = network.registered
     network.on_tokens = terminal.check_tokens
     await network.open()
+    terminal.outcomes.join(id)
     Inquiries(network, terminal).register(terminal.operations)
     return network

@@ -170,6 +170,12 @@ class Network(Ground):
                 asyncio.get_running_loop().call_soon(self._tell_own)
                 self.place_soon()
 
+    def reply_to(self, terminal: str) -> bool:
+        is_known = self.add_replying(terminal)
+        if is_known:
+            self.place_soon()
+        return is_known
+
     def settled(self, group: Group) -> None:
         self.questions.settled(group)
 

@@ -32,6 +32,7 @@ from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
 from landbridge.node import logs
+from landbridge.node.callbacks import callbacks_of
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
@@ -97,6 +98,8 @@ async def serve(
                 started = await _make_ready(plan, terminal, membership, context, http)
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(scheduling(terminal, dial_to(terminal)))
+                    callbacks = callbacks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    await stack.enter_async_context(callbacks)
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)

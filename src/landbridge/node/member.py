@@ -89,6 +89,7 @@ def plan_of(settings: Mapping[str, Any]) -> NodePlan:
         tls_cert=_path(settings, "tls_cert"),
         tls_key=_path(settings, "tls_key"),
         auto_create=settings.get("auto_create", True),
+        allow_outgoing=settings.get("allow_outgoing", []),
     )
 
 

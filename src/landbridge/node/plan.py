@@ -41,6 +41,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Path | None
     tls_key: Path | None
     auto_create: bool
+    #: Networks and hosts that HTTP requests may go to, beside the public addresses.
+    allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
     #: Web sites whose pages may use the HTTP port.

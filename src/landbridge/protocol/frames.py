@@ -70,6 +70,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     start: Natural | Text | None = None
     #: Nothing is delivered until a frame Pull asks for it.
     by_pull: bool = False
+    #: It answers requests: Requested frames come as well.
+    answers: bool = False
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -217,6 +219,44 @@ class Pull(Frame, tag=24, frozen=True):
     messages: Natural
 
 
+#: Headers of a request or a reply; their values are texts, bytes, numbers and booleans.
+Headers: TypeAlias = dict[Annotated[str, Meta(max_length=200)], Any]
+
+
+class SendRequest(Frame, tag=16, frozen=True):
+    """Ask whoever answers requests to the topic. Nothing of it is written to disk. Tail: the payload.
+    Answered by Replied, or Refused; with ``most`` above 1, or 0 for all, by any number of Replied and then
+    Done."""
+
+    request: Natural
+    topic: Text
+    within: Annotated[int, Meta(ge=1, le=(1 << 62))]  #: microseconds that the caller waits
+    most: Annotated[int, Meta(ge=0, le=1_000)] = 1
+    headers: Headers = {}
+    key: Annotated[bytes, Meta(max_length=1024)] = b""
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a service says of its own failure."""
+
+    code: Annotated[str, Meta(max_length=200)]
+    status: Annotated[int, Meta(ge=400, le=599)]
+    text: Annotated[str, Meta(max_length=4096)]
+
+
+class SendReply(Frame, tag=17, frozen=True):
+    """Answers a Requested. Tail: the payload; empty with a failure. With ``offset``, it answers a message
+    that the consumer holds under the lease ``number``: the reply is stored and the message acked in one
+    commit, and then the frame is answered by Done, or by Refused."""
+
+    request: Natural
+    subscription: Natural
+    number: Natural
+    offset: int = -1
+    headers: Headers = {}
+    failure: Failure | None = None
+
+
 # -- from the one that listens ------------------------------------------------------------------------
 
 
@@ -229,7 +269,7 @@ class Welcome(Frame, tag=32, frozen=True):
     window: int
     #: The terminal's clock, microseconds since 1970.
     time: Natural = 0
-    #: What this terminal knows beyond the frames of the first version: "keys".
+    #: What this terminal knows beyond the frames of the first version: "keys", "requests".
     features: Annotated[list[Text], Meta(max_length=64)] = []
 
 
@@ -272,6 +312,7 @@ class Refused(Frame, tag=37, frozen=True):
     message: str
     hint: str = ""
     subscription: Natural = 0
+    details: dict[str, Any] = {}  #: what else the error says; see BusError.details
 
 
 class Lost(Frame, tag=38, frozen=True):
@@ -315,6 +356,28 @@ class Fetched(Frame, tag=42, frozen=True):
     #: First offset, messages, bytes in the tail, and the terminal where it was published, "" for this one.
     batches: list[tuple[Natural, Natural, Natural, str]]
     log: str = ""  #: the identity of the log, as in ``topic.show``
+
+
+class Requested(Frame, tag=43, frozen=True):
+    """A request for a subscription that answers. Tail: the payload. Answered by SendReply."""
+
+    subscription: Natural
+    number: Natural  #: the terminal's own
+    topic: str
+    within: int  #: microseconds that are left
+    requester: str  #: the subject that asks
+    headers: Headers = {}
+    key: bytes = b""
+
+
+class Replied(Frame, tag=44, frozen=True):
+    """A reply to a request. Tail: the payload."""
+
+    request: Natural
+    source: str  #: the subject that replied
+    last: bool = True  #: nothing comes after it
+    headers: Headers = {}
+    failure: Failure | None = None
 
 
 # -- on a link, from either side ----------------------------------------------------------------------
@@ -391,8 +454,22 @@ Asked: TypeAlias = (
     | Stage
     | Pull
     | PublishOnce
+    | SendRequest
+    | SendReply
 )
 Answered: TypeAlias = (
-    Welcome | Stored | Subscribed | Deliver | Done | Refused | Lost | Closing | Challenge | Linked | Fetched
+    Welcome
+    | Stored
+    | Subscribed
+    | Deliver
+    | Done
+    | Refused
+    | Lost
+    | Closing
+    | Challenge
+    | Linked
+    | Fetched
+    | Requested
+    | Replied
 )
 OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | DirectoryCopy | Closing

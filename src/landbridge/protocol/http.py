@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from landbridge.errors import BadRequest, BusError, TooLarge
+from landbridge.errors import BadRequest, BusError, ServiceFailed, TooLarge
 
 MEDIA_TYPE = "application/problem+json"
 #: Codes of refusals that HTTP itself makes, by status.
@@ -74,8 +74,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
     #: The trace that the request belonged to; empty where the port follows no traces.
     trace_id: str = ""
-    #: Who refused: the bus, or a service that a request was passed to.
+    #: Who failed: the bus, or the service that answered the request. The code is that side's own.
     source: Literal["bus", "service"] = "bus"
+    #: The name of the service that failed; empty for the bus.
+    service: str = ""
 
     def encode(self) -> bytes:
         """Return the body as JSON."""
@@ -107,8 +109,28 @@ def problem(status: int, code: str, detail: str, hint: str = "") -> Problem:
 
 
 def problem_of(error: BusError) -> Problem:
-    """Return the problem document of an error of the bus."""
+    """Return the problem document of an error of the bus, or of a service's own failure."""
+    if isinstance(error, ServiceFailed):
+        code = error.service_code
+        return Problem(
+            type=f"urn:landbridge:service-error:{code}",
+            title=_phrase(error.status),
+            status=error.status,
+            detail=str(error),
+            code=code,
+            hint=error.hint,
+            source="service",
+            service=error.service,
+        )
     return problem(error.http_status, error.code, str(error), error.hint)
+
+
+def _phrase(status: int) -> str:
+    """The reason phrase of a status; a service may give one that has none."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Service Error"
 
 
 def problem_of_http(status: int, detail: str, fields: object = None, hint: str = "") -> Problem:

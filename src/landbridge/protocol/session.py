@@ -63,6 +63,8 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Stage,
         frames.Pull,
         frames.PublishOnce,
+        frames.SendRequest,
+        frames.SendReply,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
     (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
@@ -75,6 +77,8 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Lost,
         frames.Closing,
         frames.Fetched,
+        frames.Requested,
+        frames.Replied,
     ),
 }
 
@@ -105,6 +109,10 @@ _WITH_TAIL = frozenset(
         frames.Carry,
         frames.Fetched,
         frames.Stage,
+        frames.SendRequest,
+        frames.SendReply,
+        frames.Requested,
+        frames.Replied,
     }
 )
 #: Frames that change the state of a session, and those among them that tell a version.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from landbridge.client import registry_documents as api
+from landbridge.core import replies
 from landbridge.core.trust import tickets
 from landbridge.core.trust.tickets import Issue, Release, Renewal, Requester, Ticket
 from landbridge.registry.account import Account
@@ -28,6 +29,8 @@ class TicketOffice:
 
     async def issue(self, caller: Caller, request: api.IssueTicket) -> Issue:
         """Issue a ticket to send with. Keys that are past their time are replaced first."""
+        if request.topic == replies.TOPIC:
+            await self._topics.make_replies(caller.own_account)
         await self._topics.replace_old_key(caller.own_account, request.topic)
         await self._replace_old_ticket_key()
 
@@ -116,7 +119,9 @@ def _requester(account: Account, caller: Caller, topic: TopicRecord | None) -> R
         customer=account.id,
         terminal=caller.terminal,
         keys=caller.keys,
-        member=topic is not None and account.is_receiver(caller.terminal, topic),
+        # Any terminal of the customer may have asked for a reply.
+        member=topic is not None
+        and (topic.name == replies.TOPIC or account.is_receiver(caller.terminal, topic)),
         # Checked again: the terminal may have been revoked since its proof was checked.
         revoked=terminal is None or bool(terminal.revoked_at),
     )

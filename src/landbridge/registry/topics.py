@@ -8,6 +8,7 @@ from itertools import pairwise
 from msgspec import UNSET
 
 from landbridge.client import registry_documents as api
+from landbridge.core import replies
 from landbridge.core.trust.tickets import TopicKey
 from landbridge.errors import BadRequest, LimitReached, StillHolds, TopicExists, UnknownGroup
 from landbridge.registry import codec
@@ -100,6 +101,30 @@ class CrossingTopics:
     def rotate_key(self, change: Change, request: api.OfCrossingTopic) -> api.TopicInfo:
         """Make a new version of a topic's key."""
         return _show(self._rotate(change, change.account.topic(request.topic)))
+
+    async def make_replies(self, account: Account) -> None:
+        """Make the customer's topic of replies when the first reply crosses. It has no groups: terminals know
+        by themselves whom a reply is for."""
+        if replies.TOPIC in account.topics:
+            return
+
+        def work(change: Change) -> None:
+            if replies.TOPIC in account.topics:  # another request may have made it meanwhile
+                return
+            change.put(
+                TopicRecord(
+                    name=replies.TOPIC,
+                    groups={},
+                    producers=None,
+                    late_open="renew",
+                    ticket_scope="window",
+                    max_age=replies.KEEP,
+                    keys=[self._new_key(change, replies.TOPIC, 1)],
+                    created_at=change.now,
+                )
+            )
+
+        await self._state.change(Caller("registry", account), "createMessageBusTopic", replies.TOPIC, work)
 
     async def replace_old_key(self, account: Account, name: str) -> None:
         """Make a new version of a topic's key if the newest is past ``key_life``. Called before a ticket is

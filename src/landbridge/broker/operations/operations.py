@@ -7,6 +7,8 @@ from typing import Protocol
 from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
+from landbridge.broker.operations.errors import ErrorOperations
+from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.schedules import ScheduleOperations
@@ -14,6 +16,7 @@ from landbridge.broker.operations.services import ServiceOperations, ServicesHos
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
+from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
@@ -26,7 +29,7 @@ class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, Protocol):
 class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
-    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages) -> None:
+    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
         super().__init__()
         self.stages = stages
         #: The tokens made here, for ``token.list``.
@@ -39,6 +42,8 @@ class Operations(Dispatcher):
         ServiceOperations(broker, terminal).register(self)
         TerminalOperations(broker, terminal).register(self)
         MessageOperations(broker, terminal).register(self)
+        EventOperations(broker, outcomes).register(self)
+        ErrorOperations(broker).register(self)
         self.register(table.STAGE_COMMIT, stages.stage_commit)
         self.register(table.STAGE_SHOW, stages.stage_show)
         self.register(table.STAGE_DROP, stages.stage_drop)

@@ -1,0 +1,174 @@
+"""Posts the outcomes of events to the URLs that were given as callbacks.
+
+The terminal stores each such outcome in the topic ``$callbacks``, in the commit that ends the event. This
+gateway is the consumer of one durable group there: an outcome is acked when the receiver has answered with
+2xx, and tried again otherwise, also after a restart. So a receiver gets each outcome at least once, with the
+event's id in the header ``Landbridge-Event``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from landbridge.client.bus import Bus
+from landbridge.client.message import Message
+from landbridge.core.replies import CALLBACKS, CODE, SOURCE, STATUS
+from landbridge.errors import BusError, LeaseLost
+from landbridge.gateways.outgoing import HttpAnswer, HttpRefused, HttpResult, HttpTimedOut, OutgoingHttp
+
+log = logging.getLogger("landbridge.callbacks")
+
+GROUP = "callbacks"
+#: Attempts, the first included: the last one is about ten hours after the first.
+ATTEMPTS = 16
+#: Seconds before the second attempt, then doubled.
+BACKOFF, LONGEST_BACKOFF = 5.0, 3600.0
+#: Seconds after which an outcome counts as not posted, far above the time limit of a request.
+ACK_WITHIN = 120.0
+#: Posts under way at once.
+CONCURRENCY = 16
+#: Seconds before the group is read again after an error.
+AGAIN_AFTER = 1.0
+GONE = 410
+
+
+class CallbackPost(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The JSON that a receiver gets."""
+
+    event: str
+    topic: str
+    state: str
+    service: str = ""
+    #: The reply, where it is JSON or text; otherwise ``base64`` has its bytes.
+    value: Any = None
+    base64: str = ""
+    #: Of an event that failed or timed out.
+    code: str = ""
+    status: int = 0
+    text: str = ""
+
+
+def post_of(message: Message) -> CallbackPost:
+    """What is posted for a message of the topic."""
+    headers = message.headers
+    state = str(headers.get("lb-state", ""))
+    post = CallbackPost(
+        event=str(headers.get("lb-event", "")),
+        topic=str(headers.get("lb-topic", "")),
+        state=state,
+        service=str(headers.get(SOURCE, "")),
+    )
+    if state != "done":
+        status = headers.get(STATUS, 0)
+        return replace(
+            post,
+            code=str(headers.get(CODE, "")),
+            status=status if isinstance(status, int) else 0,
+            text=message.payload.decode(errors="replace"),
+        )
+    try:
+        return replace(post, value=msgspec.json.decode(message.payload))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return replace(post, value=message.payload.decode())
+    except UnicodeDecodeError:
+        return replace(post, base64=base64.b64encode(message.payload).decode())
+
+
+class CallbackPoster:
+    """The consumer of the group."""
+
+    def __init__(self, bus: Bus, http: OutgoingHttp, *, backoff: float = BACKOFF) -> None:
+        self._bus = bus
+        self._http = http
+        self._backoff = backoff
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Post outcomes until cancelled."""
+        try:
+            while self._bus.closed is None:
+                try:
+                    await self._read()
+                except BusError as error:
+                    log.warning("callbacks wait: %s", error)
+                    await asyncio.sleep(AGAIN_AFTER)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+
+    async def _read(self) -> None:
+        await self._bus.call(
+            "group.create",
+            topic=CALLBACKS,
+            name=GROUP,
+            ack_within=ACK_WITHIN,
+            max_attempts=ATTEMPTS,
+            backoff=self._backoff,
+            backoff_most=LONGEST_BACKOFF,
+            dead_letter="",
+        )
+        room = asyncio.Semaphore(CONCURRENCY)
+        async for message in self._bus.subscribe(CALLBACKS, group=GROUP, prefetch=2 * CONCURRENCY):
+            await room.acquire()
+            task = asyncio.ensure_future(self._post(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: room.release())
+
+    async def _post(self, message: Message) -> None:
+        url = str(message.headers.get("lb-url", ""))
+        post = post_of(message)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "landbridge",
+            "Landbridge-Event": post.event,
+            "Landbridge-Attempt": str(message.attempt),
+        }
+        result = await self._http.send("POST", url, msgspec.json.encode(post), headers)
+        try:
+            await self._settle(message, result)
+        except LeaseLost:
+            pass  # the connection was lost: it is posted again
+        except BusError as error:
+            log.warning("the callback of the event %s is not settled: %s", post.event, error)
+
+    async def _settle(self, message: Message, result: HttpResult) -> None:
+        if isinstance(result, HttpAnswer) and result.is_success:
+            await message.ack()
+        elif isinstance(result, HttpRefused) or (isinstance(result, HttpAnswer) and result.status == GONE):
+            await message.bury(_told(result))  # trying again would change nothing
+        else:
+            after = result.retry_after if isinstance(result, HttpAnswer) else None
+            after = None if after is None else min(after, LONGEST_BACKOFF)
+            await message.requeue(after, cause=_told(result))
+
+
+def _told(result: HttpResult) -> str:
+    """Why an outcome was not taken."""
+    if isinstance(result, HttpAnswer):
+        return f"the receiver answered {result.status}"
+    if isinstance(result, HttpTimedOut):
+        return f"the receiver did not answer within {result.seconds:.0f} s"
+    return result.why
+
+
+@asynccontextmanager
+async def posting(bus: Bus, http: OutgoingHttp, *, backoff: float = BACKOFF) -> AsyncIterator[CallbackPoster]:
+    """Post the outcomes of a terminal's events while the block lasts."""
+    poster = CallbackPoster(bus, http, backoff=backoff)
+    task = asyncio.ensure_future(poster.run())
+    try:
+        yield poster
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
