@@ -224,8 +224,8 @@ class Services:
 
     async def include(self, name: str, scopes: Iterable[str], *, revive: bool = False) -> RegisteredService:
         """A token with these scopes is to be made for a service. One that is not registered is registered by
-        that; one that a token has registered gains the scopes. ``revive``: so does any other one, and a
-        suspended one is resumed, for whoever owns the machine that the terminal runs on."""
+        that; one that a token has registered gains the scopes. ``revive``: so does any other one, and one
+        that is suspended is resumed, for whoever owns the machine that the terminal runs on."""
         scopes = tuple(scopes)
         Scopes.parse(scopes)
 
