@@ -31,8 +31,8 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-async def test_admin_reads_metrics(terminal: Terminal) -> None:
-    token = terminal.issue_token("prometheus", ["admin"], 60)
+async def test_an_observer_reads_metrics(terminal: Terminal) -> None:
+    token = terminal.issue_token("prometheus", ["observe"], 60)
     async with client(Metrics(dial_to(terminal))) as http:
         found = await http.get("/metrics", headers=bearer(token))
         assert found.status_code == 200

@@ -1,10 +1,12 @@
 import re
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core.names import MAX_LENGTH, check_name, check_pattern, matches
+from landbridge.core.names import covers as pattern_covers
 from landbridge.errors import BadName
 
 WORD = st.sampled_from(["a", "b", "ab", "$a"])
@@ -84,3 +86,25 @@ def test_wildcards_by_example(pattern, name, covered):
 
 def test_many_wildcards_do_not_take_for_ever():
     assert not matches(".".join(["#", "a"] * 50), ".".join(["a"] * 49 + ["b"] * 51))
+
+
+#: All names of up to five words, one of which stands in no pattern.
+NAMES = [".".join(words) for count in range(1, 6) for words in product(("a", "b", "z"), repeat=count)]
+SHORT = st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=3).map(".".join)
+
+
+@given(SHORT, SHORT)
+def test_a_pattern_covers_another_where_it_covers_all_its_names(wide, narrow):
+    oracle = all(matches(wide, name) for name in NAMES if matches(narrow, name))
+    found = pattern_covers(wide, narrow)
+    assert oracle or not found
+    # A comparison word by word misses some patterns with both kinds of wildcards, and no others.
+    if "#" not in narrow or "*" not in wide:
+        assert found == oracle
+
+
+@given(PATTERN)
+def test_a_pattern_covers_itself(pattern):
+    assert pattern_covers(pattern, pattern)
+    assert pattern_covers("#", pattern) == (not pattern.startswith("$"))
+    assert not pattern_covers(pattern, "$x.y")

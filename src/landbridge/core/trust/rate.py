@@ -21,7 +21,8 @@ class AddressRate:
 
     def take(self, now: int, address: str) -> bool:
         """Count a request. False: it is one too many, and doesn't count."""
-        full_at = max(now, self._full_at.pop(address, now))
+        # At most an empty bucket, also if somebody has set the clock back.
+        full_at = min(max(now, self._full_at.pop(address, now)), now + self._most * self._each)
         allowed = full_at + self._each - now <= self._most * self._each
         self._full_at[address] = full_at + self._each if allowed else full_at
         if len(self._full_at) > MOST_ADDRESSES:
