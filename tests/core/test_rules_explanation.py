@@ -11,7 +11,7 @@ from hypothesis import given
 from landbridge.core.log.batch import encode_headers
 from landbridge.core.rules.budget import Budget
 from landbridge.core.rules.content import content_of
-from landbridge.core.rules.explanation import Explanation, explain
+from landbridge.core.rules.explanation import MatchExplanation, explain
 from landbridge.core.rules.query import read_query
 from landbridge.errors import BadRequest
 from tests.core import rules_oracle
@@ -25,7 +25,7 @@ ORDER = {
 }
 
 
-def said(query: Any, payload: Any = ORDER, key: bytes = b"", **headers: Any) -> Explanation:
+def said(query: Any, payload: Any = ORDER, key: bytes = b"", **headers: Any) -> MatchExplanation:
     body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
     return explain(read_query(query), content_of(body, key, encode_headers(headers)))
 
@@ -55,7 +55,7 @@ def said(query: Any, payload: Any = ORDER, key: bytes = b"", **headers: Any) -> 
     ],
 )  # fmt: skip
 def test_the_first_leaf_that_fails(query: Any, place: str, why: str) -> None:
-    assert said(query) == Explanation(False, place, why)
+    assert said(query) == MatchExplanation(False, place, why)
 
 
 def test_what_is_no_json() -> None:
@@ -71,9 +71,9 @@ def test_what_is_no_json() -> None:
 
 
 def test_what_matches() -> None:
-    assert said({"state": ["paid"]}) == Explanation(True, "", "all fields of the pattern hold")
+    assert said({"state": ["paid"]}) == MatchExplanation(True, "", "all fields of the pattern hold")
     found = said({"kind": "jsonpath", "path": "$.items[*]"})
-    assert found == Explanation(True, "$.items[*]", "it selects 2 nodes")
+    assert found == MatchExplanation(True, "$.items[*]", "it selects 2 nodes")
     assert (
         said({"kind": "jsonpath", "path": "$..*"}, [list(range(200))]).why == "it selects 100 or more nodes"
     )

@@ -6,15 +6,16 @@ import json
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import landbridge.pipeline
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.rules.query import Rule, read_query
 from landbridge.core.rules.ruleset import RuleSet
-from landbridge.errors import BadOption, BadRequest, JobFailed, LimitReached
+from landbridge.errors import BadOption, BadRequest, LimitReached
 from landbridge.pipeline import Place, Trigger
-from landbridge.pipeline.jobs.route import QueryRoute
+from landbridge.pipeline.jobs.route import Choosing, QueryRoute
 from tests.pipeline.site import Site
 
 QUERIES = [
@@ -113,11 +114,33 @@ def test_what_a_rule_cannot_decide_is_told(spark: Any, site: Site) -> None:
     [row] = site.read(spark, "sevens.rejects", includeHeaders="true").collect()
     assert [header.key for header in row.headers] == ["reject-reason"]
     assert b"rule 1 is undecided: it takes more than 100 steps" in bytes(row.headers[0].value)
-    into_lake = QueryRoute(site.topic(), costly, lake=str(site.folder / "lake"), steps=100)
-    with pytest.raises((LimitReached, JobFailed), match="@1: rule 1 is undecided"):
-        landbridge.pipeline.run(
-            into_lake, Place(spark, into_lake.checkpoint or "", Trigger(once=True), site.access)
-        )
+
+
+def test_a_lake_has_no_place_for_what_is_undecided() -> None:
+    """Through the function that the workers run: nothing is left out without a word."""
+    large = json.dumps({"a": list(range(200))}).encode()
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": [b'{"a": [7]}', b"no", large],
+            "key": [None, b"k", b""],
+            "topic": ["t"] * 3,
+            "offset": [5, 6, 7],
+        }
+    )
+    costly = queries({"a": [{"numeric": ["=", 7]}]})
+    into_lake = pickle.loads(pickle.dumps(Choosing(costly, 100, refuse=True)))
+    with pytest.raises(
+        LimitReached, match="t@7: rule 1 is undecided: it takes more than 100 steps"
+    ) as caught:
+        list(into_lake([rows]))
+    assert "--steps" in caught.value.hint
+    [taken] = Choosing(costly, 1000, refuse=True)([rows])
+    assert taken.column("offset").to_pylist() == [5, 7]
+    [told] = Choosing(costly, 100)([rows])
+    assert [bool(each) for each in told.column("undecided").to_pylist()] == [False, True]
+    # A message that another rule chooses needs no decision of the one that is exceeded.
+    [both] = Choosing((*costly, *queries({"$key": [{"exists": False}]})), 100)([rows])
+    assert both.column("undecided").to_pylist() == [None, None]
 
 
 def _any(*values: dict[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -18,7 +18,7 @@ from landbridge.core.rules.ruleset import CompiledQuery, text_at
 MOST_NODES = 100
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class MatchExplanation(msgspec.Struct, frozen=True):
     """What a query makes of a message."""
 
     matches: bool
@@ -30,35 +30,35 @@ class Explanation(msgspec.Struct, frozen=True):
     exceeded: bool = False
 
 
-def explain(query: Query, content: MessageContent, budget: Budget = Budget()) -> Explanation:  # noqa: B008 - immutable
+def explain(query: Query, content: MessageContent, budget: Budget = Budget()) -> MatchExplanation:  # noqa: B008 - immutable
     """Why a query matches a message, or doesn't. ``content_of`` makes the content."""
     compiled = CompiledQuery(query)
     try:
         if compiled.pattern is not None:
             failure = compiled.pattern.failure(content, Spending(budget))
             if failure is None:
-                return Explanation(True, "", "all fields of the pattern hold")
-            return Explanation(False, failure.place, failure.why)
+                return MatchExplanation(True, "", "all fields of the pattern hold")
+            return MatchExplanation(False, failure.place, failure.why)
         if isinstance(query, RegexpQuery):
             return _explain_regexp(query, compiled, content, Spending(budget))
         assert isinstance(query, JsonPathQuery)
         return _explain_path(query, compiled, content, budget)
     except OverBudget as error:
-        return Explanation(False, "", str(error), exceeded=True)
+        return MatchExplanation(False, "", str(error), exceeded=True)
 
 
 def _explain_regexp(
     query: RegexpQuery, compiled: CompiledQuery, content: MessageContent, spending: Spending
-) -> Explanation:
+) -> MatchExplanation:
     assert compiled.place is not None
     assert compiled.expression is not None
     text = text_at(compiled.place, content)
     if text is None:
         what = "key" if compiled.place.source == "key" else f"header {compiled.place.header}"
-        return Explanation(False, query.place, f"the message has no {what}")
+        return MatchExplanation(False, query.place, f"the message has no {what}")
     if compiled.expression.is_in(text, spending):
-        return Explanation(True, query.place, "the regular expression is found in it")
-    return Explanation(
+        return MatchExplanation(True, query.place, "the regular expression is found in it")
+    return MatchExplanation(
         False,
         query.place,
         f"the regular expression is not found in its {len(text):,} bytes: "
@@ -68,22 +68,22 @@ def _explain_regexp(
 
 def _explain_path(
     query: JsonPathQuery, compiled: CompiledQuery, content: MessageContent, budget: Budget
-) -> Explanation:
+) -> MatchExplanation:
     assert compiled.path is not None
     if content.unreadable:
-        return Explanation(False, query.place, content.unreadable)
+        return MatchExplanation(False, query.place, content.unreadable)
     document = compiled.document(content)
     if compiled.path.selects(document, Spending(budget)):
         count = _count(compiled.path.nodes(document, Spending(budget)))
         more = " or more" if count == MOST_NODES else ""
-        return Explanation(
+        return MatchExplanation(
             True, query.path, f"it selects {count}{more} node{'' if count == 1 and not more else 's'}"
         )
     before, segment = compiled.path.first_empty(document, Spending(budget))
     if not segment:
-        return Explanation(False, query.path, "it selects nothing")
+        return MatchExplanation(False, query.path, "it selects nothing")
     reached = next(_nodes_of(before, document, budget), None)
-    return Explanation(
+    return MatchExplanation(
         False, segment, f"{before} selects {describe(reached)}, and {segment} selects nothing of it"
     )
 

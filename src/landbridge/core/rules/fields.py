@@ -16,6 +16,8 @@ from landbridge.core.rules.pattern import Anchor, MessagePattern
 #: Rule id → whether the anchor alone decides that the rule matches.
 Entries = dict[str, bool]
 
+#: So many leaves with an anchor make it a common one.
+COMMON = 8
 #: What an anchor costs besides the rules that are under it already: each message looks at more of them.
 _COSTS = {"equal": 0, "folded": 2, "prefix": 4, "suffix": 4, "present": 64}
 
@@ -115,8 +117,25 @@ class FieldIndex:
         self._others: Entries = {}
         #: Rule id → its anchors.
         self._anchors: dict[str, list[Anchor]] = {}
+        self._patterns: dict[str, MessagePattern] = {}
+        #: How many leaves have each anchor, whether a rule is entered under it or not.
+        self._mentions: dict[Anchor, int] = {}
 
     def add(self, id: str, pattern: MessagePattern) -> None:
+        self._patterns[id] = pattern
+        common = []
+        for anchor in pattern.root.anchors(()):
+            mentions = self._mentions[anchor] = self._mentions.get(anchor, 0) + 1
+            if mentions == COMMON:
+                common.append(anchor)
+        self._enter(id, pattern)
+        # The first rules with this value were entered when nobody knew that many have it.
+        for anchor in common:
+            for other in [*(self._entries(anchor) or ())]:
+                self._withdraw(other)
+                self._enter(other, self._patterns[other])
+
+    def _enter(self, id: str, pattern: MessagePattern) -> None:
         anchors = pattern.root.cover((), self._cost)
         if anchors is None:
             self._others[id] = False
@@ -132,6 +151,15 @@ class FieldIndex:
             field.values.enter(anchor, id, decides=decides)
 
     def remove(self, id: str) -> None:
+        for anchor in self._patterns.pop(id).root.anchors(()):
+            mentions = self._mentions[anchor] - 1
+            if mentions:
+                self._mentions[anchor] = mentions
+            else:
+                del self._mentions[anchor]
+        self._withdraw(id)
+
+    def _withdraw(self, id: str) -> None:
         if id in self._others:
             del self._others[id]
             return
@@ -155,13 +183,13 @@ class FieldIndex:
     def _cost(self, anchor: Anchor) -> int:
         """How many rules a message that has the anchor would find, about. An anchor that many rules have
         already is a bad one: of a type and a customer, the customer."""
+        return 1 + _COSTS[anchor.how] + self._mentions.get(anchor, 0)
+
+    def _entries(self, anchor: Anchor) -> Entries | None:
         field: _Field | None = self._roots[anchor.source]
         for name in anchor.path:
             field = field.below.get(name) if field is not None else None
-        base = 1 + _COSTS[anchor.how]
-        if field is None or field.values is None:
-            return base
-        return base + len(field.values.entries(anchor) or ())
+        return None if field is None or field.values is None else field.values.entries(anchor)
 
     def candidates(self, content: MessageContent) -> Entries:
         """The rules that may match a message. What is True of a rule is that it does."""

@@ -113,8 +113,11 @@ class Leaf:
         return _MISSING if content.key is None else content.key
 
     def holds(self, document: Mapping[str, Any], content: MessageContent, spending: Spending) -> bool:
-        value = self.find(document, content)
+        is_payload = self.source == "payload"
+        value = document.get(self.name, _MISSING) if is_payload else self.find(document, content)
         kind = type(value)
+        if kind is str:  # the most frequent kind, and most texts are one of the values or not
+            return value in self.values or (bool(self.tests) and self.accepts(value))
         if kind is list:
             values = scalars(value, spending)
             spending.spend(len(values) * len(self.alternatives))
@@ -126,7 +129,10 @@ class Leaf:
     def accepts(self, value: Any) -> bool:
         if ((value,) if type(value) is bool else value) in self.values:
             return True
-        return any(test(value) for test in self.tests)
+        for test in self.tests:  # noqa: SIM110 - this is twice as fast as any()
+            if test(value):
+                return True
+        return False
 
     def failure(
         self, document: Mapping[str, Any], content: MessageContent, spending: Spending
@@ -156,6 +162,10 @@ class Leaf:
             if each.how != "absent"
         ]
 
+    def anchors(self, path: tuple[str, ...]) -> Iterator[Anchor]:
+        """The anchors of all leaves."""
+        yield from self.cover(path, lambda anchor: 0) or ()
+
     def leaves(self) -> Iterator[Leaf]:
         yield self
 
@@ -179,6 +189,9 @@ class Nested:
 
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
         return self.inner.cover((*path, self.name), cost)
+
+    def anchors(self, path: tuple[str, ...]) -> Iterator[Anchor]:
+        return self.inner.anchors((*path, self.name))
 
     def leaves(self) -> Iterator[Leaf]:
         return self.inner.leaves()
@@ -215,6 +228,10 @@ class Either:
                 return None
             all_of_them += cover
         return all_of_them
+
+    def anchors(self, path: tuple[str, ...]) -> Iterator[Anchor]:
+        for each in self.branches:
+            yield from each.anchors(path)
 
     def leaves(self) -> Iterator[Leaf]:
         for each in self.branches:
@@ -268,6 +285,10 @@ class Conjunction:
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
         covers = [cover for part in self.parts if (cover := part.cover(path, cost)) is not None]
         return min(covers, key=lambda cover: sum(map(cost, cover))) if covers else None
+
+    def anchors(self, path: tuple[str, ...]) -> Iterator[Anchor]:
+        for part in self.parts:
+            yield from part.anchors(path)
 
     def leaves(self) -> Iterator[Leaf]:
         for part in self.parts:
@@ -587,6 +608,10 @@ def _numeric(raw: Any, place: str, *, is_text: bool) -> Test:
             raise BadRequest(f"{place}[{at + 1}]: a number is expected, not {describe(number)}", hint=hint)
         comparisons.append((_COMPARISONS[sign], number))
     checks = tuple(comparisons)
+
+    if len(checks) == 1 and not is_text:
+        [(compare, bound)] = checks
+        return lambda value: type(value) in (int, float) and compare(value, bound)
 
     def test(value: Any) -> bool:
         if is_text:
