@@ -59,7 +59,7 @@ ASKED: list[tuple[Frame, bytes]] = [
     (frames.Stage(10, "query", "orders"), b"batch"),
     (frames.SendRequest(11, "prices.quote", 2_000_000, 0, {"a": 1, "b": b"\xff"}, b"key"), b"question"),
     (frames.SendReply(0, 1, BIG, -1, {"c": True}), b"answer"),
-    (frames.SendReply(12, 1, 7, 3, {}, frames.Failure("no_thing", 404, "none")), b""),
+    (frames.SendReply(12, 1, 7, 3, {}, frames.Failure("no_thing", 404, "none")), b"-"),
 ]
 ANSWERED: list[tuple[Frame, bytes]] = [
     (WELCOME, b""),
