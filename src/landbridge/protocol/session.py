@@ -23,6 +23,8 @@ MAX_FRAME_BEFORE_HELLO = 16 << 10
 #: The head alone; batches are in the tail.
 MAX_HEAD = 1 << 20
 DEFAULT_MAX_FRAME = frames.DEFAULT_MAX_FRAME
+#: Bytes of a tail up to which copying it costs less than one more buffer in a system call.
+SMALL = 512
 #: Bytes from which on a frame is worth memory of its own while it comes in.
 LARGE = 32 << 10
 
@@ -243,12 +245,15 @@ class Session:
 
     @staticmethod
     def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:
-        """The buffers of a frame, in order; the tail is passed on uncopied. TooLarge for a head that the
+        """The buffers of a frame, in order; a tail that is not small is passed on uncopied. TooLarge for a head that the
         peer would not take."""
         head = _encode(frame)
         if len(head) > MAX_HEAD:
             raise TooLarge(
                 f"a request or an answer of {len(head)} bytes, allowed are {MAX_HEAD}", hint="split it"
             )
+        if len(tail) == 1 and len(tail[0]) <= SMALL:
+            only = tail[0]
+            return [b"".join((_LENGTHS.pack(len(head) + len(only), len(head)), head, only))]
         length = len(head) + sum(map(len, tail))
         return [_LENGTHS.pack(length, len(head)) + head, *tail]
