@@ -1,5 +1,5 @@
-"""The HTTP gateway: single messages beside a bare uvicorn application that answers 204, lines in bulk, and a live
-stream.
+"""The HTTP gateway: single messages beside a bare uvicorn application that answers 204, lines in bulk, and a
+live stream.
 
 The terminal with its HTTP port, the bare application and the client are a process each. The client writes its
 requests as bytes and reads no more of the answers than their end, so that it costs as little as it can.
@@ -160,8 +160,8 @@ def read_stream(results: Connection, url: str, token: str, count: int) -> None:
     """Tells the events per second that one reader gets of a topic that has them all."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = f"GET /v1/topics/orders/events?from=earliest HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}"
-        connection.sendall(f"{head}\r\n\r\n".encode())
+        head = "GET /v1/topics/orders/events?from=earliest HTTP/1.1\r\nhost: bench\r\n"
+        connection.sendall(f"{head}authorization: Bearer {token}\r\n\r\n".encode())
         begin, seen, tail = 0.0, 0, b""
         while seen < count:
             data = connection.recv(1 << 20)

@@ -31,6 +31,7 @@ def token_of(place: Place) -> str:
 @contextmanager
 def up(place: Place, *arguments: str) -> Iterator[tuple[Up, httpx.Client]]:
     with place.up(*arguments) as running:
+        assert running.ready["http"]
         headers = {"authorization": f"Bearer {token_of(place)}"}
         with httpx.Client(base_url=running.ready["http"], headers=headers, timeout=LIMIT) as http:
             yield running, http
@@ -137,7 +138,7 @@ def test_a_terminal_that_is_killed_under_load_loses_and_doubles_nothing(place: P
 
 
 def test_the_gateway_alone_serves_the_terminal_of_a_context(place: Place) -> None:
-    with up(place, "--port", "0", "--http-port", "0") as (running, direct):
+    with up(place, "--http-port", str(free_port())) as (running, direct):
         process = place.start("http", "--port", "0", "--json")
         ready = json.loads(read_line(process.stdout))
         assert ready["terminal"] == running.ready["url"]
@@ -157,7 +158,7 @@ def test_the_gateway_alone_serves_the_terminal_of_a_context(place: Place) -> Non
 
 
 def test_the_paths_of_the_registry(place: Place) -> None:
-    with up(place, "--port", "0", "--http-port", "0") as (running, http):
+    with up(place, "--http-port", str(free_port())) as (_, http):
         found = json.loads((place.folder / "home" / "contexts" / "local.json").read_text())
         admin = {"authorization": f"Bearer {found['registry_token']}"}
         terminal, registry = http.get("/v1/topics"), http.get("/v1/topics", headers=admin)

@@ -57,7 +57,7 @@ async def events(pool: SessionPool, request: HttpRequest) -> None:
         request.own_headers({})
         query = request.query(("group", "ack", "credit", "from", "form"))
         is_payload = _choice(query, "form", FORMS) == "payload"
-        watch = Watch(pool, request)
+        watch = ClientWatch(pool, request)
         try:
             if "group" in query:
                 await _of_group(session, request, watch, topic, query, is_payload=is_payload)
@@ -71,7 +71,7 @@ async def events(pool: SessionPool, request: HttpRequest) -> None:
             watch.end()
 
 
-class Watch:
+class ClientWatch:
     """Looks whether the client is still there, and whether the gateway goes on."""
 
     def __init__(self, pool: SessionPool, request: HttpRequest) -> None:
@@ -118,7 +118,7 @@ def _choice(query: dict[str, str], name: str, known: tuple[str, ...]) -> str:
 async def _of_log(
     session: HttpSession,
     request: HttpRequest,
-    watch: Watch,
+    watch: ClientWatch,
     topic: str,
     query: dict[str, str],
     *,
@@ -279,7 +279,7 @@ def _event(kind: str, data: bytes) -> bytes:
 async def _of_group(
     session: HttpSession,
     request: HttpRequest,
-    watch: Watch,
+    watch: ClientWatch,
     topic: str,
     query: dict[str, str],
     *,

@@ -30,7 +30,7 @@ from landbridge.errors import (
     TerminalUnreachable,
     Unauthenticated,
 )
-from landbridge.gateways.http.gathering import Gathering
+from landbridge.gateways.http.gathering import MessageGathering
 from landbridge.gateways.http.receipts import LeasePlace, ReceiptSeal, new_key
 from landbridge.protocol import frames
 
@@ -60,7 +60,7 @@ class HttpSession:
         self.users = 0
         self.used_at = 0.0
         #: Messages that wait for the end of this turn of the loop, by topic.
-        self.gatherings: dict[str, Gathering] = {}
+        self.gatherings: dict[str, MessageGathering] = {}
         #: Subscriptions of live streams, by number.
         self.streams: dict[int, Subscription] = {}
         #: Subscriptions by pull, by topic and group, with the moment of their last use.
@@ -72,11 +72,11 @@ class HttpSession:
         """Has the connection ended for good?"""
         return self.bus.closed is not None
 
-    def gathering(self, topic: str) -> Gathering:
+    def gathering(self, topic: str) -> MessageGathering:
         """Where messages of this topic gather."""
         found = self.gatherings.get(topic)
         if found is None:
-            found = self.gatherings[topic] = Gathering(self.bus, topic, self.gatherings)
+            found = self.gatherings[topic] = MessageGathering(self.bus, topic, self.gatherings)
         return found
 
     async def pull_from(self, topic: str, group: str) -> PullSubscription:
