@@ -22,7 +22,7 @@ from landbridge.errors import BadRequest, BusError, OffsetGone, OtherLog, Shutti
 from landbridge.gateways.http.exchange import ClientGone, HttpRequest, number_of
 from landbridge.gateways.http.forms import MessageShown, payload_form, shown, shown_headers
 from landbridge.gateways.http.pull import receipt_of
-from landbridge.gateways.http.sessions import HttpSession, SessionPool
+from landbridge.gateways.http.sessions import HttpSession, SessionPool, answered_soon
 from landbridge.protocol import operations as table
 from landbridge.protocol.http import caller_known, problem_of
 
@@ -128,7 +128,8 @@ async def _of_log(
         if name in query:
             raise BadRequest(f"{name} is for a stream of a group", hint="group=NAME")
     bus = session.bus
-    offset, log = await _beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
+    async with answered_soon():
+        offset, log = await _beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
     await request.begin(200, _HEADERS)
     # The id alone: a client that is cut off before the first event goes on from here, too.
     await request.send_part(b"retry: %d\nid: %b:%d\n\n" % (RETRY, topic.encode(), offset - 1))
