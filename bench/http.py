@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 import uvicorn
 import uvloop
@@ -76,12 +77,13 @@ def serve_bare(ready: Connection) -> None:
 
 
 @contextmanager
-def running(target: Callable[..., None], *args: Any) -> Iterator[tuple[str, str]]:
+def running(target: Callable[..., None], *args: Any) -> Iterator[tuple[str, str, psutil.Process]]:
     here, there = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(*args, there), daemon=True)
     process.start()
     try:
-        yield here.recv()
+        url, token = here.recv()
+        yield url, token, psutil.Process(process.pid)
     finally:
         process.kill()
         process.join()
@@ -160,9 +162,8 @@ def read_stream(results: Connection, url: str, token: str, count: int) -> None:
     """Tells the events per second that one reader gets of a topic that has them all."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        path = "/v1/topics/orders/events?from=earliest"
-        head = f"GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}"
-        connection.sendall(f"{head}\r\n\r\n".encode())
+        head = "GET /v1/topics/orders/events?from=earliest HTTP/1.1\r\nhost: bench\r\n"
+        connection.sendall(f"{head}authorization: Bearer {token}\r\n\r\n".encode())
         begin, seen, tail = 0.0, 0, b""
         while seen < count:
             data = connection.recv(1 << 20)
@@ -192,7 +193,9 @@ def measured(target: Callable[..., None], *args: Any) -> float:
 def http(scale: float, times: int) -> list[Row]:
     """Requests and messages per second by HTTP."""
     single, bulk = max(50, int(300 * scale)), max(4, int(20 * scale))
-    found: dict[str, list[float]] = {"bare": [], "one": [], "lines": [], "stream": []}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("bare", "one", "bare cpu", "one cpu", "lines", "stream")
+    }
     for _ in range(times):
         with scratch() as folder:
             _round(Path(folder), single, bulk, found)
@@ -207,6 +210,8 @@ def http(scale: float, times: int) -> list[Row]:
             note=f"{CONNECTIONS} connections",
         ),
         Row("http: POST of one message", middle["one"], "req/s", note="stored with fsync"),
+        Row("http: CPU of a POST", middle["one cpu"], "µs", better="less"),
+        Row("bare uvicorn, CPU of a 204", middle["bare cpu"], "µs", better="less", bare=True),
         Row("bare uvicorn, 204", middle["bare"], "req/s", bare=True),
         Row("http: lines", middle["lines"], "msg/s", 200_000.0, note=f"{SIZE} B, {LINES} a request"),
         Row("http: live stream to one reader", middle["stream"], "msg/s", 100_000.0, note="as JSON"),
@@ -214,12 +219,21 @@ def http(scale: float, times: int) -> list[Row]:
 
 
 def _round(folder: Path, single: int, bulk: int, found: dict[str, list[float]]) -> None:
-    with running(serve_terminal, str(folder / "bus")) as (url, token), running(serve_bare) as (bare, _):
+    with (
+        running(serve_terminal, str(folder / "bus")) as (url, token, terminal),
+        running(serve_bare) as (bare, _, alone),
+    ):
         one = request_of(token, PAYLOAD, b"application/json")
-        for name, where, status in (("bare", bare, b"204"), ("one", url, b"201")):
+        for name, where, status, server in (
+            ("bare", bare, b"204", alone),
+            ("one", url, b"201", terminal),
+        ):
             measured(post, where, one, CONNECTIONS, 20, status)  # both are warm now
+            before = sum(server.cpu_times()[:2])
             found[name].append(measured(post, where, one, CONNECTIONS, single, status))
-    with running(serve_terminal, str(folder / "bulk")) as (url, token):
+            spent = sum(server.cpu_times()[:2]) - before
+            found[f"{name} cpu"].append(1e6 * spent / (CONNECTIONS * single))
+    with running(serve_terminal, str(folder / "bulk")) as (url, token, _):
         lines = request_of(token, (PAYLOAD + b"\n") * LINES, b"application/x-ndjson")
         rate = measured(post, url, lines, OF_LINES, bulk, b"201")
         found["lines"].append(rate * LINES)

@@ -123,7 +123,7 @@ async def test_bad_bodies_are_the_callers_fault(quick: Site, acme: Tenant, body:
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
     assert problem["type"] == f"urn:landbridge:error:{problem['code']}"
-    assert problem.keys() == {"type", "title", "status", "detail", "code", "hint", "source"}
+    assert problem.keys() == {"type", "title", "status", "detail", "code", "hint", "trace_id", "source"}
     assert problem["source"] == "bus"
     assert problem["status"] == 400
     assert problem["detail"]

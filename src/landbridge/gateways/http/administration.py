@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -29,6 +30,8 @@ WITHIN = 65.0
 #: The scope of operations that need no token: whoever asks shows a credential in the request.
 ANYBODY = "anybody"
 TEXT = b"text/plain; charset=utf-8"
+#: Whole numbers are below this, and not below its negative.
+_WORD = 1 << 63
 _IN_QUERY = ("GET", "DELETE")
 
 
@@ -104,8 +107,9 @@ async def _arguments(operation: Operation[..., Any, Any], request: HttpRequest, 
 def _from_text(operation: Operation[..., Any, Any], name: str, text: str, kind: Any) -> Any:
     """A value of the path or query as the operation's request has it."""
     try:
-        return msgspec.to_builtins(msgspec.convert(text, kind, strict=False))
-    except msgspec.ValidationError as error:
+        value = msgspec.to_builtins(msgspec.convert(text, kind, strict=False))
+        return _whole(str(value)) if type(value) is int else value
+    except (ValueError, msgspec.ValidationError) as error:
         raise BadRequest(f"{operation.name}: {name}={text[:60]!r}: {error}") from None
 
 
@@ -116,7 +120,13 @@ def read_object(body: bytes) -> dict[str, Any]:
         return {}
     try:
         msgspec.json.decode(body)  # refuses what json takes: halves of surrogate pairs
-        found = json.loads(body.decode(), object_pairs_hook=_members, parse_constant=_refuse_constant)
+        found = json.loads(
+            body.decode(),
+            object_pairs_hook=_members,
+            parse_constant=_refuse_constant,
+            parse_int=_whole,
+            parse_float=_fraction,
+        )
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadPayload(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
@@ -131,6 +141,21 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the member {twice[:60]!r} is there twice")
     return found
+
+
+def _whole(text: str) -> int:
+    """A whole number, of as many bits as a frame carries."""
+    number = int(text)
+    if not -_WORD <= number < _WORD:
+        raise ValueError(f"the number {text[:40]} is beyond 64 bits")
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
 
 
 def _refuse_constant(name: str) -> NoReturn:

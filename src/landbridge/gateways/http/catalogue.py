@@ -93,7 +93,7 @@ SEND_MESSAGE = Described(
         "Idempotency-Key": _ONCE,
     },
     bodies={
-        "*/*": ({"description": "The payload: any bytes."}, None),
+        RAW: ({"description": "The payload: any bytes, of any content type."}, None),
         "application/json": ({"description": "The payload: any JSON."}, {"n": 1}),
         MESSAGES: (list[MessageGiven], [{"json": {"n": 1}, "key": "a"}, {"text": "hello"}]),
         LINES: (_TEXT, '{"n": 1}\n{"n": 2}\n'),

@@ -24,7 +24,7 @@ from landbridge.errors import BadRequest, BusError, OffsetGone, OtherLog, Shutti
 from landbridge.gateways.http.exchange import ClientGone, HttpRequest, number_of
 from landbridge.gateways.http.forms import MessageShown, payload_form, shown, shown_headers
 from landbridge.gateways.http.pull import receipt_of
-from landbridge.gateways.http.sessions import HttpSession, SessionPool
+from landbridge.gateways.http.sessions import HttpSession, SessionPool, answered_soon
 from landbridge.protocol import operations as table
 from landbridge.protocol.http import caller_known, problem_of
 
@@ -59,7 +59,7 @@ async def events(pool: SessionPool, request: HttpRequest) -> None:
         request.own_headers({})
         query = request.query(("group", "ack", "credit", "from", "form"))
         is_payload = _choice(query, "form", FORMS) == "payload"
-        watch = Watch(pool, request)
+        watch = ClientWatch(pool, request)
         try:
             if "group" in query:
                 await _of_group(session, request, watch, topic, query, is_payload=is_payload)
@@ -73,7 +73,7 @@ async def events(pool: SessionPool, request: HttpRequest) -> None:
             watch.end()
 
 
-class Watch:
+class ClientWatch:
     """Looks whether the client is still there, and whether the gateway goes on."""
 
     def __init__(self, pool: SessionPool, request: HttpRequest) -> None:
@@ -120,7 +120,7 @@ def _choice(query: dict[str, str], name: str, known: tuple[str, ...]) -> str:
 async def _of_log(
     session: HttpSession,
     request: HttpRequest,
-    watch: Watch,
+    watch: ClientWatch,
     topic: str,
     query: dict[str, str],
     *,
@@ -130,7 +130,8 @@ async def _of_log(
         if name in query:
             raise BadRequest(f"{name} is for a stream of a group", hint="group=NAME")
     bus = session.bus
-    offset, log = await _beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
+    async with answered_soon():
+        offset, log = await _beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
     await request.begin(200, _HEADERS)
     # The id alone: a client that is cut off before the first event goes on from here, too.
     await request.send_part(b"retry: %d\nid: %b:%d\n\n" % (RETRY, topic.encode(), offset - 1))
@@ -281,7 +282,7 @@ def _event(kind: str, data: bytes) -> bytes:
 async def _of_group(
     session: HttpSession,
     request: HttpRequest,
-    watch: Watch,
+    watch: ClientWatch,
     topic: str,
     query: dict[str, str],
     *,

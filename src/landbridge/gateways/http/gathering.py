@@ -10,10 +10,10 @@ from landbridge.client.publisher import CUT_BYTES, CUT_MESSAGES, MessageOptions,
 from landbridge.errors import BusError
 
 
-class Gathering:
+class MessageGathering:
     """The messages of one session for one topic. It takes itself out of ``others`` when it is sent."""
 
-    def __init__(self, bus: Bus, topic: str, others: dict[str, Gathering]) -> None:
+    def __init__(self, bus: Bus, topic: str, others: dict[str, MessageGathering]) -> None:
         self._bus = bus
         self._topic = topic
         self._others = others

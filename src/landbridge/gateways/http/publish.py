@@ -293,9 +293,14 @@ async def publish_several(pool: SessionPool, request: HttpRequest) -> None:
             rows = by_topic.setdefault(message.topic, Rows())
             places.append((message.topic, len(rows.payloads)))
             message.add_to(rows)
-        async with session.bus.transaction(idempotency_key=key) as transaction:
-            for topic, rows in by_topic.items():
-                await transaction.publish_rows(topic, rows)
+        transaction = session.bus.transaction(idempotency_key=key)
+        for topic, rows in by_topic.items():
+            await transaction.publish_rows(topic, rows)
+        try:
+            async with asyncio.timeout(USUAL_WAIT):
+                await transaction.commit()
+        except TimeoutError:
+            raise _not_stored(USUAL_WAIT) from None
         firsts = dict(transaction.offsets)
         ids = dict(zip(by_topic, transaction.batch_ids, strict=True))
         receipts = [

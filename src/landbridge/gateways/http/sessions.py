@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import msgspec
+import structlog
 
 from landbridge.client.bus import Bus
 from landbridge.client.pulling import PullSubscription
@@ -30,9 +31,11 @@ from landbridge.errors import (
     TerminalUnreachable,
     Unauthenticated,
 )
-from landbridge.gateways.http.gathering import Gathering
+from landbridge.gateways.http.gathering import MessageGathering
 from landbridge.gateways.http.receipts import LeasePlace, ReceiptSeal, new_key
 from landbridge.protocol import frames
+
+log = structlog.get_logger("landbridge.http")
 
 #: Seconds in which a publish that is refused for now (backlog full) is repeated.
 PATIENCE = 5.0
@@ -44,6 +47,16 @@ IDLE, LOOK_EVERY = 60.0, 5.0
 GRACE = 5.0
 #: Seconds that a connection to the terminal may take.
 CONNECT_WITHIN = 10.0
+
+
+@asynccontextmanager
+async def answered_soon() -> AsyncIterator[None]:
+    """The terminal answers what is asked in the block, or the client is told to try again."""
+    try:
+        async with asyncio.timeout(CONNECT_WITHIN):
+            yield
+    except TimeoutError:
+        raise TerminalUnreachable(f"no answer from the terminal within {CONNECT_WITHIN:.0f} s") from None
 
 
 class HttpSession:
@@ -60,7 +73,7 @@ class HttpSession:
         self.users = 0
         self.used_at = 0.0
         #: Messages that wait for the end of this turn of the loop, by topic.
-        self.gatherings: dict[str, Gathering] = {}
+        self.gatherings: dict[str, MessageGathering] = {}
         #: Subscriptions of live streams, by number.
         self.streams: dict[int, Subscription] = {}
         #: Subscriptions by pull, by topic and group, with the moment of their last use.
@@ -72,16 +85,16 @@ class HttpSession:
         """Has the connection ended for good?"""
         return self.bus.closed is not None
 
-    def gathering(self, topic: str) -> Gathering:
+    def gathering(self, topic: str) -> MessageGathering:
         """Where messages of this topic gather."""
         found = self.gatherings.get(topic)
         if found is None:
-            found = self.gatherings[topic] = Gathering(self.bus, topic, self.gatherings)
+            found = self.gatherings[topic] = MessageGathering(self.bus, topic, self.gatherings)
         return found
 
     async def pull_from(self, topic: str, group: str) -> PullSubscription:
         """The subscription by which this session pulls from a group."""
-        async with self._opening:
+        async with answered_soon(), self._opening:
             found, _ = self._pulls.get((topic, group), (None, 0.0))
             if found is None or found.is_over:
                 found = self.bus.pull_from(topic, group)
@@ -118,7 +131,10 @@ class HttpSession:
             is_old = now > used_at + subscription.ack_within + GRACE and not subscription.is_pulled
             if subscription.is_over or is_old:
                 del self._pulls[place]
-                await subscription.close()
+                try:
+                    await subscription.close()
+                except BusError as error:  # the terminal has ended it by itself
+                    log.warning("subscription not closed", topic=place[0], cause=error.code)
 
     def is_idle(self, now: float) -> bool:
         """Has nobody used it for a while, and is nothing leased?"""
@@ -203,11 +219,8 @@ class SessionPool:
         if before is not None:
             await self._end(before)
         bus = Bus(self._dial, token, name="http", patience=PATIENCE)
-        try:
-            async with asyncio.timeout(CONNECT_WITHIN):
-                await bus.open()
-        except TimeoutError:
-            raise TerminalUnreachable(f"no answer from the terminal within {CONNECT_WITHIN:.0f} s") from None
+        async with answered_soon():
+            await bus.open()
         identity = _identity(token)
         session = HttpSession(self._next, bus, identity, ReceiptSeal(self._key, identity))
         self._next += 1
