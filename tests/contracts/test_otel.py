@@ -249,7 +249,7 @@ async def test_requests_are_traced(
 
     monkeypatch.setattr(Bus, "request", request, raising=False)
     async with traced(terminal, collected) as bus:
-        assert await bus.request("prices", 1, headers={"a": "b"}) == 1  # type: ignore[attr-defined]
+        await bus.request("prices", 1, headers={"a": "b"})
     (span,) = collected.spans("request prices")
     assert sent == [{"a": "b", "traceparent": header(span.context)}]
 

@@ -140,7 +140,7 @@ def test_every_endpoint_has_a_name_of_its_own() -> None:
             async def handler() -> None: ...
 
             handler.__name__ = name
-            self.handler, self.topic = handler, "t"
+            self.handler, self.topics = handler, ("t",)
 
     routes = [Handling(name) for name in ("a", "a", "<lambda>", "é", "a", "", "x" * 300)]
     assert names_of(routes) == ["a", "a-2", "_lambda_", "_", "a-3", "handler", "x" * 100]

@@ -400,6 +400,7 @@ async def test_odd_frames_are_refused(terminal: Terminal) -> None:
                 await bus.ask(frame, b"")
         subscription = bus.subscribe(QUOTES, group="plain")
         await subscription.open()
+        assert isinstance(subscription, Subscription)
         with pytest.raises(BadRequest):
             await bus.ask(lambda n: frames.SendReply(n, subscription.number, 7), b"")
         assert (await request(bus, payload={"n": 1})).json() == {"price": 2}

@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from landbridge.client import service_tokens
+from landbridge.client.reading import Reading
 from landbridge.client.registry_documents import CreatedServiceCredential
 from landbridge.client.service_tokens import ServiceTokens
-from landbridge.client.subscription import Subscription
 from landbridge.errors import Forbidden, NameTaken, RegistryUnreachable, Unauthenticated
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.fleet import Fleet, FleetMember, until
@@ -30,7 +30,7 @@ async def known_at(fleet: Fleet, *members: FleetMember) -> None:
     await until(lambda: all(member.network.directory.version >= newest for member in members))
 
 
-async def ended(subscription: Subscription) -> None:
+async def ended(subscription: Reading) -> None:
     """Wait until the terminal ends a subscription."""
     async with asyncio.timeout(LIMIT):
         with pytest.raises(Unauthenticated):
