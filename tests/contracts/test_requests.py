@@ -12,6 +12,7 @@ import pytest
 from landbridge import RequestMessage, Service, ServiceFailed
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
+from landbridge.client.subscription import Subscription
 from landbridge.core.replies import TOPIC
 from landbridge.errors import (
     BadRequest,

@@ -311,6 +311,13 @@ class Services:
 
     def _now(self, name: str, service: RegisteredService | None) -> None:
         """What is on disk of a service has changed."""
+        before = self._stored.get(name)
+        change = "deleted" if service is None else "created" if before is None else "updated"
+        known = [
+            None if each is None else {"state": each.state, **msgspec.to_builtins(each.spec)}
+            for each in (before, service)
+        ]
+        self._broker.observe("service", name, change, "", *known)
         self._put(name, service)
         if service is None:
             self.damaged.pop(name, None)

@@ -43,6 +43,7 @@ from landbridge.node.site import Site
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.transport.memory import join
+from landbridge.transport.strangers import site_of
 
 log = structlog.get_logger("landbridge.up")
 
@@ -320,6 +321,7 @@ def _http(
         registry,
         lambda: (not terminal.store.is_low, terminal.troubles),
         origins=plan.origins,
+        answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
     )
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     return SitePort(site, port)

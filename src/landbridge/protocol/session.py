@@ -245,8 +245,8 @@ class Session:
 
     @staticmethod
     def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:
-        """The buffers of a frame, in order; a tail that is not small is passed on uncopied. TooLarge for a head
-        that the peer would not take."""
+        """The buffers of a frame, in order; a tail that is not small is passed on uncopied. TooLarge for a
+        head that the peer would not take."""
         head = _encode(frame)
         if len(head) > MAX_HEAD:
             raise TooLarge(

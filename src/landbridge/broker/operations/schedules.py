@@ -287,6 +287,8 @@ class ScheduleOperations:
         edits = [Edit(place, value, expect)]
         writer = self._broker.writers[self._documents.unit_of(place.topic)]
         await writer.put(lambda commit: self._documents.write(commit, edits, caller.subject))
+        change = "deleted" if stored is None else "updated" if expect else "created"
+        self._broker.observe("schedule", f"{place.topic}/{place.key}", change, caller.subject)
 
     async def _change(
         self,

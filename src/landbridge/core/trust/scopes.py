@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from landbridge.core.changes import TOPIC as CHANGES
 from landbridge.core.names import check_pattern, covers, matches
 from landbridge.errors import BadRequest, Forbidden
 
@@ -49,7 +50,7 @@ class Scopes:
         return cls(admin=rank == len(RANKS), rank=rank, **given)
 
     def may(self, verb: str, topic: str) -> bool:
-        if self.admin:
+        if self.admin or (topic == CHANGES and verb == "subscribe" and self.has("observe")):
             return True
         patterns: tuple[str, ...] = getattr(self, verb)
         return any(matches(pattern, topic) for pattern in patterns)
