@@ -156,6 +156,18 @@ class ScheduleExists(Misuse, code="schedule_exists", exit_status=87, http_status
     default_hint = "'landbridge schedule update' changes it"
 
 
+class UnknownWebhook(Misuse, code="unknown_webhook", exit_status=92, http_status=404):
+    """The topic has no webhook of that name."""
+
+    default_hint = "see 'landbridge webhook list'"
+
+
+class WebhookExists(Misuse, code="webhook_exists", exit_status=93, http_status=409):
+    """The webhook exists with other options, or is another service's."""
+
+    default_hint = "'landbridge webhook update' changes it"
+
+
 class UnknownTopic(Misuse, code="unknown_topic", exit_status=20, http_status=404):
     """The topic does not exist, and the caller may not create it."""
 

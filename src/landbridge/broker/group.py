@@ -682,6 +682,13 @@ class Group:
         self.changed()
         self.pump()
 
+    def replay(self, first: int, end: int) -> int:
+        """Deliver again what is settled of these offsets. Returns how many messages they are."""
+        again = self.catch_up().replay(max(first, self.topic.log.first), end)
+        self.changed()
+        self.pump()
+        return again
+
     def change(self, spec: GroupSpec) -> None:
         """Other options, from now on."""
         delivery = self.catch_up()

@@ -19,6 +19,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_groups: int = 1_000
     #: Schedules of all topics together.
     max_schedules: int = 10_000
+    #: Webhooks of all topics together.
+    max_webhooks: int = 1_000
     max_connections: int = 4_000
     #: Subscriptions of one connection.
     max_subscriptions: int = 1_000

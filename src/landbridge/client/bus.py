@@ -84,6 +84,7 @@ class WithNouns(Generic[W]):
     stages: nouns.StageCalls[W]
     documents: nouns.DocumentCalls[W]
     schedules: nouns.ScheduleCalls[W]
+    webhooks: nouns.WebhookCalls[W]
     requests: nouns.RequestCalls[W]
     events: nouns.EventCalls[W]
     errors: nouns.ErrorCalls[W]

@@ -315,6 +315,21 @@ class ScheduleCalls(Noun[W]):
     remove = Method(table.SCHEDULE_REMOVE)
 
 
+class WebhookCalls(Noun[W]):
+    """``bus.webhooks``: messages of a topic that are sent to a URL."""
+
+    create = Method(table.WEBHOOK_CREATE)
+    update = Method(table.WEBHOOK_UPDATE)
+    list = Pages(table.WEBHOOK_LIST, lambda page: page.webhooks)
+    show = Method(table.WEBHOOK_SHOW)
+    test = Method(table.WEBHOOK_TEST)
+    pause = Method(table.WEBHOOK_PAUSE)
+    resume = Method(table.WEBHOOK_RESUME)
+    replay = Method(table.WEBHOOK_REPLAY)
+    rotate = Method(table.WEBHOOK_ROTATE)
+    delete = Method(table.WEBHOOK_DELETE)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
@@ -328,6 +343,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "stages": StageCalls,
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
+    "webhooks": WebhookCalls,
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,

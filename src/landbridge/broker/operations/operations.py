@@ -16,6 +16,7 @@ from landbridge.broker.operations.services import ServiceOperations, ServicesHos
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
+from landbridge.broker.operations.webhooks import WebhookOperations
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import Issued
@@ -38,6 +39,7 @@ class Operations(Dispatcher):
         GroupOperations(broker).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
+        WebhookOperations(broker).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)
         TerminalOperations(broker, terminal).register(self)

@@ -239,6 +239,17 @@ class Delivery:
         self.cursor.seek(floor)
         self._begin()
 
+    def replay(self, first: int, end: int) -> int:
+        """Hand out again what is settled of these offsets, as if for the first time. What is not settled goes
+        on as it is. Returns how many messages they are."""
+        wanted = [(max(first, 0), min(end, self.end))]
+        aside = [*self.cursor.unsettled(self.end), *self._aside]
+        again = subtract(normalise(wanted), normalise(aside))
+        self.cursor.unsettle(again)
+        for begin, stop in again:
+            self._pending.add(begin, stop)
+        return count(again)
+
     def change(self, policy: Policy, filter: Filter | None) -> None:
         """Deliver differently from now on. Leases are lost, uncounted: what was handed out by the old rules
         is handed out again by the new ones."""

@@ -258,9 +258,7 @@ def number_of(state: WebhookState, spec: WebhookSpec, offset: int, delivered: in
     return delivered
 
 
-def after_attempt(
-    spec: WebhookSpec, state: WebhookState, attempt: WebhookAttempt, now: int
-) -> AfterAttempt:
+def after_attempt(spec: WebhookSpec, state: WebhookState, attempt: WebhookAttempt, now: int) -> AfterAttempt:
     """What follows from an attempt with a message."""
     state = replace(state, recent=(*state.recent, attempt)[-MOST_ATTEMPTS:])
     if attempt.verdict == "delivered":
