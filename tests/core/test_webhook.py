@@ -61,7 +61,11 @@ def test_the_example_of_the_specification() -> None:
 @given(st.text())
 def test_an_id_is_one_that_a_header_and_the_signature_can_have(id: str) -> None:
     shown = webhook_id(id)
-    assert shown.isascii() and shown.isprintable() and "." not in shown and " " not in shown and shown
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert "." not in shown
+    assert " " not in shown
+    assert shown
     assert webhook_id(id) == shown
 
 
@@ -152,12 +156,14 @@ def test_retry_after_of_a_failure_is_honoured() -> None:
 def test_410_and_five_days_of_failures_disable_and_resuming_begins_anew() -> None:
     stored = StoredWebhook(spec=SPEC, owner="o", created_at=1, secrets=(WebhookSecret(SECRET, 1),))
     gone, settlement, _ = core.after_attempt(SPEC, WebhookState(), attempt("gone"), NOW)
-    assert settlement == "leave" and core.is_disabled(stored, gone)
+    assert settlement == "leave"
+    assert core.is_disabled(stored, gone)
     state, _, _ = core.after_attempt(SPEC, WebhookState(), attempt("failed"), NOW)
     nearly, _, _ = core.after_attempt(SPEC, state, attempt("failed"), NOW + 5 * 86400 * SECOND - 1)
     assert not core.is_disabled(stored, nearly)
     state, settlement, _ = core.after_attempt(SPEC, nearly, attempt("failed"), NOW + 5 * 86400 * SECOND)
-    assert settlement == "leave" and core.is_disabled(stored, state)
+    assert settlement == "leave"
+    assert core.is_disabled(stored, state)
     resumed = replace(stored, resumed_at=state.disabled_at + 1)
     assert not core.is_disabled(resumed, state)
     state = core.take_up(resumed, state)
@@ -176,7 +182,8 @@ def test_state_stays_bounded_and_a_success_forgets_all_failures(
         assert len(state.recent) <= core.MOST_ATTEMPTS
         assert state.blocked_until - now <= core.LONGEST_OPEN * SECOND
         if verdict == "delivered":
-            assert core.circuit(state, max(now, state.blocked_until)) == "closed" and not state.failing_since
+            assert core.circuit(state, max(now, state.blocked_until)) == "closed"
+            assert not state.failing_since
         now += int(after * SECOND)
     assert state.delivered + state.failed == len(steps)
 

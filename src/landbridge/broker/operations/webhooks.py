@@ -1,9 +1,9 @@
 """Operations on webhooks. They write the documents and the group; the sender
 (``landbridge.gateways.webhooks``) watches the documents, reads the group and sends.
 
-A webhook belongs to whoever made or last updated it, its *owner*, and reads its topic in the owner's name. Its
-owner may do everything with it, and so may an operator; but whoever changes where it sends to needs the right
-to read the topic, and becomes its owner, so that nobody has a topic sent to him in another's name.
+A webhook belongs to whoever made or last updated it, its *owner*, and reads its topic in the owner's name.
+Its owner may do everything with it, and so may an operator; but whoever changes where it sends to needs the
+right to read the topic, and becomes its owner, so that nobody has a topic sent to him in another's name.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def read_secret(text: str) -> bytes:
 
 
 def webhook_id(id: str) -> str:
-    """The header webhook-id of a message. An id with characters that the header or the signature can't have is
-    replaced by its hash, always the same."""
+    """The header webhook-id of a message. An id with characters that the header or the signature can't have
+    is replaced by its hash, always the same."""
     return id if _PLAIN.match(id) else f"sha256-{hashlib.sha256(id.encode(errors='replace')).hexdigest()}"
 
 

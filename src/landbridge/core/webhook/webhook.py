@@ -1,7 +1,7 @@
 """A webhook: what it is, and what follows from an answer.
 
-A webhook has two documents beside its topic. One is written by the operations ``webhook.*``: options, secrets,
-whether it is paused. The other one is written by the sender alone: how far it is with its retries, and its
+A webhook has two documents beside its topic. One is written by the operations ``webhook.*``: options,
+secrets, whether it is paused. The other one is written by the sender alone: how far it is with its retries, and its
 last attempts. So neither has to wait for the other.
 
 Everything here is a function of the documents and of ``now``, in microseconds.
@@ -243,7 +243,7 @@ def verdict_of(status: int) -> Verdict:
 
 
 def retry_delay(id: str, number: int) -> float | None:
-    """Seconds until a message is tried again whose attempt of this number has failed; None: it is given up."""
+    """Seconds until a message is tried again whose attempt of this number has failed; None: give it up."""
     if number > len(RETRIES):
         return None
     # Different for each message and each attempt, and the same for whoever asks again.

@@ -1,0 +1,442 @@
+"""The sender of webhooks: reads their groups and posts to their URLs.
+
+A webhook is a durable group of its topic and two documents beside it. The sender is a client of the terminal.
+It watches the documents, and reads each group in the name of the webhook's owner, with a credential for that
+topic alone. A message is acked when the receiver has answered with 2xx, so each is sent at least once, also
+after a ``kill -9``. What follows from an answer is decided in ``landbridge.core.webhook``.
+
+A message that fails goes back to its group for a time (``requeue``). An ordered webhook doesn't do that: it
+stops reading until the message may be tried again, and so does any webhook whose receiver throttles or whose
+circuit is open. A stop closes the subscription, which gives back what was not settled without counting it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from landbridge.client.bus import Bus
+from landbridge.client.message import Message
+from landbridge.client.reading import Reading
+from landbridge.core.options import read_options
+from landbridge.core.time import SECOND
+from landbridge.core.webhook import webhook as core
+from landbridge.core.webhook.signature import sign, webhook_id
+from landbridge.core.webhook.spec import WebhookAttempt
+from landbridge.core.webhook.webhook import StoredWebhook, WebhookProbe, WebhookState
+from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, UnknownDocument
+from landbridge.gateways.outgoing import HttpAnswer, HttpResult, HttpTimedOut, OutgoingHttp
+
+log = structlog.get_logger("landbridge.webhooks")
+
+#: Requests under way at once: of one webhook, and of all, fewer than OutgoingHttp sends at once, so that none
+#: spends its time limit waiting there.
+CONCURRENCY, MOST_AT_ONCE = 8, 48
+#: Seconds between two looks at the clock at most: somebody may set it.
+LOOK_EVERY = 1.0
+#: Seconds after which what is known of successes is written; failures are written at once.
+WRITE_AFTER = 1.0
+#: Seconds until the topic is read again that could not be read, doubled each time, and at most.
+AGAIN_AFTER, LONGEST_AGAIN = 1.0, 60.0
+#: Seconds between two polls of a subscription that has nothing.
+POLL = 60.0
+#: The type of the test's event.
+TEST = {"type": "landbridge.test"}
+
+#: (topic, name)
+WebhookKey = tuple[str, str]
+
+
+class WebhookSenders:
+    """Sends the webhooks of a terminal.
+
+    ``bus``: for the documents and the status log. ``bus_of``: makes a bus that is not open yet, in the name
+    of an owner, for a topic. ``clock``: the terminal's.
+    """
+
+    def __init__(
+        self, bus: Bus, bus_of: Callable[[str, str], Bus], http: OutgoingHttp, clock: Callable[[], int]
+    ) -> None:
+        self.bus = bus
+        self.bus_of = bus_of
+        self.http = http
+        self.clock = clock
+        self.room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._senders: dict[WebhookKey, WebhookSender] = {}
+        self._watching: asyncio.Task[None] | None = None
+        #: Senders whose webhook is gone, until they have ended.
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> WebhookSenders:
+        self._watching = asyncio.ensure_future(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        await asyncio.gather(*(sender.stop() for sender in self._senders.values()))
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for found in self.bus.documents.watch(core.COLLECTION, topic="*"):
+                    document = found.document
+                    self._take((found.topic, found.key), None if document is None else document.value)
+            except BusError as error:
+                if self.bus.closed is not None:
+                    return
+                log.warning("webhooks are listed again", why=str(error))
+                await asyncio.sleep(AGAIN_AFTER)
+
+    def _take(self, key: WebhookKey, value: object) -> None:
+        """This is what the document says."""
+        try:
+            stored = None if value is None else read_options(value, StoredWebhook, "webhook")
+        except BadRequest as error:
+            log.warning("a webhook can't be read", topic=key[0], name=key[1], why=str(error))
+            stored = None
+        if stored is not None and (stored.spec.topic, stored.spec.name) != key:
+            stored = None  # not written by the terminal
+        sender = self._senders.get(key)
+        if stored is None:
+            if sender is not None:
+                del self._senders[key]
+                ending = asyncio.ensure_future(sender.stop())
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+        elif sender is None or sender.stored.created_at != stored.created_at:
+            # Another one of the same name: the sender of the one before ends by itself.
+            self._senders[key] = WebhookSender(self, stored, sender)
+        else:
+            sender.take(stored)
+
+
+class WebhookSender:
+    """Sends one webhook."""
+
+    def __init__(
+        self, senders: WebhookSenders, stored: StoredWebhook, before: WebhookSender | None = None
+    ) -> None:
+        self._senders = senders
+        self.stored = stored
+        self._bus = senders.bus
+        self._clock = senders.clock
+        self._key = (stored.spec.topic, stored.spec.name)
+        self._log = log.bind(topic=self._key[0], webhook=self._key[1])
+        #: What it writes, the version on disk, and whether there is something to write.
+        self._state = WebhookState()
+        self._version = ""
+        self._dirty = False
+        self._writing = asyncio.Lock()
+        self._write_soon: asyncio.Task[None] | None = None
+        #: Set: stop reading, and look again what is to be done.
+        self._close = asyncio.Event()
+        self._tests: asyncio.Task[None] | None = None
+        #: The loop's time before which no request is sent, where there is a rate.
+        self._next_at = 0.0
+        self._task = asyncio.ensure_future(self._run(before))
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End it. What is being sent is sent again by whoever comes next."""
+        tasks = [task for task in (self._task, self._tests, self._write_soon) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if self._dirty:
+            try:
+                await self._write()
+            except BusError as error:
+                self._log.info("the last attempts are not written", why=str(error))
+
+    def take(self, stored: StoredWebhook) -> None:
+        """The options, the secrets or the pause have changed."""
+        before, self.stored = self.stored, stored
+        if _steers(before) != _steers(stored):
+            self._close.set()
+        if stored.tests and self._tests is None:
+            self._tests = asyncio.ensure_future(self._run_tests())
+
+    async def _run(self, before: WebhookSender | None) -> None:
+        if before is not None:
+            await before.stop()
+        again = AGAIN_AFTER
+        while True:
+            try:
+                await self._read_state()
+                if self.stored.tests and self._tests is None:
+                    self._tests = asyncio.ensure_future(self._run_tests())
+                await self._turn()
+                again = AGAIN_AFTER
+            except UnknownDocument:
+                return  # it was deleted
+            except BusError as error:
+                if self._bus.closed is not None:
+                    return
+                self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
+                await self._note_trouble(str(error))
+                await self._until_closed(again)
+                again = min(LONGEST_AGAIN, 2 * again)
+
+    async def _turn(self) -> None:
+        """Wait until it may send, or send until it may not."""
+        self._close.clear()
+        now = self._clock()
+        state = core.take_up(self.stored, self._state)
+        if state != self._state:
+            self._state = state
+            await self._write()
+        if self.stored.paused_at or core.is_disabled(self.stored, state):
+            await self._close.wait()
+        elif core.circuit(state, now) == "open":
+            await self._until_closed(min(LOOK_EVERY, (state.blocked_until - now) / SECOND))
+        else:
+            await self._read_topic()
+
+    async def _until_closed(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._close.wait()
+        except TimeoutError:
+            pass
+
+    # -- its state ---------------------------------------------------------------------------------
+
+    async def _read_state(self) -> None:
+        """The state on disk, with whatever is not written yet. UnknownDocument: the webhook is gone."""
+        topic, name = self._key
+        found = await self._bus.documents.read(core.STATES, name, topic=topic)
+        if not self._version or (found.version != self._version and not self._dirty):
+            try:
+                self._state = read_options(found.value, WebhookState, "webhook")
+            except BadRequest as error:
+                self._log.warning("the state can't be read, it begins anew", why=str(error))
+                self._state = WebhookState()
+        self._version = found.version
+
+    def _write_later(self) -> None:
+        self._dirty = True
+        if self._write_soon is None:
+            self._write_soon = asyncio.ensure_future(self._write_in_a_while())
+
+    async def _write_in_a_while(self) -> None:
+        try:
+            await asyncio.sleep(WRITE_AFTER)
+            await self._write()
+        except BusError as error:
+            self._log.info("attempts are not written yet", why=str(error))
+        finally:
+            self._write_soon = None
+
+    async def _write(self) -> None:
+        """Write the state. Nobody else does."""
+        async with self._writing:
+            topic, name = self._key
+            self._dirty = False
+            value = msgspec.to_builtins(self._state)
+            try:
+                written = await self._bus.documents.update(
+                    core.STATES, name, value, version=self._version, topic=topic
+                )
+            except BusError:
+                self._dirty = True
+                raise
+            self._version = written.version
+
+    async def _note_trouble(self, trouble: str) -> None:
+        """Let ``webhook.show`` say why nothing is sent."""
+        if not self._version or self._state.trouble == trouble:
+            return
+        self._state = replace(self._state, trouble=trouble[: core.LONGEST_DETAIL])
+        try:
+            await self._write()
+        except BusError as error:
+            self._log.info("the trouble is not written", why=str(error))
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def _read_topic(self) -> None:
+        stored = self.stored
+        topic, name = self._key
+        is_closed = core.circuit(self._state, self._clock()) == "closed"
+        width = CONCURRENCY if is_closed and not stored.spec.ordered else 1
+        sending: set[asyncio.Task[None]] = set()
+        async with self._senders.bus_of(stored.owner, topic) as bus:
+            subscription = bus.subscribe(topic, group=core.group_name(name), prefetch=width)
+            async with subscription:
+                await self._note_trouble("")
+                reading = asyncio.ensure_future(self._hand_on(subscription, width, sending))
+                closing = asyncio.ensure_future(self._close.wait())
+                try:
+                    await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
+                    if sending and not reading.done():
+                        await asyncio.wait(sending)  # each ends within the time limit of a request
+                finally:
+                    tasks = {reading, closing, *sending}
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
+                if not reading.cancelled():
+                    reading.result()
+
+    async def _hand_on(self, subscription: Reading, width: int, sending: set[asyncio.Task[None]]) -> None:
+        room = asyncio.Semaphore(width)
+        while not self._close.is_set():
+            await room.acquire()
+            message = await subscription.poll(POLL)
+            if message is None or self._close.is_set():
+                room.release()
+                continue
+            await self._keep_rate()
+            task = asyncio.ensure_future(self._deliver(message))
+            sending.add(task)
+            task.add_done_callback(sending.discard)
+            task.add_done_callback(lambda _: room.release())
+
+    async def _keep_rate(self) -> None:
+        rate, loop = self.stored.spec.rate, asyncio.get_running_loop()
+        if rate is not None:
+            await asyncio.sleep(max(0.0, self._next_at - loop.time()))
+            self._next_at = max(self._next_at, loop.time()) + 1 / rate
+
+    async def _deliver(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except LeaseLost:
+            self._close.set()  # the connection was lost, or the group moved: it is delivered again
+        except BusError as error:
+            self._log.warning("a message is sent again", offset=message.offset, why=str(error))
+            self._close.set()
+
+    async def _send(self, message: Message) -> None:
+        spec, before = self.stored.spec, self._state
+        number = core.number_of(before, spec, message.offset, message.attempt)
+        own = {"Landbridge-Topic": spec.topic, "Landbridge-Offset": str(message.offset)}
+        own["Landbridge-Attempt"] = str(number)
+        said = core.content_type(spec, message.headers.get("content-type"))
+        id = webhook_id(message.id)
+        attempt = await self._post(id, message.payload, said, own, number, message.offset)
+        # From here to the next await, nobody else changes the state.
+        after = core.after_attempt(spec, self._state, attempt, self._clock())
+        was_disabled, self._state = self._state.disabled_at, after.state
+        if not self._may_go_on() or core.circuit(before, attempt.at) == "half-open":
+            self._close.set()
+        if after.settlement == "ack":
+            self._write_later()
+            await message.ack(wait=True)
+            return
+        if after.settlement == "requeue":
+            await message.requeue(after.after, cause=_told(attempt))
+        elif after.settlement == "bury":
+            await message.bury(_told(attempt))
+        await self._write()
+        if after.state.disabled_at and not was_disabled:
+            await self._tell(after.state.disabled_why)
+
+    def _may_go_on(self) -> bool:
+        """Whether the next message may be sent now."""
+        state, stored = self._state, self.stored
+        if stored.spec.ordered and state.recent and state.recent[-1].verdict != "delivered":
+            return False
+        return not core.is_disabled(stored, state) and core.circuit(state, self._clock()) != "open"
+
+    async def _post(
+        self, id: str, body: bytes, content_type: str, own: dict[str, str], number: int, offset: int | None
+    ) -> WebhookAttempt:
+        """Send a request, signed for this attempt."""
+        stored = self.stored
+        async with self._senders.room:
+            now = self._clock()
+            timestamp = now // SECOND
+            headers = {
+                **own,
+                "Content-Type": content_type,
+                "User-Agent": "landbridge",
+                "webhook-id": id,
+                "webhook-timestamp": str(timestamp),
+                "webhook-signature": sign(core.valid_secrets(stored.secrets, now), id, timestamp, body),
+            }
+            begun = asyncio.get_running_loop().time()
+            result = await self._senders.http.send("POST", stored.spec.url, body, headers)
+            seconds = round(asyncio.get_running_loop().time() - begun, 3)
+        status = result.status if isinstance(result, HttpAnswer) else 0
+        return WebhookAttempt(
+            id=id,
+            at=now,
+            seconds=seconds,
+            verdict=core.verdict_of(status),
+            number=number,
+            offset=offset,
+            status=status,
+            detail=_why(result),
+            answer=_start_of(result),
+            retry_after=result.retry_after if isinstance(result, HttpAnswer) else None,
+        )
+
+    async def _tell(self, why: str) -> None:
+        """An event of the status log that names the webhook."""
+        topic, name = self._key
+        self._log.warning("webhook_disabled", why=why)
+        try:
+            await self._bus.status.note("webhook_disabled", f"webhook {name} of {topic}: {why}", topic=topic)
+        except BusError as error:
+            self._log.warning("note refused", why=str(error))
+
+    # -- tests -------------------------------------------------------------------------------------
+
+    async def _run_tests(self) -> None:
+        """Send the tests that were asked for, one after the other."""
+        try:
+            while not self._version:
+                await asyncio.sleep(0.01)  # the state has not been read yet
+            while (probe := self._next_test()) is not None:
+                event = TEST | {"topic": self._key[0], "webhook": self._key[1], "time": probe.at}
+                attempt = await self._post(
+                    probe.id, msgspec.json.encode(event), "application/json", {}, 1, None
+                )
+                self._state = core.after_test(self._state, attempt, probe)
+                await self._write()
+        except Misuse as error:
+            self._log.info("a test is given up", why=str(error))  # the webhook was deleted meanwhile
+        except BusError as error:
+            self._log.warning("tests wait", why=str(error))
+        finally:
+            self._tests = None
+
+    def _next_test(self) -> WebhookProbe | None:
+        waiting = (probe for probe in self.stored.tests if probe.at > self._state.tested_to)
+        return next(waiting, None)
+
+
+def _steers(stored: StoredWebhook) -> tuple[Any, ...]:
+    """What of a webhook decides how its topic is read."""
+    return stored.spec, stored.owner, stored.paused_at, stored.resumed_at
+
+
+def _why(result: HttpResult) -> str:
+    """Why there was no answer."""
+    if isinstance(result, HttpAnswer):
+        return ""
+    if isinstance(result, HttpTimedOut):
+        return f"no answer within {result.seconds:.0f} s"
+    return result.why[: core.LONGEST_DETAIL]
+
+
+def _start_of(result: HttpResult) -> str:
+    if not isinstance(result, HttpAnswer):
+        return ""
+    return result.body[: 4 * core.LONGEST_ANSWER].decode(errors="replace")[: core.LONGEST_ANSWER]
+
+
+def _told(attempt: WebhookAttempt) -> str:
+    """Why a message was not taken."""
+    return f"the receiver answered {attempt.status}" if attempt.status else attempt.detail
