@@ -163,7 +163,7 @@ class WebhookSender:
         before, self.stored = self.stored, stored
         if _steers(before) != _steers(stored):
             self._close.set()
-        if stored.tests and self._tests is None:
+        if stored.tests and self._tests is None and self._version:  # else they are sent once that is read
             self._tests = asyncio.ensure_future(self._run_tests())
 
     async def _run(self, before: WebhookSender | None) -> None:
@@ -297,6 +297,8 @@ class WebhookSender:
                 room.release()
                 continue
             await self._keep_rate()
+            if self._close.is_set():
+                return
             task = asyncio.ensure_future(self._deliver(message))
             sending.add(task)
             task.add_done_callback(sending.discard)
@@ -396,8 +398,6 @@ class WebhookSender:
     async def _run_tests(self) -> None:
         """Send the tests that were asked for, one after the other."""
         try:
-            while not self._version:
-                await asyncio.sleep(0.01)  # the state has not been read yet
             while (probe := self._next_test()) is not None:
                 event = TEST | {"topic": self._key[0], "webhook": self._key[1], "time": probe.at}
                 attempt = await self._post(

@@ -15,8 +15,9 @@ from landbridge.gateways.webhooks import WebhookSenders
 
 #: The subject of the sender's own credential, and what its connections call themselves.
 SUBJECT = "webhooks"
-#: Seconds; a fresh credential is made at every connection.
-TOKEN_LIFE = 3600.0
+#: Seconds; a fresh credential is made at every connection. When it expires, what is being sent then is sent
+#: again, so it lives long.
+TOKEN_LIFE = 86400.0
 
 
 @asynccontextmanager
@@ -27,7 +28,7 @@ async def webhooks_of(
     posted to beside the public addresses; see ``landbridge.core.addresses``. ``http``: another way out."""
 
     def token(subject: str, *scopes: str) -> str:
-        return terminal.issue_token(subject, scopes, TOKEN_LIFE)
+        return terminal.issue_token(subject, list(scopes), TOKEN_LIFE)
 
     def own() -> str:
         return token(SUBJECT, f"documents:{COLLECTION}", f"documents:{STATES}", f"publish:{TOPIC}")

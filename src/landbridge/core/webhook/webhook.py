@@ -1,8 +1,8 @@
 """A webhook: what it is, and what follows from an answer.
 
 A webhook has two documents beside its topic. One is written by the operations ``webhook.*``: options,
-secrets, whether it is paused. The other one is written by the sender alone: how far it is with its retries, and its
-last attempts. So neither has to wait for the other.
+secrets, whether it is paused. The other one is written by the sender alone: how far it is with its retries,
+and its last attempts. So neither has to wait for the other.
 
 Everything here is a function of the documents and of ``now``, in microseconds.
 """

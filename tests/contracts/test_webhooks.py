@@ -1,0 +1,451 @@
+"""Webhooks against receivers of this machine: what they get, and what becomes of it when they don't take it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from landbridge.broker.limits import Limits
+from landbridge.broker.server import Terminal
+from landbridge.client.bus import Bus
+from landbridge.core.time import SECOND
+from landbridge.core.webhook import webhook as core
+from landbridge.core.webhook.signature import write_secret
+from landbridge.errors import (
+    BadRequest,
+    Forbidden,
+    LimitReached,
+    OffsetGone,
+    UnknownGroup,
+    UnknownWebhook,
+    WebhookExists,
+)
+from landbridge.gateways import webhooks as gateway
+from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
+from landbridge.node.assembly import dial_to
+from landbridge.node.webhooks import webhooks_of
+from landbridge.stores.memory import MemoryStore
+from landbridge.testing import FakeClock, attach, run_terminal
+from tests.receivers import HANG, LOOPBACK, OK, Received, Receiver, says
+from tests.waiting import eventually
+
+JSON = b'{"n": 1}'
+
+
+class Scene:
+    """A terminal that sends webhooks."""
+
+    def __init__(self, terminal: Terminal, bus: Bus, clock: FakeClock | None) -> None:
+        self.terminal, self.bus, self.clock = terminal, bus, clock
+
+    async def create(self, receiver: Receiver, **options: Any) -> str:
+        await self.bus.topics.create("orders")
+        made = await self.bus.webhooks.create("orders", "shop", receiver.url, **options)
+        return made.secret
+
+    async def show(self) -> Any:
+        return await self.bus.webhooks.show("orders", "shop")
+
+    async def until(self, holds: Callable[[Any], Any]) -> Any:
+        """Wait until what is shown is so. With a clock of the test's, time passes meanwhile."""
+        found: list[Any] = []
+
+        async def look() -> bool:
+            shown = await self.show()
+            found[:] = [shown]
+            return bool(holds(shown))
+
+        for _ in range(6000):
+            if await look():
+                return found[0]
+            await gateway.asyncio.sleep(0.005)
+        raise AssertionError(f"this never came true; it is {found[0]}")
+
+
+@asynccontextmanager
+async def staged(
+    clock: FakeClock | None = None, store: Any = None, allowed: list[str] | None = None, **options: Any
+) -> AsyncIterator[Scene]:
+    more = {} if clock is None else {"clock": clock}
+    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
+    async with (
+        run_terminal(store, **more, **options) as terminal,
+        webhooks_of(terminal, dial_to(terminal), (), http),
+        attach(terminal, life=1e7) as bus,
+    ):
+        yield Scene(terminal, bus, clock)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the clock often: it is moved by hand."""
+    monkeypatch.setattr(gateway, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(gateway, "WRITE_AFTER", 0.01)
+
+
+@pytest.fixture
+async def scene(crashes: list[Any]) -> AsyncIterator[Scene]:
+    async with staged() as made:
+        yield made
+
+
+@pytest.fixture
+async def timed(crashes: list[Any]) -> AsyncIterator[Scene]:
+    async with staged(FakeClock()) as made:
+        yield made
+
+
+async def test_a_message_is_posted_with_a_signature_that_the_reference_library_takes(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        secret = await scene.create(receiver)
+        headers = {"content-type": "application/cloudevents+json"}
+        receipt = await scene.bus.publish("orders", JSON, headers=headers)
+        await eventually(lambda: receiver.requests)
+        (request,) = receiver.requests
+        request.verify(secret)
+        assert (request.path, request.body, request.id) == ("/hook?a=b", JSON, receipt.id)
+        assert request.headers["content-type"] == "application/cloudevents+json"
+        assert request.headers["landbridge-topic"] == "orders"
+        shown = await scene.until(lambda shown: shown.delivered == 1)
+        assert (shown.lag, shown.state, shown.circuit, shown.owner) == (0, "active", "closed", "test")
+        (attempt,) = shown.attempts
+        assert (attempt.id, attempt.status, attempt.verdict, attempt.offset) == (
+            receipt.id, 204, "delivered", 0,
+        )  # fmt: skip
+
+
+async def test_bytes_and_ids_of_any_kind_are_sent(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver)
+        for id in ("a.b", "a b", "ü\n"):
+            await scene.bus.publish("orders", b"\xff\x00" + id.encode(), id=id)
+        await eventually(lambda: len(receiver.requests) == 3)
+        assert {body[2:].decode() for body in receiver.bodies} == {"a.b", "a b", "ü\n"}
+        assert all(request.id.startswith("sha256-") for request in receiver.requests)
+
+
+async def test_a_webhook_begins_where_it_is_told_and_sends_what_matches(scene: Scene) -> None:
+    async with Receiver() as receiver, Receiver() as other:
+        for number in range(3):
+            await scene.bus.publish("orders", b"%d" % number, key="eu" if number else "us")
+        await scene.bus.webhooks.create("orders", "new", receiver.url)
+        await scene.bus.webhooks.create("orders", "eu", other.url, start="earliest", match={"key": "eu"})
+        await scene.bus.publish("orders", b"3", key="us")
+        await eventually(lambda: receiver.requests and len(other.requests) == 2)
+        assert receiver.bodies == [b"3"]
+        assert sorted(other.bodies) == [b"1", b"2"]
+        changed = await scene.bus.webhooks.update("orders", "eu", match={"key": "us"}, url=receiver.url)
+        assert changed.url == receiver.url
+        await scene.bus.publish("orders", b"4", key="us")
+        await eventually(lambda: receiver.bodies.count(b"4") == 2)
+
+
+async def test_a_failed_message_is_sent_again_with_the_same_id_and_the_others_go_on(timed: Scene) -> None:
+    def answer(request: Received) -> bytes:
+        is_first = sum(each.id == request.id for each in receiver.requests) == 1
+        return says(500, body=b"out of order") if request.body == b"1" and is_first else OK
+
+    async with Receiver(answer) as receiver:
+        await timed.create(receiver)
+        for number in range(3):
+            await timed.bus.publish("orders", b"%d" % number)
+        shown = await timed.until(lambda shown: shown.delivered == 2 and shown.failed == 1)
+        assert (shown.lag, sorted(receiver.bodies)) == (1, [b"0", b"1", b"2"])
+        (failed,) = [each for each in shown.attempts if each.verdict == "failed"]
+        assert (failed.status, failed.answer, failed.number) == (500, "out of order", 1)
+        assert timed.clock
+        timed.clock.advance(6)
+        shown = await timed.until(lambda shown: shown.delivered == 3)
+        first, second = [request for request in receiver.requests if request.body == b"1"]
+        assert first.id == second.id
+        assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
+        assert second.headers["landbridge-attempt"] == "2"
+
+
+async def test_an_ordered_webhook_sends_one_at_a_time_and_a_failing_message_holds_the_rest(
+    timed: Scene,
+) -> None:
+    refuse = [3]
+
+    def answer(request: Received) -> bytes:
+        if request.body == b"1" and refuse[0]:
+            refuse[0] -= 1
+            return says(503)
+        return OK
+
+    async with Receiver(answer) as receiver:
+        await timed.create(receiver, ordered=True)
+        for number in range(4):
+            await timed.bus.publish("orders", b"%d" % number)
+        assert timed.clock
+        for failures in (1, 2, 3):
+            await timed.until(lambda shown, failures=failures: shown.failed == failures)
+            assert receiver.bodies == [b"0", *[b"1"] * failures]
+            timed.clock.advance(3600)
+        await timed.until(lambda shown: shown.delivered == 4)
+        assert receiver.bodies == [b"0", b"1", b"1", b"1", b"1", b"2", b"3"]
+        numbers = [request.headers["landbridge-attempt"] for request in receiver.requests]
+        assert numbers == ["1", "1", "2", "3", "4", "1", "1"]
+        assert receiver.busiest == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_message_that_nobody_takes_is_buried_after_eight_attempts(
+    timed: Scene, ordered: bool
+) -> None:
+    async with Receiver(lambda request: says(400) if request.body == b"bad" else OK) as receiver:
+        await timed.create(receiver, ordered=ordered)
+        await timed.bus.publish("orders", b"bad")
+        await timed.bus.publish("orders", b"good")
+        assert timed.clock
+        for number in range(1, 9):
+            # At least: a token that has expired meanwhile makes an attempt be repeated.
+            await timed.until(lambda shown, number=number: shown.failed >= number)
+            timed.clock.advance(40_000)
+        shown = await timed.until(lambda shown: shown.buried and shown.delivered == 1 and not shown.lag)
+        assert max(attempt.number for attempt in shown.attempts) == 8
+        async with timed.bus.subscribe("orders.dead", group="g") as dead:
+            letter = await dead.poll(30)
+            assert letter.payload == b"bad"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        (says(302, "Location: http://127.0.0.1:1/"), 302, ""),
+        (HANG, 0, "no answer within"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", 0, "RemoteProtocolError"),
+        (says(500, body=b"x" * (4 << 20)), 500, ""),
+    ],
+    ids=["redirect", "hang", "no HTTP", "megabytes"],
+)
+async def test_what_is_no_success_fails(timed: Scene, answer: bytes, status: int, said: str) -> None:
+    async with Receiver(lambda request: answer) as receiver:
+        await timed.create(receiver)
+        await timed.bus.publish("orders", b"1")
+        shown = await timed.until(lambda shown: shown.failed == 1)
+        (attempt,) = shown.attempts
+        assert (attempt.verdict, attempt.status, len(receiver.requests)) == ("failed", status, 1)
+        assert said in attempt.detail
+        assert len(attempt.answer) <= core.LONGEST_ANSWER
+
+
+async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
+    async with Receiver(lambda request: says(200, body=b"x" * (4 << 20))) as receiver:
+        await scene.create(receiver)
+        await scene.bus.publish("orders", b"1")
+        await scene.until(lambda shown: shown.delivered == 1)
+
+
+async def test_410_disables_with_an_event_and_resume_begins_anew(scene: Scene) -> None:
+    answers = [says(410)]
+    async with (
+        Receiver(lambda request: answers[0]) as receiver,
+        scene.bus.subscribe("$status", group="watch", start="latest") as status,
+    ):
+        await scene.create(receiver)
+        await scene.bus.publish("orders", b"1")
+        shown = await scene.until(lambda shown: shown.state == "disabled")
+        assert "410" in shown.disabled_why
+        causes = ""
+        while "webhook_disabled" not in causes:
+            causes += (await status.poll(30)).text()
+        assert "webhook shop of orders" in causes
+        await scene.bus.publish("orders", b"2")
+        assert len(receiver.requests) == 1
+        answers[0] = OK
+        assert (await scene.bus.webhooks.resume("orders", "shop")).state == "active"
+        shown = await scene.until(lambda shown: shown.delivered == 2)
+        assert (shown.lag, shown.failing_since) == (0, None)
+
+
+async def test_429_stops_all_for_as_long_as_it_says_and_counts_no_attempt(timed: Scene) -> None:
+    answers = [says(429, "Retry-After: 100")]
+    async with Receiver(lambda request: answers[0]) as receiver:
+        await timed.create(receiver, ordered=True)
+        for number in range(3):
+            await timed.bus.publish("orders", b"%d" % number)
+        shown = await timed.until(lambda shown: shown.failed == 1)
+        assert shown.circuit == "open"
+        assert timed.clock
+        assert shown.blocked_until - timed.clock() == 100 * SECOND
+        timed.clock.advance(99)
+        answers[0] = OK
+        assert (await timed.show()).delivered == 0
+        timed.clock.advance(1)
+        await timed.until(lambda shown: shown.delivered == 3)
+        assert receiver.bodies == [b"0", b"0", b"1", b"2"]
+        assert {request.headers["landbridge-attempt"] for request in receiver.requests} == {"1"}
+
+
+async def test_the_circuit_opens_and_one_request_finds_out_whether_it_may_close(timed: Scene) -> None:
+    answers = [says(500)]
+    async with Receiver(lambda request: answers[0]) as receiver:
+        await timed.create(receiver)
+        for number in range(30):
+            await timed.bus.publish("orders", b"%d" % number)
+        shown = await timed.until(lambda shown: shown.circuit == "open" and not receiver.busy)
+        before = len(receiver.requests)
+        assert before < 5 + gateway.CONCURRENCY
+        assert timed.clock
+        timed.clock.advance(31)
+        await timed.until(lambda shown: shown.failed == before + 1 and shown.circuit == "open")
+        answers[0] = OK
+        timed.clock.advance(61)
+        await timed.until(lambda shown: shown.circuit == "closed")
+        timed.clock.advance(400)
+        shown = await timed.until(lambda shown: shown.delivered == 30)
+        assert shown.lag == 0
+
+
+async def test_an_address_that_is_not_allowed_gets_nothing(crashes: list[Any]) -> None:
+    async with staged(allowed=[]) as scene, Receiver() as receiver:
+        await scene.create(receiver)
+        await scene.bus.publish("orders", b"1")
+        shown = await scene.until(lambda shown: shown.failed == 1)
+        assert "may not send to" in shown.attempts[0].detail
+        assert receiver.requests == []
+
+
+async def test_a_pause_keeps_messages_and_a_test_is_sent_all_the_same(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        secret = await scene.create(receiver)
+        paused = await scene.bus.webhooks.pause("orders", "shop", note="moving")
+        assert paused.state == "paused"
+        await scene.bus.publish("orders", JSON)
+        tested = await scene.bus.webhooks.test("orders", "shop")
+        assert tested.attempt is not None
+        assert (tested.attempt.status, tested.attempt.id) == (204, tested.id)
+        (request,) = receiver.requests
+        request.verify(secret)
+        shown = await scene.show()
+        assert (shown.lag, shown.note, shown.paused_by) == (1, "moving", "test")
+        await scene.bus.webhooks.resume("orders", "shop")
+        await eventually(lambda: JSON in receiver.bodies)
+
+
+async def test_a_rotation_signs_with_both_secrets_until_the_old_one_ends(timed: Scene) -> None:
+    async with Receiver() as receiver:
+        given = write_secret(b"g" * 24)
+        assert await timed.create(receiver, secret=given) == given
+        rotated = await timed.bus.webhooks.rotate("orders", "shop", overlap=60.0)
+        assert rotated.secret not in ("", given)
+        await timed.bus.publish("orders", b"1")
+        await eventually(lambda: len(receiver.requests) == 1)
+        assert receiver.requests[0].headers["webhook-signature"].count("v1,") == 2
+        assert timed.clock
+        timed.clock.advance(61)
+        await timed.bus.publish("orders", b"2")
+        await eventually(lambda: len(receiver.requests) == 2)
+        assert receiver.requests[1].headers["webhook-signature"].count("v1,") == 1
+        shown = await timed.show()
+        assert shown.secrets == [None]
+        assert given not in str(shown)
+
+
+async def test_a_replay_sends_a_range_again(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver, ordered=True)
+        for number in range(6):
+            await scene.bus.publish("orders", b"%d" % number)
+        await scene.until(lambda shown: shown.delivered == 6)
+        done = await scene.bus.webhooks.replay("orders", "shop", first=2, end=4)
+        assert done.messages == 2
+        await scene.until(lambda shown: shown.delivered == 8 and shown.lag == 0)
+        assert receiver.bodies[6:] == [b"2", b"3"]
+        assert [request.id for request in receiver.requests[6:]] == [
+            request.id for request in receiver.requests[2:4]
+        ]
+        done = await scene.bus.webhooks.replay("orders", "shop", begin=0)
+        assert done.messages == 6
+        await scene.until(lambda shown: shown.delivered == 14 and shown.lag == 0)
+        for wrong in ({}, {"first": 0, "begin": 0}, {"first": 0, "until": 5}, {"begin": 0, "end": 5}):
+            with pytest.raises(BadRequest):
+                await scene.bus.webhooks.replay("orders", "shop", **wrong)
+        with pytest.raises(OffsetGone):
+            await scene.bus.webhooks.replay("orders", "shop", first=-1)
+
+
+async def test_deleting_ends_it_with_its_group_and_the_name_is_free(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver)
+        await scene.bus.publish("orders", b"1")
+        await scene.until(lambda shown: shown.delivered == 1)
+        assert (await scene.bus.webhooks.delete("orders", "shop")).deleted == "orders/shop"
+        with pytest.raises(UnknownWebhook):
+            await scene.show()
+        with pytest.raises(UnknownGroup):
+            await scene.bus.groups.show("orders", "webhook.shop")
+        await scene.bus.publish("orders", b"2")
+        made = await scene.bus.webhooks.create("orders", "shop", receiver.url, start="earliest")
+        assert made.delivered == 0
+        shown = await scene.until(lambda shown: shown.delivered == 2)
+        assert shown.lag == 0
+        assert sorted(receiver.bodies) == [b"1", b"1", b"2"]
+
+
+async def test_a_topic_that_is_deleted_and_made_anew(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver)
+        await scene.bus.topics.delete("orders")
+        shown = await scene.until(lambda shown: shown.trouble or shown.lag == 0)
+        assert (await scene.bus.webhooks.list())[0].name == shown.name
+        assert (await scene.bus.webhooks.delete("orders", "shop")).deleted == "orders/shop"
+
+
+async def test_who_may_do_what(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.bus.topics.create("orders")
+        reads, other = ["subscribe:orders"], ["subscribe:orders"]
+        async with (
+            attach(scene.terminal, subject="shop", scopes=reads) as shop,
+            attach(scene.terminal, subject="other", scopes=other) as stranger,
+            attach(scene.terminal, subject="ops", scopes=["operate"]) as operator,
+        ):
+            made = await shop.webhooks.create("orders", "w", receiver.url)
+            assert made.secret.startswith("whsec_")
+            again = await shop.webhooks.create("orders", "w", receiver.url)
+            assert (again.secret, again.owner) == ("", "shop")
+            with pytest.raises(WebhookExists):
+                await stranger.webhooks.create("orders", "w", receiver.url)
+            for call in ("show", "test", "pause", "resume", "rotate", "delete"):
+                with pytest.raises(Forbidden):
+                    await getattr(stranger.webhooks, call)("orders", "w")
+            with pytest.raises(Forbidden):
+                await stranger.webhooks.update("orders", "w", url=receiver.url)
+            with pytest.raises(Forbidden):
+                await stranger.webhooks.replay("orders", "w", first=0)
+            # An operator may not have somebody else's topic sent to him.
+            with pytest.raises(Forbidden):
+                await operator.webhooks.update("orders", "w", url=receiver.url)
+            assert (await operator.webhooks.pause("orders", "w")).state == "paused"
+            assert (await operator.webhooks.resume("orders", "w")).state == "active"
+            with pytest.raises(Forbidden):
+                await shop.documents.read("$webhooks", "w", topic="orders")
+
+
+async def test_the_number_of_webhooks_is_bounded_and_queues_that_settle_early_have_none(
+    crashes: list[Any],
+) -> None:
+    async with staged(limits=Limits(max_webhooks=2), store=MemoryStore(units=4)) as scene, Receiver() as r:
+        for name in ("a", "b"):
+            await scene.bus.topics.create(name)
+            await scene.bus.webhooks.create(name, "w", r.url)
+        with pytest.raises(LimitReached):
+            await scene.bus.webhooks.create("a", "x", r.url)
+        await scene.bus.publish("b", b"1")
+        await eventually(lambda: r.requests)
+        await scene.bus.topics.create("q", kind="queue", delivery="at-most-once")
+        with pytest.raises(BadRequest, match="settles a message"):
+            await scene.bus.webhooks.create("q", "w", r.url)
+
+
+async def test_a_rate_is_kept(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver, rate=1000.0)
+        for number in range(20):
+            await scene.bus.publish("orders", b"%d" % number)
+        await scene.until(lambda shown: shown.delivered == 20)
