@@ -112,7 +112,7 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("topic.wait topic.seek_time", [*OBSERVE, "subscribe:orders"]),
     ("message.wait", [*OBSERVE, "publish:orders"]),
     ("group.create", ["operate", "subscribe:orders"]),
-    ("group.advance", ["subscribe:orders"]),
+    ("group.advance webhook.create webhook.update", ["subscribe:orders"]),
     ("token.create token.list token.revoke", []),
     ("service.register service.rotate service.remove", []),
     ("service.update service.heartbeat", ["self"]),

@@ -94,7 +94,8 @@ def test_what_an_answer_means(statuses: list[int], verdict: str) -> None:
 
 
 def test_a_message_is_tried_eight_times_over_28_hours_and_then_buried() -> None:
-    state, now, waited = WebhookState(), NOW, []
+    waited: list[float] = []
+    state, now = WebhookState(), NOW
     while True:
         number = len(waited) + 1
         state, settlement, after = core.after_attempt(SPEC, state, attempt("failed", number), now)

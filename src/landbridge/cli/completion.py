@@ -52,6 +52,16 @@ def schedule_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def webhook_names(running: typer.Context, incomplete: str) -> list[str]:
+    """The webhooks of the topic that is already on the line."""
+    topic = running.params.get("topic")
+
+    async def names(bus: Bus) -> list[str]:
+        return [webhook.name for webhook in await bus.webhooks.list(topic=topic)]
+
+    return _asked(running, incomplete, names)
+
+
 def service_names(running: typer.Context, incomplete: str) -> list[str]:
     async def names(bus: Bus) -> list[str]:
         return [service.name for service in await bus.services.list()]

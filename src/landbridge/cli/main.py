@@ -43,6 +43,7 @@ COMMANDS = {
     "topic": ("topic", "app", SETUP),
     "group": ("group", "app", SETUP),
     "schedule": ("schedule", "app", SETUP),
+    "webhook": ("webhook", "app", SETUP),
     "service": ("services", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),

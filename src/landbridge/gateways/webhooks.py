@@ -230,8 +230,9 @@ class WebhookSender:
 
     async def _write_in_a_while(self) -> None:
         try:
-            await asyncio.sleep(WRITE_AFTER)
-            await self._write()
+            while self._dirty:  # again, where there was a success during the write
+                await asyncio.sleep(WRITE_AFTER)
+                await self._write()
         except BusError as error:
             self._log.info("attempts are not written yet", why=str(error))
         finally:
@@ -268,7 +269,8 @@ class WebhookSender:
         stored = self.stored
         topic, name = self._key
         is_closed = core.circuit(self._state, self._clock()) == "closed"
-        width = CONCURRENCY if is_closed and not stored.spec.ordered else 1
+        is_slow = stored.spec.rate is not None and stored.spec.rate < 1
+        width = 1 if stored.spec.ordered or is_slow or not is_closed else CONCURRENCY
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, topic) as bus:
             subscription = bus.subscribe(topic, group=core.group_name(name), prefetch=width)
@@ -292,23 +294,23 @@ class WebhookSender:
         room = asyncio.Semaphore(width)
         while not self._close.is_set():
             await room.acquire()
+            await self._keep_rate()
             message = await subscription.poll(POLL)
             if message is None or self._close.is_set():
                 room.release()
                 continue
-            await self._keep_rate()
-            if self._close.is_set():
-                return
+            if rate := self.stored.spec.rate:
+                self._next_at = asyncio.get_running_loop().time() + 1 / rate
             task = asyncio.ensure_future(self._deliver(message))
             sending.add(task)
             task.add_done_callback(sending.discard)
             task.add_done_callback(lambda _: room.release())
 
     async def _keep_rate(self) -> None:
-        rate, loop = self.stored.spec.rate, asyncio.get_running_loop()
-        if rate is not None:
-            await asyncio.sleep(max(0.0, self._next_at - loop.time()))
-            self._next_at = max(self._next_at, loop.time()) + 1 / rate
+        """Wait until a request may be sent, where there is a rate."""
+        left = self._next_at - asyncio.get_running_loop().time()
+        if self.stored.spec.rate is not None and left > 0:
+            await asyncio.sleep(left)
 
     async def _deliver(self, message: Message) -> None:
         try:

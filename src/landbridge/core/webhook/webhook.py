@@ -45,8 +45,8 @@ MOST_ATTEMPTS, LONGEST_ANSWER, LONGEST_DETAIL = 20, 200, 300
 MOST_SECRETS, OVERLAP = 4, 86400.0
 #: Tests that wait.
 MOST_TESTS = 10
-#: Requests per second that a limit may allow.
-MOST_RATE = 10_000.0
+#: Requests per second that a limit may allow. A message waits for its turn with a lease, so not too long.
+LEAST_RATE, MOST_RATE = 1 / 60, 10_000.0
 LONGEST_TYPE = 200
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-\x7e]*)?\Z")
 _TYPE_IF_NONE = "application/json"
@@ -143,8 +143,8 @@ def webhook_spec(raw: dict[str, Any]) -> WebhookSpec:
     said = spec.content_type
     if said is not None and (len(said) > LONGEST_TYPE or not _MEDIA_TYPE.match(said)):
         raise BadRequest(f"no media type: {said[:60]!r}", hint="such as application/json")
-    if spec.rate is not None and not 1 / LONGEST < spec.rate <= MOST_RATE:
-        raise BadRequest(f"a rate of {spec.rate:g} per second", hint=f"more than 0, at most {MOST_RATE:g}")
+    if spec.rate is not None and not LEAST_RATE <= spec.rate <= MOST_RATE:
+        raise BadRequest(f"a rate of {spec.rate:g} per second", hint=f"one in 60 seconds to {MOST_RATE:,.0f}")
     if spec.match is not None:
         patterns = [spec.match.key or "", *spec.match.headers, *spec.match.headers.values()]
         if len(spec.match.headers) > MOST_HEADERS or max(map(len, patterns)) > LONGEST_PATTERN:
