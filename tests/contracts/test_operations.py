@@ -108,7 +108,7 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("status.levels service.suspend service.resume", ["operate"]),
     ("status.show terminal.metrics service.list route.show topology.show network.show", OBSERVE),
     ("service.show service.ping service.info service.stats", [*OBSERVE, "self"]),
-    ("topic.show group.list group.show", SEE_ORDERS),
+    ("topic.show group.list group.show webhook.list", SEE_ORDERS),
     ("topic.wait topic.seek_time", [*OBSERVE, "subscribe:orders"]),
     ("message.wait", [*OBSERVE, "publish:orders"]),
     ("group.create", ["operate", "subscribe:orders"]),
@@ -120,6 +120,9 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("document.create document.read document.update document.delete", ["documents:jobs"]),
     ("document.list document.wait", ["documents:jobs"]),
     ("stage.commit stage.show stage.drop", None),
+    # Of a webhook that there is: its owner, or observers to show and operators to change it.
+    ("webhook.show webhook.test webhook.pause webhook.resume webhook.replay webhook.rotate", None),
+    ("webhook.delete", None),
     ("topic.list terminal.info message.where message.why service.token", None),
 ]
 ENOUGH = {name: scopes for names, scopes in LEAST for name in names.split()}
@@ -127,7 +130,7 @@ ARGUMENTS: dict[str, Any] = {
     "topic": "orders", "name": "orders", "offsets": {"orders": 0}, "times": {"orders": 0}, "to": 0,
     "subject": "s", "scopes": ["admin"], "cause": "c", "offset": 0, "there": "x", "id": "i", "stage": "s",
     "number": 0, "log": None, "runs": [], "collection": "jobs", "key": "a", "value": 1, "version": "1-1",
-    "service": "s", "credential": "c", "within": 0.0, "until": "stored",
+    "service": "s", "credential": "c", "within": 0.0, "until": "stored", "url": "https://shop.example/",
 }  # fmt: skip
 SCOPES = [
     "observe", "operate", "admin", "publish:orders", "subscribe:orders", "documents:jobs", "publish:$status",

@@ -170,8 +170,8 @@ def _show(found: WebhookDetails) -> None:
     output.table(ATTEMPTS, [output.fields(each) for each in found.attempts], empty="  no attempts yet")
 
 
-@app.command()
-def test(
+@app.command("test")
+def probe(
     topic: Topic,
     name: Name,
     within: float = span("How long to wait for the answer.", value=20.0),
