@@ -1,0 +1,62 @@
+"""Webhooks of a real process that is killed while it sends: every message at least once, in order where that
+was asked for, signed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import landbridge
+from tests.ports import free_port
+from tests.receivers import OK, Received, Receiver, says
+from tests.system.test_promise import end, line_of, start
+from tests.waiting import eventually
+
+KILLS, MESSAGES = 5, 40
+
+
+async def test_every_message_is_sent_at_least_once_whatever_is_killed_when(tmp_path: Path) -> None:
+    port, chance = free_port(), random.Random(11)
+    secrets: dict[str, str] = {}
+
+    def answer(request: Received) -> bytes:
+        return says(500) if chance.random() < 0.1 else OK
+
+    async with Receiver(answer) as loose, Receiver(answer) as strict:
+        for life in range(KILLS + 1):
+            process = await start("webhook_process.py", tmp_path / "bus", port)
+            try:
+                token = await line_of(process)
+                async with landbridge.connect(f"lb://127.0.0.1:{port}", token=token) as bus:
+                    if not life:
+                        await bus.topics.create("orders")
+                        for name, receiver in (("loose", loose), ("strict", strict)):
+                            made = await bus.webhooks.create(
+                                "orders", name, receiver.url, ordered=name == "strict"
+                            )
+                            secrets[name] = made.secret
+                    for number in range(MESSAGES):
+                        await bus.publish("orders", b'{"number": %d}' % (life * MESSAGES + number))
+                    if life < KILLS:
+                        wanted = len(strict.requests) + chance.randint(1, MESSAGES)
+                        await eventually(lambda wanted=wanted: len(strict.requests) >= wanted)  # type: ignore[misc]
+                        process.kill()
+                        continue
+                    everything = {b'{"number": %d}' % each for each in range(MESSAGES * (KILLS + 1))}
+                    for receiver in (loose, strict):
+                        await eventually(
+                            lambda receiver=receiver: everything <= set(receiver.bodies)  # type: ignore[misc]
+                        )
+            finally:
+                await end(process)
+    firsts = list(dict.fromkeys(strict.bodies))
+    assert firsts == [b'{"number": %d}' % each for each in range(len(everything))]
+    # A repetition is of the message that was sent last, never of an older one.
+    for before, after in zip(strict.bodies, strict.bodies[1:], strict=False):
+        assert firsts.index(after) - firsts.index(before) in (0, 1)
+    for name, receiver in (("loose", loose), ("strict", strict)):
+        ids: dict[bytes, str] = {}
+        for request in receiver.requests:
+            request.verify(secrets[name])
+            assert ids.setdefault(request.body, request.id) == request.id
+        assert len(set(ids.values())) == len(everything)
