@@ -4,6 +4,7 @@ was asked for, signed."""
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import landbridge
@@ -13,6 +14,15 @@ from tests.system.test_promise import end, line_of, start
 from tests.waiting import eventually
 
 KILLS, MESSAGES = 5, 40
+ALL = MESSAGES * (KILLS + 1)
+
+
+def _has_all(receiver: Receiver) -> bool:
+    return len(set(receiver.bodies)) == ALL
+
+
+def _has(receiver: Receiver, requests: int) -> bool:
+    return len(receiver.requests) >= requests
 
 
 async def test_every_message_is_sent_at_least_once_whatever_is_killed_when(tmp_path: Path) -> None:
@@ -39,18 +49,15 @@ async def test_every_message_is_sent_at_least_once_whatever_is_killed_when(tmp_p
                         await bus.publish("orders", b'{"number": %d}' % (life * MESSAGES + number))
                     if life < KILLS:
                         wanted = len(strict.requests) + chance.randint(1, MESSAGES)
-                        await eventually(lambda wanted=wanted: len(strict.requests) >= wanted)  # type: ignore[misc]
+                        await eventually(partial(_has, strict, wanted), f"{wanted} requests")
                         process.kill()
                         continue
-                    everything = {b'{"number": %d}' % each for each in range(MESSAGES * (KILLS + 1))}
                     for receiver in (loose, strict):
-                        await eventually(
-                            lambda receiver=receiver: everything <= set(receiver.bodies)  # type: ignore[misc]
-                        )
+                        await eventually(partial(_has_all, receiver), "every message was sent")
             finally:
                 await end(process)
     firsts = list(dict.fromkeys(strict.bodies))
-    assert firsts == [b'{"number": %d}' % each for each in range(len(everything))]
+    assert firsts == [b'{"number": %d}' % each for each in range(ALL)]
     # A repetition is of the message that was sent last, never of an older one.
     for before, after in zip(strict.bodies, strict.bodies[1:], strict=False):
         assert firsts.index(after) - firsts.index(before) in (0, 1)
@@ -59,4 +66,4 @@ async def test_every_message_is_sent_at_least_once_whatever_is_killed_when(tmp_p
         for request in receiver.requests:
             request.verify(secrets[name])
             assert ids.setdefault(request.body, request.id) == request.id
-        assert len(set(ids.values())) == len(everything)
+        assert len(set(ids.values())) == ALL

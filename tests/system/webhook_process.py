@@ -16,7 +16,6 @@ from landbridge.gateways import webhooks as gateway
 from landbridge.node.assembly import dial_to
 from landbridge.node.webhooks import webhooks_of
 from landbridge.stores.journal.store import JournalStore
-from tests.receivers import LOOPBACK
 
 
 async def main(path: str, port: int) -> None:
@@ -26,7 +25,7 @@ async def main(path: str, port: int) -> None:
     terminal = Terminal(JournalStore(path))
     await terminal.open()
     await terminal.listen("127.0.0.1", port)
-    async with webhooks_of(terminal, dial_to(terminal), LOOPBACK):
+    async with webhooks_of(terminal, dial_to(terminal), ["127.0.0.0/8"]):
         print(terminal.issue_token("test", ["admin"], 1e6), flush=True)
         await asyncio.Event().wait()
 
