@@ -20,7 +20,7 @@ MESSAGE = st.tuples(
     st.sampled_from([b"ours", b"ours", b"theirs"]),  # key
 )
 #: What is rare goes into one rule, so that the others have their turns.
-MEDDLING = ["evict", "trim", "seek", "restart", "restart", "change", "set_clock", "leave", "leave"]
+MEDDLING = ["evict", "trim", "seek", "restart", "restart", "change", "replay", "set_clock", "leave", "leave"]
 PLAIN = (0, 0, 0, b"ours")
 POLICY = st.builds(
     Policy,
@@ -214,6 +214,17 @@ class DeliveryMachine(RuleBasedStateMachine):
         for offset in self.state:
             self.tries.pop(offset, None)
             self.move(offset, "settled" if offset < self.skipped_to else "pending")
+
+    def replay(self, draw):
+        if self.skipped_to > len(self.messages):
+            return
+        first = draw(st.integers(self.trimmed_to, len(self.messages)))
+        end = draw(st.integers(first, len(self.messages) + 1))
+        again = [offset for offset in self.those("settled") if first <= offset < end]
+        for offset in again:
+            self.move(offset, "pending")
+        assert self.delivery.replay(first, end) == len(again)
+        self.lowest, self.skipped_to = min(self.lowest, first), 0
 
     # -- handing out and settling ------------------------------------------------------------------
 

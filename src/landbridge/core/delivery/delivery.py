@@ -241,8 +241,11 @@ class Delivery:
 
     def replay(self, first: int, end: int) -> int:
         """Hand out again what is settled of these offsets, as if for the first time. What is not settled goes
-        on as it is. Returns how many messages they are."""
-        wanted = [(max(first, 0), min(end, self.end))]
+        on as it is. Returns how many messages they are. Below the log's end alone: the group has not sought
+        past it."""
+        # The acks of what is handed out again may fail as well.
+        self._lowest = min(self._lowest, first)
+        wanted = [(first, min(end, self.end))]
         aside = [*self.cursor.unsettled(self.end), *self._aside]
         again = subtract(normalise(wanted), normalise(aside))
         self.cursor.unsettle(again)
