@@ -238,6 +238,8 @@ async def test_what_is_no_success_fails(timed: Scene, answer: bytes, status: int
         (attempt,) = shown.attempts
         assert (attempt.verdict, attempt.status, len(receiver.requests)) == ("failed", status, 1)
         assert said in attempt.detail
+        labels = '{topic="orders",webhook="shop"}'
+        assert f"landbridge_webhook_failures_total{labels} 1.0" in await timed.bus.terminal.metrics()
         assert len(attempt.answer) <= core.LONGEST_ANSWER
 
 

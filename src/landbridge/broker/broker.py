@@ -26,6 +26,7 @@ from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
+from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
@@ -258,6 +259,8 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.topic_changes = TopicChanges()
         self.totals = Totals()
+        #: What else the metrics have: figures of gateways in this process.
+        self.figures: list[Callable[[], Iterable[GatewayFigure]]] = []
         self.status = StatusLog()
         #: What observers are told.
         self._changes = Changes(self, lambda: store.is_low)

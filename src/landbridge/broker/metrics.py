@@ -4,6 +4,7 @@ plain integers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -70,6 +71,18 @@ class _Collected(Collector):
                     if (opens_at := group.closed_until()) is not None:
                         closed.add_metric([topic.name, group.name], opens_at / SECOND)
         yield from (stored, ends, lag, held, closed)
+        yield from _of_gateways(broker)
+
+
+def _of_gateways(broker: Broker) -> Iterator[Metric]:
+    families: dict[str, Metric] = {}
+    for figure in islice((figure for figures in broker.figures for figure in figures()), MOST_SERIES):
+        family = families.get(figure.name)
+        if family is None:
+            kind = CounterMetricFamily if figure.counts else GaugeMetricFamily
+            family = families[figure.name] = kind(figure.name, figure.help, labels=list(figure.labels))
+        family.add_metric(list(figure.labels.values()), figure.value)  # type: ignore[attr-defined]
+    yield from families.values()
 
 
 def render(broker: Broker, connections: int) -> str:

@@ -84,6 +84,11 @@ class WebhookSenders:
         if self._ending:
             await asyncio.wait(self._ending)
 
+    @property
+    def states(self) -> dict[WebhookKey, WebhookState]:
+        """How far each webhook is."""
+        return {key: sender.state for key, sender in self._senders.items()}
+
     async def _watch(self) -> None:
         while True:
             try:
@@ -157,6 +162,11 @@ class WebhookSender:
                 await self._write()
             except BusError as error:
                 self._log.info("the last attempts are not written", why=str(error))
+
+    @property
+    def state(self) -> WebhookState:
+        """What it knows of itself."""
+        return self._state
 
     def take(self, stored: StoredWebhook) -> None:
         """The options, the secrets or the pause have changed."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
+from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
 from landbridge.core.status import TOPIC
-from landbridge.core.webhook.webhook import COLLECTION, STATES
+from landbridge.core.webhook.webhook import COLLECTION, STATES, circuit
 from landbridge.gateways.outgoing import OutgoingHttp
 from landbridge.gateways.webhooks import WebhookSenders
 
@@ -42,4 +44,28 @@ async def webhooks_of(
         http or OutgoingHttp(allowed) as way_out,
         WebhookSenders(bus, bus_of, way_out, terminal.broker.clock) as senders,
     ):
-        yield senders
+        figures = partial(_figures, senders, terminal.broker.clock)
+        terminal.broker.figures.append(figures)
+        try:
+            yield senders
+        finally:
+            terminal.broker.figures.remove(figures)
+
+
+def _figures(senders: WebhookSenders, clock: Callable[[], int]) -> Iterator[GatewayFigure]:
+    """For the terminal's metrics."""
+    for (topic, name), state in senders.states.items():
+        labels = {"topic": topic, "webhook": name}
+        is_open = circuit(state, clock()) != "closed" or bool(state.disabled_at)
+        yield from (
+            GatewayFigure("landbridge_webhook_delivered", "messages taken", labels, state.delivered),
+            GatewayFigure("landbridge_webhook_failures", "attempts that failed", labels, state.failed),
+            GatewayFigure("landbridge_webhook_buried", "messages given up", labels, state.buried),
+            GatewayFigure(
+                "landbridge_webhook_held_back",
+                "1 while its circuit is not closed, or it is disabled",
+                labels,
+                int(is_open),
+                counts=False,
+            ),
+        )
