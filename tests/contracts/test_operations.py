@@ -119,6 +119,10 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("status.note", ["publish:$status"]),
     ("document.create document.read document.update document.delete", ["documents:jobs"]),
     ("document.list document.wait", ["documents:jobs"]),
+    ("schedule.create schedule.update request.send event.trigger", ["publish:orders"]),
+    ("schedule.list schedule.show", SEE_ORDERS),
+    ("schedule.pause schedule.resume schedule.trigger schedule.backfill schedule.remove", None),
+    ("topic.watch event.outcome error.report error.list", None),
     ("stage.commit stage.show stage.drop", None),
     ("topic.list terminal.info message.where message.why service.token", None),
 ]
@@ -127,7 +131,7 @@ ARGUMENTS: dict[str, Any] = {
     "topic": "orders", "name": "orders", "offsets": {"orders": 0}, "times": {"orders": 0}, "to": 0,
     "subject": "s", "scopes": ["admin"], "cause": "c", "offset": 0, "there": "x", "id": "i", "stage": "s",
     "number": 0, "log": None, "runs": [], "collection": "jobs", "key": "a", "value": 1, "version": "1-1",
-    "service": "s", "credential": "c", "within": 0.0, "until": "stored",
+    "service": "s", "credential": "c", "within": 0.0, "until": "stored", "when": "@daily", "code": "c",
 }  # fmt: skip
 SCOPES = [
     "observe", "operate", "admin", "publish:orders", "subscribe:orders", "documents:jobs", "publish:$status",
@@ -148,6 +152,8 @@ async def test_no_other_scope_than_the_known_ones_is_enough(
     enough = ENOUGH[operation.name]
     if operation.name == "token.revoke":
         wanted.pop("subject")
+    if operation.name == "status.levels":
+        wanted.pop("topic")  # to copy the log to a topic takes the right to publish there, too
     if operation.name.startswith("service."):
         wanted = {
             name: value for name, value in wanted.items() if name not in ("version", "scopes", "credential")
