@@ -10,6 +10,7 @@ import msgspec
 
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
@@ -19,9 +20,9 @@ from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
-from landbridge.core.topic import topic_spec
+from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, TopicExists
+from landbridge.errors import BadRequest, TopicExists, UnknownTopic
 from landbridge.protocol import operations as table
 
 #: Seconds that topic.wait waits at most.
@@ -68,16 +69,18 @@ class TopicOperations:
 
     async def update(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
         topic = self._broker.topic(request.name)
-        old, options = msgspec.to_builtins(topic.spec), msgspec.to_builtins(request)
-        if options.get("kind", old["kind"]) != old["kind"]:
-            raise BadRequest("a topic's kind can't be changed")
-        if "retention" in options:
-            options["retention"] = {**old["retention"], **options["retention"]}
-        spec = topic_spec({**old, **options})
-        document = msgspec.structs.replace(topic.document, spec=spec)
-        write = PutDocument(KIND, topic.name, encode_topic(document))
-        await self._broker.write([write], unit=topic.writer.unit)
-        before, topic.spec = topic.spec, spec
+
+        def work(commit: BrokerCommit) -> tuple[TopicSpec, TopicSpec]:
+            # By what the options are now: another change of them, or the deletion, may have come before.
+            before, after = topic.spec, _changed(topic.spec, request)
+            if topic.deleted:
+                raise UnknownTopic(f"the topic {topic.name} was deleted")
+            topic.spec = after
+            commit.on_failed.append(lambda: setattr(topic, "spec", before))
+            commit.writes.append(PutDocument(KIND, topic.name, encode_topic(topic.document)))
+            return before, after
+
+        before, spec = await topic.writer.put(work)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return _row(topic)
@@ -227,6 +230,16 @@ def _check_number(topics: Mapping[str, int]) -> None:
         raise BadRequest(
             f"{len(topics)} topics in one request, allowed are {MOST_TOPICS}", hint="make several requests"
         )
+
+
+def _changed(spec: TopicSpec, request: table.TopicOptions) -> TopicSpec:
+    """The options of a topic with those changed that a request names."""
+    old, options = msgspec.to_builtins(spec), msgspec.to_builtins(request)
+    if options.get("kind", old["kind"]) != old["kind"]:
+        raise BadRequest("a topic's kind can't be changed")
+    if "retention" in options:
+        options["retention"] = {**old["retention"], **options["retention"]}
+    return topic_spec({**old, **options})
 
 
 def _row(topic: Topic) -> table.TopicRow:
