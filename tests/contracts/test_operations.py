@@ -59,7 +59,9 @@ async def test_changes_of_a_topic_at_the_same_time_all_happen(bus: Any) -> None:
     assert (options.ids, options.retention.max_age, options.retention.max_bytes) == ("unique", 5.0, 7_000)
 
 
-async def test_a_topic_that_is_changed_while_it_is_deleted_stays_deleted(terminal: Terminal, bus: Any) -> None:
+async def test_a_topic_that_is_changed_while_it_is_deleted_stays_deleted(
+    terminal: Terminal, bus: Any
+) -> None:
     await bus.topics.create("orders")
     await asyncio.gather(
         bus.topics.delete("orders"), bus.topics.update("orders", ids="unique"), return_exceptions=True

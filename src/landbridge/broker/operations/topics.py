@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.documents import Edit, check_place
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
@@ -20,9 +22,10 @@ from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
+from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
 from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, TopicExists, UnknownTopic
+from landbridge.errors import BadRequest, TopicExists, UnknownDocument, UnknownTopic
 from landbridge.protocol import operations as table
 
 #: Seconds that topic.wait waits at most.
@@ -120,8 +123,27 @@ class TopicOperations:
                 f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
+        await self._remove_schedules(topic.name, caller.subject)
         await self._broker.delete_topic(topic, caller.subject)
         return table.Deleted(deleted=topic.name)
+
+    async def _remove_schedules(self, topic: str, who: str) -> None:
+        """Remove the schedules of a topic that is to be deleted: they would make it anew."""
+        broker, documents = self._broker, self._broker.documents
+        writer = broker.writer_for(topic)
+        after = ""
+        while True:
+            found, more = await documents.find(SCHEDULES, topic, "", after, PAGE)
+            for name, _ in found:
+                edit = Edit(check_place(SCHEDULES, topic, name), None, None)
+                try:
+                    await writer.put(partial(documents.write, edits=[edit], subject=who))
+                except UnknownDocument:
+                    continue  # somebody else was faster
+                broker.observe("schedule", f"{topic}/{name}", "deleted", who)
+            if not more:
+                return
+            after = found[-1][0]
 
     async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, table.TopicBounds]:
         _check_number(request.offsets)
