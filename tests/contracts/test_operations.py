@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -45,6 +46,28 @@ async def test_topics(bus: Any) -> None:
     assert (await bus.topics.delete("orders")).deleted == "orders"
     with pytest.raises(UnknownTopic):
         await bus.topics.show("orders")
+
+
+async def test_changes_of_a_topic_at_the_same_time_all_happen(bus: Any) -> None:
+    await bus.topics.create("orders")
+    await asyncio.gather(
+        bus.topics.update("orders", retention={"max_age": 5.0}),
+        bus.topics.update("orders", ids="unique"),
+        bus.topics.update("orders", retention={"max_bytes": 7_000}),
+    )
+    options = (await bus.topics.show("orders")).options
+    assert (options.ids, options.retention.max_age, options.retention.max_bytes) == ("unique", 5.0, 7_000)
+
+
+async def test_a_topic_that_is_changed_while_it_is_deleted_stays_deleted(
+    terminal: Terminal, bus: Any
+) -> None:
+    await bus.topics.create("orders")
+    await asyncio.gather(
+        bus.topics.delete("orders"), bus.topics.update("orders", ids="unique"), return_exceptions=True
+    )
+    stored = [await terminal.store.documents(unit, "topic") for unit in range(terminal.store.units)]
+    assert "orders" not in [name for documents in stored for name, _ in documents]
 
 
 async def test_lists_come_whole(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
