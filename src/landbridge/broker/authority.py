@@ -27,8 +27,9 @@ from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
-#: The claim of a token that a terminal has made for its own process.
+#: The claim of a token that a terminal has made for its own process: true, or whose subject is another one.
 _OWN = "landbridge_own"
+_ACTING = "acting"
 _HEADER = {"alg", "typ", "kid"}
 
 
@@ -43,6 +44,9 @@ class TokenIdentity:
     issued_at: int = 0  #: microseconds
     key: bytes = b""  #: the digest of the credential; empty for a token
     own: bool = False  #: a part of the terminal's own process bears it: its subject counts as registered
+    #: A part of the terminal's own process bears it on behalf of the subject, which has to be registered, be
+    #: active and be allowed to publish and subscribe what the token says.
+    acting: bool = False
     #: Of a token that the customer's registry has signed; None: this terminal has.
     grant: Grant | None = None
 
@@ -129,9 +133,17 @@ class Authority:
         return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked, registrations)
 
     def issue(
-        self, now: int, subject: str, scopes: list[str], life: float, *, own: bool = False
+        self,
+        now: int,
+        subject: str,
+        scopes: list[str],
+        life: float,
+        *,
+        own: bool = False,
+        acting: bool = False,
     ) -> tuple[str, str]:
-        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers."""
+        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers.
+        ``acting``: for such a part too, which does something on behalf of the subject."""
         check_name(subject, "service")
         check_scopes(scopes)
         token_id = uuid.uuid4().hex
@@ -146,7 +158,7 @@ class Authority:
             "iat": issued_at / SECOND,
             "exp": now // SECOND + max(1, int(life)),
             "scope": " ".join(scopes),
-            **({_OWN: True} if own else {}),
+            **({_OWN: _ACTING if acting else True} if own or acting else {}),
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
@@ -187,6 +199,11 @@ class Authority:
         )
 
     def _admits(self, now: int, identity: TokenIdentity) -> bool:
+        if identity.acting and self.registered is not None:
+            if not self.registered.is_ready and not self._registrations.admits(identity):
+                self._registered()  # nobody knows yet whose service it is
+            if self.registered.knows(identity.subject):
+                return self.registered.is_active(identity.subject)
         if identity.grant is None:
             return self._registrations.admits(identity)
         return self.registered is not None and self.registered.holds(now, identity.grant)
@@ -221,6 +238,7 @@ class Authority:
                 int(claims["exp"]) * SECOND,
                 round(float(claims["iat"]) * SECOND),
                 own=registered is None and claims.get(_OWN) is True,
+                acting=registered is None and claims.get(_OWN) == _ACTING,
                 grant=None if registered is None else registered.grant(str(key_id), claims),
             )
         except Unavailable:

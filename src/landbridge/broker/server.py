@@ -135,6 +135,12 @@ class Terminal:
         self.services.count_here(subject, scopes)
         return token
 
+    def issue_token_for(self, subject: str, scopes: list[str], life: float) -> str:
+        """Make a token for a part of this process that publishes or subscribes on behalf of a service. It
+        holds as long as the service is registered, active, and may do so itself."""
+        token, _ = self.authority.issue(self.broker.clock(), subject, scopes, life, acting=True)
+        return token
+
     def revoke(self, entry: str) -> None:
         self.authority.revoked.add(entry)
         for connection in list(self.connections):

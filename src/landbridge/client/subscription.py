@@ -108,7 +108,13 @@ class Subscription(Reading):
 
     def _subscribe(self, request: int) -> Frame:
         return frames.Subscribe(
-            request, self.number, self.topic, self.group, self.prefetch, self._start, self._answers
+            request,
+            self.number,
+            self.topic,
+            self.group,
+            self.prefetch,
+            self._start,
+            answers=self._answers,
         )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:

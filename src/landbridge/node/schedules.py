@@ -23,15 +23,19 @@ async def scheduling(terminal: Terminal, dial: Dial) -> AsyncIterator[Scheduler]
     """Run the schedules of a terminal. The scheduler is a client like any other; ``dial`` reaches the
     terminal in memory."""
 
-    def token(subject: str, *scopes: str) -> str:
-        return terminal.issue_token(subject, [f"documents:{COLLECTION}", *scopes], TOKEN_LIFE)
+    def scopes(topic: str) -> list[str]:
+        return [f"documents:{COLLECTION}", f"publish:{topic}"]
+
+    def own_token() -> str:
+        return terminal.issue_token(SUBJECT, scopes(TOPIC), TOKEN_LIFE)
 
     def bus_of(owner: str, topic: str) -> Bus:
-        # For one topic alone. Whether the owner is still let in, the terminal decides at the hello.
-        return Bus(dial, lambda: token(owner, f"publish:{topic}"), name=SUBJECT)
+        # For one topic alone. Whether the owner is let in and may publish there, the terminal decides, at the
+        # hello and whenever the owner's registration changes.
+        return Bus(dial, lambda: terminal.issue_token_for(owner, scopes(topic), TOKEN_LIFE), name=SUBJECT)
 
     async with (
-        Bus(dial, lambda: token(SUBJECT, f"publish:{TOPIC}"), name=SUBJECT) as bus,
+        Bus(dial, own_token, name=SUBJECT) as bus,
         Scheduler(bus, bus_of, terminal.broker.clock) as scheduler,
     ):
         yield scheduler
