@@ -57,8 +57,13 @@ def test_a_reader_follows_the_guide(tmp_path: Path) -> None:
             assert language == "sh", language
             commands.append(text.replace(USUAL, f"http://127.0.0.1:{http}"))
     with subprocess.Popen(
-        [sys.executable, "-m", "landbridge", "up", "--data", "data"]
-        + ["--port", str(free_port()), "--http-port", str(http), "--no-registry"],
+        [
+            *f"{sys.executable} -m landbridge up --data data --no-registry".split(),
+            "--port",
+            str(free_port()),
+            "--http-port",
+            str(http),
+        ],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

@@ -127,7 +127,7 @@ class HttpSession:
         headers: dict[str, HeaderValue],
         failure: frames.Failure | None,
     ) -> None:
-        """Reply to a message that this session has leased, which settles it. Returns when both are on disk."""
+        """Reply to a message that this session has leased, which settles it. Done when both are on disk."""
         await self._leasing(place).reply_at(place.lease, place.offset, payload, headers, failure)
 
     def _leasing(self, place: LeasePlace) -> Subscription:

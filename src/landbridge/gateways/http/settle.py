@@ -152,7 +152,7 @@ def _failure_said(query: dict[str, str]) -> Failure | None:
 
 
 def _leased(pool: SessionPool, session: HttpSession, receipt: str) -> tuple[HttpSession, LeasePlace]:
-    """The session that has leased the message of a receipt, and where. ``session``: of the token that asks."""
+    """Who has leased the message of a receipt, and where. ``session``: of the token that asks."""
     place = session.seal.open(receipt)
     leasing = session if place.session == session.number else pool.by_number(place.session)
     if leasing is None:
