@@ -23,6 +23,7 @@ from landbridge.client.bus import Bus
 from landbridge.client.pulling import PullSubscription
 from landbridge.client.subscription import Subscription
 from landbridge.client.wire import Dial
+from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import (
     BusError,
     LeaseLost,
@@ -116,11 +117,25 @@ class HttpSession:
         self, place: LeasePlace, verb: str, *, after: float | None = None, cause: str = ""
     ) -> None:
         """Settle a message that this session has leased. Returns when that is on disk."""
+        runs = [(place.offset, place.offset + 1)]
+        await self._leasing(place).settle(frames.Settlement(place.lease, runs, verb, after, cause))
+
+    async def reply(
+        self,
+        place: LeasePlace,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+    ) -> None:
+        """Reply to a message that this session has leased, which settles it. Done when both are on disk."""
+        await self._leasing(place).reply_at(place.lease, place.offset, payload, headers, failure)
+
+    def _leasing(self, place: LeasePlace) -> Subscription:
+        """The subscription that has leased a message."""
         subscription = self.leased_by(place.subscription)
         if subscription is None or subscription.at_most_once:
             raise LeaseLost("no message is leased by this receipt: its subscription has ended")
-        runs = [(place.offset, place.offset + 1)]
-        await subscription.settle(frames.Settlement(place.lease, runs, verb, after, cause))
+        return subscription
 
     def _note_use(self, subscription: PullSubscription, topic: str, group: str) -> None:
         self._pulls[topic, group] = subscription, asyncio.get_running_loop().time()
