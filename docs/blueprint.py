@@ -12,11 +12,22 @@ from typing import Any
 
 import yaml
 
+from landbridge.gateways.http import openapi
+from landbridge.gateways.http.catalogue import ROUTES
+
 FOLDER = Path(__file__).with_name("api")
 PATH, EXAMPLES = FOLDER / "landbridge.apib", FOLDER / "examples.yaml"
 DRAFT = "http://json-schema.org/draft-07/schema#"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+#: Headers by which a terminal shows who it is, by their names in the document.
+SCHEMES = {
+    "terminal": "Landbridge-Terminal",
+    "timestamp": "Landbridge-Timestamp",
+    "nonce": "Landbridge-Nonce",
+    "proof": "Landbridge-Proof",
+    "digest": "Content-Digest",
+}
 INTRO = """FORMAT: 1A
 
 # Landbridge
@@ -43,23 +54,31 @@ def examples() -> list[dict[str, Any]]:
     return found
 
 
-def blueprint(document: dict[str, Any]) -> str:
-    """The whole page. Every operation has an example."""
+def page() -> str:
+    """The whole page."""
+    return blueprint(openapi.document(ROUTES, with_registry=True), examples())
+
+
+def blueprint(document: dict[str, Any], given: list[dict[str, Any]]) -> str:
+    """The page for these examples. Every operation of the document has one."""
     known = operations(document)
-    given = examples()
     missing = sorted(known.keys() - {example["of"] for example in given})
     if missing:
         raise ValueError(f"docs/api/examples.yaml has no example of {', '.join(missing)}")
     by_tag: dict[str, list[str]] = {}
+    titles: set[str] = set()
     for example in given:
         if example["of"] not in known:
             raise ValueError(f"docs/api/examples.yaml: there is no operation {example['of']}")
         _, _, one = known[example["of"]]
+        if (name := title(example, one)) in titles:
+            raise ValueError(f"docs/api/examples.yaml: give one of the examples '{name}' a title")
+        titles.add(name)
         action = "\n".join(_action(example, *known[example["of"]], document))
         by_tag.setdefault(example.get("group", one["tags"][0]), []).append(action)
     parts = [INTRO.format(about=document["info"]["description"])]
     for tag, actions in by_tag.items():
-        parts += [f"# Group {tag}\n", *actions]
+        parts += [f"# Group {tag}\n", f"## {tag} [/{tag.replace(' ', '-')}]\n", *actions]
     return "\n".join(parts)
 
 
@@ -75,7 +94,7 @@ def _action(
 ) -> Iterator[str]:
     query = example.get("query", {})
     template = path + ("{?" + ",".join(query) + "}" if query else "")
-    yield f"## {title(example, one)} [{verb} {template}]\n"
+    yield f"### {title(example, one)} [{verb} {template}]\n"
     yield f"Operation `{one['operationId']}`. {one.get('description', '') or one['summary']}\n"
     values = {**example.get("path", {}), **query}
     if values:
@@ -94,9 +113,10 @@ def _request(example: dict[str, Any], one: dict[str, Any], document: dict[str, A
     body = example.get("body")
     media = example.get("type", JSON if body is not None else "")
     headers = dict(example.get("headers", {}))
-    if one.get("security") != [] and "Authorization" not in headers:
-        headers["Authorization"] = "Bearer TOKEN"
-    yield f"+ Request{f' ({media})' if media else ''}\n"
+    for name, value in _proof(one).items():
+        headers.setdefault(name, value)
+    if headers or media:
+        yield f"+ Request{f' ({media})' if media else ''}\n"
     if headers:
         yield "    + Headers\n"
         yield from (f"            {name}: {value}" for name, value in headers.items())
@@ -109,6 +129,16 @@ def _request(example: dict[str, Any], one: dict[str, Any], document: dict[str, A
             yield from _schema(schema, document)
 
 
+def _proof(one: dict[str, Any]) -> dict[str, str]:
+    """The headers by which a caller shows who it is."""
+    kinds = [kind for way in one.get("security", [{"token": []}]) for kind in way]
+    if "token" in kinds:
+        return {"Authorization": "Bearer TOKEN"}
+    if "credential" in kinds:
+        return {"Authorization": "Bearer ADMIN"}
+    return {SCHEMES[kind]: kind.upper() for kind in kinds if kind in SCHEMES}
+
+
 def _response(example: dict[str, Any], one: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
     status = str(example.get("status") or next(iter(one["responses"])))
     said = _resolved(one["responses"][status], document)
@@ -116,7 +146,7 @@ def _response(example: dict[str, Any], one: dict[str, Any], document: dict[str, 
     media = example.get("answers") or next(iter(content), "")
     yield f"+ Response {status}{f' ({media})' if media else ''}\n"
     schema = content.get(media, {}).get("schema")
-    if schema and media in (JSON, PROBLEM):
+    if schema and media in (JSON, PROBLEM) and "shape" not in example:
         yield from _schema(schema, document)
 
 
@@ -163,4 +193,10 @@ def standing_alone(schema: dict[str, Any], document: dict[str, Any]) -> dict[str
         return found
 
     whole = walk(schema)
+    if "$ref" in whole:  # draft 7 passes over whatever stands beside a reference
+        whole = {"allOf": [whole]}
     return {"$schema": DRAFT, **whole, **({"definitions": used} if used else {})}
+
+
+if __name__ == "__main__":
+    PATH.write_text(page())
