@@ -50,7 +50,7 @@ hooks.beforeEach((transaction, done) => {
   transaction.fullPath = fill(transaction.fullPath, encodeURIComponent);
   request.body = fill(request.body, inJson);
   for (const name of Object.keys(request.headers)) request.headers[name] = fill(request.headers[name]);
-  if ('Landbridge-Proof' in request.headers) prove(request.headers, request, transaction.fullPath);
+  if ('Landbridge-Proof' in request.headers) prove(request.headers, request, transaction.fullPath.replace('/registry', ''));
   done();
 });
 
