@@ -1,6 +1,6 @@
-"""Writes docs/api/landbridge.apib, the API Blueprint, from the OpenAPI document and docs/api/examples.yaml: an
-action for each example, in the order of that file. ``./dev docs`` runs it; a test runs every action against a
-live terminal."""
+"""Writes docs/api/landbridge.apib, the API Blueprint, from the OpenAPI document and docs/api/examples.yaml:
+an action for each example, in the order of that file. ``./dev docs`` runs it; a test runs every action
+against a live terminal."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ INTRO = """FORMAT: 1A
 
 {about}
 
-This page is made from the OpenAPI document by `./dev docs`; the tests send every request of it to a live terminal
-with dredd and compare the answers. TOKEN stands for a token.
+This page is made from the OpenAPI document by `./dev docs`. The tests send every request of it to a live
+terminal with dredd, and compare the answers. TOKEN stands for a token, ADMIN and OPERATOR for credentials of the
+registry. RECEIPT_1 and other words in capitals stand for what an earlier answer has told.
 """
 
 

@@ -1,4 +1,4 @@
-"""dredd, which compares an API Blueprint with a live server. Installed by npm, with the Node of PyPI, into the
+"""dredd, which compares an API Blueprint with a live server. npm installs it, with the Node of PyPI, into the
 environment of Python; nothing of either is in the repository."""
 
 from __future__ import annotations
