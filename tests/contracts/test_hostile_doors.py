@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from landbridge.broker.server import Terminal
+from landbridge.client.publisher import Rows
 from landbridge.errors import BadName, BadRequest, Forbidden
 from landbridge.gateways.http import sessions
 from landbridge.node.http_port import HttpPort
@@ -114,12 +115,15 @@ async def test_an_outcome_is_of_the_events_own_message(terminal: Terminal) -> No
     async with attach(terminal) as bus:
         id = await bus.trigger("loans.decide", {"amount": 5}, id="loan-7")
         headers = {"lb-reply-to": terminal.broker.name, "lb-correlation": id}
+        rows = Rows()
+        rows.add(b"x")
+        rows.add(b"y", headers=headers)
         async with attach(terminal, subject="mallory", scopes=["publish:#", "subscribe:mine"]) as other:
             for topic in ("mine", "loans.decide"):
                 with pytest.raises(BadRequest):
                     await other.publish(topic, "x", headers=headers)
                 with pytest.raises(BadRequest):
-                    await other.publish_many(topic, ["x", "y"], headers=headers)
+                    await other.publish_batch(topic, rows)
                 with pytest.raises(BadRequest):
                     await other.publish(topic, "x", headers=headers, idempotency_key="k")
                 with pytest.raises(BadRequest):
