@@ -794,6 +794,9 @@ class MessageWait(Arguments, frozen=True):
     topic: TopicName
     offset: Annotated[int, about("Its offset.")]
     until: Annotated[Until, about("'arrived': at a terminal of each group; 'acked': there.")] = "arrived"
+    within: Annotated[
+        float | None, about("Seconds, after which it is refused as timed_out; without, as long as it takes.")
+    ] = None
 
 
 class OfMessage(Arguments, frozen=True):
