@@ -206,7 +206,10 @@ async def test_what_is_stored_is_never_answered_by_an_error(site: Web) -> None:
         many = await asyncio.gather(*(site.http.post(topic, content=b"1") for _ in range(10)))
         answers += [answer.status_code for answer in many]
     assert set(answers) == {202}
-    async with asyncio.timeout(LIMIT), listening(site.http, "/v1/topics/orders/events?from=earliest") as events:
+    async with (
+        asyncio.timeout(LIMIT),
+        listening(site.http, "/v1/topics/orders/events?from=earliest") as events,
+    ):
         await take(events, 1)  # the waits have ended at the terminal, too: there is room for others
 
 
