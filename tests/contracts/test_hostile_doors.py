@@ -4,6 +4,7 @@ or none."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,14 +12,16 @@ import httpx
 import pytest
 
 from landbridge.broker.server import Terminal
+from landbridge.client.publisher import Rows
 from landbridge.errors import BadName, BadRequest, Forbidden
-from landbridge.gateways.http import sessions
+from landbridge.gateways.http import sessions, websocket
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.testing import attach
 from tests.contracts.test_schedules import Stage, staged
-from tests.contracts.web import Web, web
-from tests.waiting import LIMIT, Reader
+from tests.contracts.test_http_streams import hear, stream
+from tests.contracts.web import Web, listening, take, web
+from tests.waiting import LIMIT, Reader, eventually
 
 
 @pytest.fixture
@@ -114,12 +117,15 @@ async def test_an_outcome_is_of_the_events_own_message(terminal: Terminal) -> No
     async with attach(terminal) as bus:
         id = await bus.trigger("loans.decide", {"amount": 5}, id="loan-7")
         headers = {"lb-reply-to": terminal.broker.name, "lb-correlation": id}
+        rows = Rows()
+        rows.add(b"x")
+        rows.add(b"y", headers=headers)
         async with attach(terminal, subject="mallory", scopes=["publish:#", "subscribe:mine"]) as other:
             for topic in ("mine", "loans.decide"):
                 with pytest.raises(BadRequest):
                     await other.publish(topic, "x", headers=headers)
                 with pytest.raises(BadRequest):
-                    await other.publish_many(topic, ["x", "y"], headers=headers)
+                    await other.publish_batch(topic, rows)
                 with pytest.raises(BadRequest):
                     await other.publish(topic, "x", headers=headers, idempotency_key="k")
                 with pytest.raises(BadRequest):
@@ -200,7 +206,22 @@ async def test_what_is_stored_is_never_answered_by_an_error(site: Web) -> None:
         many = await asyncio.gather(*(site.http.post(topic, content=b"1") for _ in range(10)))
         answers += [answer.status_code for answer in many]
     assert set(answers) == {202}
-    assert (await site.http.get("/v1/topics")).status_code == 200
+    async with (
+        asyncio.timeout(LIMIT),
+        listening(site.http, "/v1/topics/orders/events?from=earliest") as events,
+    ):
+        await take(events, 1)  # the waits have ended at the terminal, too: there is room for others
+
+
+async def test_requests_under_way_of_a_stream_are_few_bytes(site: Web, monkeypatch: Any) -> None:
+    """A client that doesn't read its answers isn't read from; one that does gets all of them."""
+    monkeypatch.setattr(websocket, "MOST_HELD", 1000)
+    async with stream(site) as socket:
+        for number in range(50):
+            message = {"topic": "orders", "text": "x" * (2000 if number % 7 == 0 else 300)}
+            await socket.send(json.dumps({"op": "publish", "ref": number, "message": message}))
+        heard = [await hear(socket) for _ in range(50)]
+    assert {one["ref"] for one in heard if one["op"] == "done"} == set(range(50))
 
 
 async def test_who_asks_is_not_who_a_header_says() -> None:

@@ -131,7 +131,7 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("status.levels service.suspend service.resume", ["operate"]),
     ("status.show terminal.metrics service.list route.show topology.show network.show", OBSERVE),
     ("service.show service.ping service.info service.stats", [*OBSERVE, "self"]),
-    ("topic.show group.list group.show", SEE_ORDERS),
+    ("topic.show group.list group.show message.where message.why", SEE_ORDERS),
     ("topic.wait topic.seek_time", [*OBSERVE, "subscribe:orders"]),
     ("message.wait", [*OBSERVE, "publish:orders"]),
     ("group.create", ["operate", "subscribe:orders"]),
@@ -147,7 +147,7 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("schedule.pause schedule.resume schedule.trigger schedule.backfill schedule.remove", None),
     ("topic.watch event.outcome error.report error.list", None),
     ("stage.commit stage.show stage.drop", None),
-    ("topic.list terminal.info message.where message.why service.token", None),
+    ("topic.list terminal.info service.token", None),
 ]
 ENOUGH = {name: scopes for names, scopes in LEAST for name in names.split()}
 ARGUMENTS: dict[str, Any] = {

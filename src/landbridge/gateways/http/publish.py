@@ -338,10 +338,13 @@ async def _reach(bus: Bus, topic: str, offsets: range, until: Until, within: flo
     """Wait until all of these messages have arrived or are acked. False: not in this time, or nobody can tell,
     as where the topic has no group, or the terminal is stopped meanwhile. They are stored all the same."""
     try:
-        async with asyncio.timeout(within):
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        async with asyncio.timeout_at(end):
             for offset in offsets:
                 if offset >= 0:
-                    await bus.call("message.wait", topic=topic, offset=offset, until=until)
+                    left = max(0.0, end - loop.time())
+                    await bus.call("message.wait", topic=topic, offset=offset, until=until, within=left)
     except (TimeoutError, BusError):
         return False
     return True
