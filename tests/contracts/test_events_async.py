@@ -79,6 +79,15 @@ async def test_an_event_that_is_triggered_twice_at_once_is_stored_once(terminal:
     assert terminal.broker.topics[REPORTS].log.end == 1
 
 
+async def test_events_of_a_topic_with_unique_ids_are_all_stored(terminal: Terminal, bus: Any) -> None:
+    await bus.topics.create(REPORTS, ids="unique")
+    async with building(terminal):
+        ids = [await bus.trigger(REPORTS, n) for n in range(5)]
+        assert terminal.broker.topics[REPORTS].log.end == 5
+        for id in ids:
+            assert (await bus.outcome(id, wait=LIMIT)).state == "done"
+
+
 async def test_outcomes_come_also_after_their_group_was_deleted(terminal: Terminal, bus: Any) -> None:
     async with building(terminal):
         assert (await bus.outcome(await bus.trigger(REPORTS, 1), wait=LIMIT)).state == "done"
