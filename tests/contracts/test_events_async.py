@@ -13,6 +13,7 @@ import pytest
 from landbridge import EventResult, Service, ServiceFailed
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
+from landbridge.client.events import MOST_WAITS
 from landbridge.core.replies import CALLBACKS, KEEP
 from landbridge.errors import BadRequest, Forbidden, LimitReached, NameTaken, TimedOut, TooLarge, UnknownEvent
 from landbridge.gateways.callbacks import posting
@@ -77,6 +78,25 @@ async def test_an_event_that_is_triggered_twice_at_once_is_stored_once(terminal:
     async with attach(terminal) as other:
         await asyncio.gather(*(each.trigger(REPORTS, 1, id="may") for each in (bus, other) for _ in range(5)))
     assert terminal.broker.topics[REPORTS].log.end == 1
+
+
+async def test_events_of_a_topic_with_unique_ids_are_all_stored(terminal: Terminal, bus: Any) -> None:
+    await bus.topics.create(REPORTS, ids="unique")
+    async with building(terminal):
+        ids = [await bus.trigger(REPORTS, n) for n in range(5)]
+        assert terminal.broker.topics[REPORTS].log.end == 5
+        for id in ids:
+            assert (await bus.outcome(id, wait=LIMIT)).state == "done"
+
+
+async def test_any_number_of_functions_is_called(crashes: list[Any]) -> None:
+    """Also where more wait than a connection may have waiting."""
+    seen: list[Any] = []
+    async with run_terminal(limits=Limits(max_waits=MOST_WAITS)) as terminal, attach(terminal) as bus:
+        for number in range(MOST_WAITS + 200):
+            await bus.trigger(REPORTS, number, callback=lambda result: seen.append(result.json()))
+        async with building(terminal):
+            await eventually(lambda: len(seen) == MOST_WAITS + 200)
 
 
 async def test_outcomes_come_also_after_their_group_was_deleted(terminal: Terminal, bus: Any) -> None:

@@ -154,8 +154,9 @@ class Outcomes:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             topic.check_backlog()
             commit.need_room()
-            self._put(commit, event)
+            # First, because it may have to read before it changes anything: is the id new to the topic?
             broker.append(commit, topic, batch, caller.subject)
+            self._put(commit, event)
             self._beginning[id] = event  # the same request may come over two connections at once
             commit.on_stored.append(partial(self._beginning.pop, id, None))
             commit.on_failed.append(partial(self._beginning.pop, id, None))
