@@ -3,23 +3,10 @@ requests that the document allows, and requests that it doesn't."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from http import HTTPStatus
-from pathlib import Path
-from typing import Any
-
-import pytest
-import requests
-import schemathesis
-from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode, checks
 from schemathesis.specs.openapi import checks as of_openapi
 
 from landbridge.gateways.http import openapi
 from landbridge.gateways.http.catalogue import ROUTES
-from tests.cli.conftest import LIMIT, Place
-from tests.ports import free_port
 
 DOCUMENT = openapi.document(ROUTES, with_registry=True)
 CHECKS = [
