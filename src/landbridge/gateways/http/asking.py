@@ -1,5 +1,5 @@
-"""Requests to services by HTTP. The client says by ``Prefer`` (RFC 7240) how long it would like to wait for the
-reply, and whether it would rather be told where the reply will be."""
+"""Requests to services by HTTP. The client says by ``Prefer`` (RFC 7240) how long it would like to wait for
+the reply, and whether it would rather be told where the reply will be."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def _ask_later(
     arguments: dict[str, Any],
     wanted: Preference,
 ) -> None:
-    """Ask by an event, whose outcome is kept. With ``wait`` the reply is the answer if it comes in this time."""
+    """Ask by an event, whose outcome is kept. With ``wait`` a reply that comes in time is the answer."""
     given = {name: arguments[name] for name in ("topic", "payload", "headers", "key") if name in arguments}
     if "timeout" in arguments:
         given["within"] = arguments["timeout"]
@@ -116,9 +116,10 @@ ROUTE = HttpRoute(
     replace(
         _SAID,
         description=(
-            f"{_SAID.description} With `Prefer: wait=N` the reply is waited for so many seconds. With `Prefer: "
-            "respond-async` the request is stored, and the answer is 202 with the `Location` of its outcome; "
-            "with both only where the reply has not come in N seconds. `Preference-Applied` says what was heeded."
+            f"{_SAID.description} With `Prefer: wait=N` the reply is waited for so many seconds. With "
+            "`Prefer: respond-async` the request is stored, and the answer is 202 with the `Location` of its "
+            "outcome; with both only where the reply has not come in N seconds. `Preference-Applied` says "
+            "what was heeded."
         ),
         headers={"Prefer": (_PREFER, "`wait=N`, `respond-async`, or both (RFC 7240).")},
         answers={
