@@ -73,6 +73,34 @@ async def test_the_same_id_is_the_same_event(terminal: Terminal, bus: Any) -> No
         await bus.outcome("none")
 
 
+async def test_an_event_that_is_triggered_twice_at_once_is_stored_once(terminal: Terminal, bus: Any) -> None:
+    async with attach(terminal) as other:
+        await asyncio.gather(*(each.trigger(REPORTS, 1, id="may") for each in (bus, other) for _ in range(5)))
+    assert terminal.broker.topics[REPORTS].log.end == 1
+
+
+async def test_outcomes_come_also_after_their_group_was_deleted(terminal: Terminal, bus: Any) -> None:
+    async with building(terminal):
+        assert (await bus.outcome(await bus.trigger(REPORTS, 1), wait=LIMIT)).state == "done"
+        [group] = terminal.broker.topics["$replies"].groups
+        await bus.groups.delete("$replies", group, force=True)
+        assert (await bus.outcome(await bus.trigger(REPORTS, 1), wait=LIMIT)).state == "done"
+
+
+async def test_an_event_that_was_buried_and_redriven_is_still_answered(terminal: Terminal, bus: Any) -> None:
+    id = await bus.trigger(REPORTS, 1, headers={"tenant": "a"})
+    async for message in bus.subscribe(REPORTS, group="reports"):
+        before = message.headers
+        await message.bury("no")
+        break
+    await bus.groups.redrive(REPORTS, "reports")
+    async for message in bus.subscribe(REPORTS, group="reports"):
+        assert message.headers == before
+        await message.reply("late, but not too late")
+        break
+    assert (await bus.outcome(id, wait=LIMIT)).state == "done"
+
+
 async def test_a_function_is_called_with_the_outcome(terminal: Terminal, crashes: list[Any]) -> None:
     seen: list[EventResult] = []
 

@@ -27,9 +27,11 @@ from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
-#: The claim of a token that a terminal has made for its own process: true, or whose subject is another one.
+#: The claim of a token that a terminal has made for its own process.
 _OWN = "landbridge_own"
-_ACTING = "acting"
+#: The claim of a token by which a part of the process does something for a service: what the service itself
+#: has to be allowed for that.
+_BEHALF = "landbridge_behalf"
 _HEADER = {"alg", "typ", "kid"}
 
 
@@ -44,9 +46,8 @@ class TokenIdentity:
     issued_at: int = 0  #: microseconds
     key: bytes = b""  #: the digest of the credential; empty for a token
     own: bool = False  #: a part of the terminal's own process bears it: its subject counts as registered
-    #: A part of the terminal's own process bears it on behalf of the subject, which has to be registered, be
-    #: active and be allowed to publish and subscribe what the token says.
-    acting: bool = False
+    #: A part of the process bears it for the service that is its subject, which may do this much by itself.
+    behalf: Scopes | None = None
     #: Of a token that the customer's registry has signed; None: this terminal has.
     grant: Grant | None = None
 
@@ -140,10 +141,11 @@ class Authority:
         life: float,
         *,
         own: bool = False,
-        acting: bool = False,
+        behalf: list[str] | None = None,
     ) -> tuple[str, str]:
         """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers.
-        ``acting``: for such a part too, which does something on behalf of the subject."""
+        ``behalf``: for such a part that does something for the subject; it is good while the subject itself
+        is let in and has these scopes."""
         check_name(subject, "service")
         check_scopes(scopes)
         token_id = uuid.uuid4().hex
@@ -158,7 +160,8 @@ class Authority:
             "iat": issued_at / SECOND,
             "exp": now // SECOND + max(1, int(life)),
             "scope": " ".join(scopes),
-            **({_OWN: _ACTING if acting else True} if own or acting else {}),
+            **({_OWN: True} if own else {}),
+            **({} if behalf is None else {_BEHALF: " ".join(behalf)}),
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
@@ -199,14 +202,15 @@ class Authority:
         )
 
     def _admits(self, now: int, identity: TokenIdentity) -> bool:
-        if identity.acting and self.registered is not None:
-            if not self.registered.is_ready and not self._registrations.admits(identity):
+        registered = self.registered
+        if identity.grant is not None:
+            return registered is not None and registered.holds(now, identity.grant)
+        if identity.behalf is not None and registered is not None:
+            if not registered.is_ready and not self._registrations.admits(identity):
                 self._registered()  # nobody knows yet whose service it is
-            if self.registered.knows(identity.subject):
-                return self.registered.is_active(identity.subject)
-        if identity.grant is None:
-            return self._registrations.admits(identity)
-        return self.registered is not None and self.registered.holds(now, identity.grant)
+            if registered.knows(identity.subject):
+                return registered.is_active(identity.subject)
+        return self._registrations.admits(identity)
 
     def _read(self, now: int, token: str) -> TokenIdentity | None:
         """What a token says that this terminal or the customer's registry has signed; None for any other."""
@@ -238,7 +242,7 @@ class Authority:
                 int(claims["exp"]) * SECOND,
                 round(float(claims["iat"]) * SECOND),
                 own=registered is None and claims.get(_OWN) is True,
-                acting=registered is None and claims.get(_OWN) == _ACTING,
+                behalf=_scopes_of(claims.get(_BEHALF)) if registered is None else None,
                 grant=None if registered is None else registered.grant(str(key_id), claims),
             )
         except Unavailable:
@@ -265,3 +269,7 @@ class Authority:
                 hint="try again in a moment: the terminal asks its registry",
             )
         return self.registered
+
+
+def _scopes_of(claim: object) -> Scopes | None:
+    return None if claim is None else Scopes.parse(str(claim).split())

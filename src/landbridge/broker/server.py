@@ -135,11 +135,11 @@ class Terminal:
         self.services.count_here(subject, scopes)
         return token
 
-    def issue_token_for(self, subject: str, scopes: list[str], life: float) -> str:
-        """Make a token for a part of this process that publishes or subscribes on behalf of a service. It
-        holds as long as the service is registered, active, and may do so itself."""
-        token, _ = self.authority.issue(self.broker.clock(), subject, scopes, life, acting=True)
-        return token
+    def lend_token(self, subject: str, scopes: list[str], more: list[str], life: float) -> str:
+        """Make a token for a part of this process that does something for a service, in its name. It is good
+        while the service is let in and may do ``scopes``; ``more`` is what that part needs beside."""
+        now = self.broker.clock()
+        return self.authority.issue(now, subject, [*scopes, *more], life, behalf=scopes)[0]
 
     def revoke(self, entry: str) -> None:
         self.authority.revoked.add(entry)

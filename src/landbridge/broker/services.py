@@ -12,7 +12,6 @@ has registered it.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
@@ -155,22 +154,15 @@ class Services:
         found = self._stored.get(name)
         if name in self.damaged or identity.issued_at < self._since(name):
             return False
-        if identity.acting:
-            return self._may_act_for(name, identity.scopes)
+        if identity.behalf is not None and found is None:
+            return name in self._here and Scopes.parse(self._here[name]).cover(identity.behalf)
         if found is None:
             return identity.own
         if found.state != "active":
             return False
+        if identity.behalf is not None:
+            return self._scopes_of(found).cover(identity.behalf)
         return identity.own or self._scopes_of(found).cover(identity.scopes)
-
-    def _may_act_for(self, name: str, scopes: Scopes) -> bool:
-        """May a part of this process publish and subscribe on behalf of a service? The documents that it
-        needs for that are its own affair."""
-        found = self.find(name)
-        if found is None or found.state != "active":
-            return False
-        known = self._scopes_of(found) if name in self._stored else Scopes.parse(found.spec.scopes)
-        return known.cover(dataclasses.replace(scopes, documents=()))
 
     def met(self, identity: TokenIdentity) -> None:
         if identity.own:

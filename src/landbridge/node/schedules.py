@@ -23,19 +23,20 @@ async def scheduling(terminal: Terminal, dial: Dial) -> AsyncIterator[Scheduler]
     """Run the schedules of a terminal. The scheduler is a client like any other; ``dial`` reaches the
     terminal in memory."""
 
-    def scopes(topic: str) -> list[str]:
-        return [f"documents:{COLLECTION}", f"publish:{topic}"]
+    documents = f"documents:{COLLECTION}"
 
-    def own_token() -> str:
-        return terminal.issue_token(SUBJECT, scopes(TOPIC), TOKEN_LIFE)
+    def token() -> str:
+        return terminal.issue_token(SUBJECT, [documents, f"publish:{TOPIC}"], TOKEN_LIFE)
+
+    def token_of(owner: str, topic: str) -> str:
+        return terminal.lend_token(owner, [f"publish:{topic}"], [documents], TOKEN_LIFE)
 
     def bus_of(owner: str, topic: str) -> Bus:
-        # For one topic alone. Whether the owner is let in and may publish there, the terminal decides, at the
-        # hello and whenever the owner's registration changes.
-        return Bus(dial, lambda: terminal.issue_token_for(owner, scopes(topic), TOKEN_LIFE), name=SUBJECT)
+        # For one topic alone. The terminal lets it in while the owner itself may publish there.
+        return Bus(dial, lambda: token_of(owner, topic), name=SUBJECT)
 
     async with (
-        Bus(dial, own_token, name=SUBJECT) as bus,
+        Bus(dial, token, name=SUBJECT) as bus,
         Scheduler(bus, bus_of, terminal.broker.clock) as scheduler,
     ):
         yield scheduler

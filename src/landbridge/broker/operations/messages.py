@@ -17,7 +17,7 @@ from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.ranges import intersect
 from landbridge.core.names import is_reserved
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
+from landbridge.errors import BadRequest, Forbidden, UnknownGroup, UnknownMessage
 from landbridge.protocol import operations as table
 
 #: Seconds before the moment in a message's id from which on the message is looked for: its producer's clock
@@ -118,6 +118,11 @@ class MessageOperations:
         the time, which tells where to look. For other ids the topic must be named, and its newest batches
         are searched."""
         id, topic = request.id, request.topic
+        if topic is not None and not may_see(caller, topic):
+            raise Forbidden(
+                f"the token may not see {topic[:200]}",
+                hint=f"needs observe, publish:{topic} or subscribe:{topic}",
+            )
         if request.offset is not None:
             return [await self._at(topic, request.offset, id)]
         batch_id, moment = _parse(id)

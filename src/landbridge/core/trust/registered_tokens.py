@@ -143,8 +143,9 @@ class RegisteredTokens:
         return subject in self._names
 
     def is_active(self, subject: str) -> bool:
-        """Has the registry a service of this name that gets tokens now?"""
-        return self.knows(subject) and self._ended.get(subject, 0) <= self._version
+        """Has the registry a service of this name that isn't suspended? Tokens of one that is have ended
+        before a version that is still to come."""
+        return subject in self._names and self._ended.get(subject, 0) <= self._version
 
     def key(self, now: int, key_id: str) -> Ed25519PublicKey | None:
         """The key of that id, if tokens by it are taken."""

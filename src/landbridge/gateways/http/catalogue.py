@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from landbridge.gateways.http import administration
+from landbridge.gateways.http import administration, asking
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
 from landbridge.gateways.http.forms import MessageGiven
@@ -234,5 +234,6 @@ ROUTES: tuple[HttpRoute, ...] = (
     ),
     HttpRoute("POST", "/v1/receipts/{receipt}/reply", reply, REPLY),
     HttpRoute("GET", "/v1/topics/{topic}/events", events, EVENTS),
-    *administration.routes(),
+    asking.ROUTE,
+    *(route for route in administration.routes() if route.path != asking.ROUTE.path),
 )
