@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from landbridge.errors import ServiceFailed
 from tests.contracts.web import Web, web
 
 ASK = "/v1/topics/prices/requests"
@@ -47,7 +48,7 @@ async def test_a_failure_by_receipt_is_the_callers(site: Web) -> None:
     assert replied.status_code == 204
     outcome = await site.bus.outcome(event, wait=20)
     assert outcome.state == "failed"
-    assert outcome.error is not None
+    assert isinstance(outcome.error, ServiceFailed)
     assert (outcome.error.service_code, outcome.error.status, str(outcome.error)) == (
         "no_such_product",
         404,

@@ -56,14 +56,9 @@ def test_a_reader_follows_the_guide(tmp_path: Path) -> None:
         else:
             assert language == "sh", language
             commands.append(text.replace(USUAL, f"http://127.0.0.1:{http}"))
+    options = ["--data", "data", "--no-registry", f"--port={free_port()}", f"--http-port={http}"]
     with subprocess.Popen(
-        [
-            *f"{sys.executable} -m landbridge up --data data --no-registry".split(),
-            "--port",
-            str(free_port()),
-            "--http-port",
-            str(http),
-        ],
+        [sys.executable, "-m", "landbridge", "up", *options],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
