@@ -18,10 +18,10 @@ from landbridge.gateways.http import sessions, websocket
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.testing import attach
-from tests.contracts.test_schedules import Stage, staged
 from tests.contracts.test_http_streams import hear, stream
+from tests.contracts.test_schedules import Stage, staged
 from tests.contracts.web import Web, listening, take, web
-from tests.waiting import LIMIT, Reader, eventually
+from tests.waiting import LIMIT, Reader
 
 
 @pytest.fixture

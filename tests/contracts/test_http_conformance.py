@@ -1,5 +1,5 @@
-"""Whatever is sent to a terminal's HTTP port, the answer is one that the OpenAPI document has: schemathesis makes
-requests that the document allows, and requests that it doesn't."""
+"""Whatever is sent to a terminal's HTTP port, the answer is one that the OpenAPI document has: schemathesis
+makes requests that the document allows, and requests that it doesn't."""
 
 from __future__ import annotations
 
