@@ -186,8 +186,8 @@ def _is_text(payload: bytes) -> bool:
 
 
 def to_headers(attributes: dict[str, Any]) -> Iterable[HeaderPair]:
-    """Attributes as headers of the binary form. What can't be the name of one is left out: a message's headers
-    are its producer's choice."""
+    """Attributes as headers of the binary form. What can't be the name of one is left out: a message's
+    headers are its producer's choice."""
     for name, value in attributes.items():
         if not _NAME.fullmatch(name):
             continue
