@@ -11,9 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.publisher import Rows
-from landbridge.errors import BadName, BadRequest, Forbidden
+from landbridge.core.trust.directory import Directory
+from landbridge.core.trust.registered_tokens import RegisteredTokens
+from landbridge.errors import BadName, BadRequest, Forbidden, Unauthenticated, Unavailable
 from landbridge.gateways.http import sessions, websocket
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
@@ -77,6 +80,29 @@ async def test_a_narrow_token_of_the_owner_publishes_nothing_by_its_schedules() 
                 await narrow.schedules.backfill("reports", "each", begin=0, until=1)
         await stage.quiet()
         assert len(stage.ids()) == 1
+
+
+async def test_a_service_of_the_registry_publishes_by_its_schedules_while_it_is_active(
+    terminal: Terminal,
+) -> None:
+    authority = terminal.authority
+    token = terminal.lend_token("shop", ["publish:reports"], ["documents:$schedules"], 60.0)
+
+    def check() -> None:
+        authority.verify(terminal.broker.clock(), token)
+
+    with pytest.raises(Unauthenticated):
+        check()
+    authority.registered = registered = RegisteredTokens()
+    with pytest.raises(Unavailable):
+        check()
+    registered.follow(Directory(customer="c", version=3, services=["shop"], ended={"shop": 2}))
+    check()
+    for services, ended in ((["shop"], {"shop": 5}), ([], {})):
+        registered.follow(Directory(customer="c", version=4, services=services, ended=ended))
+        with pytest.raises(Unauthenticated):
+            check()
+    assert not terminal.services.names()
 
 
 # -- messages and documents ----------------------------------------------------------------------------
@@ -196,21 +222,22 @@ async def test_moments_beyond_all_clocks(site: Web, moment: str) -> None:
         assert 400 <= answer.status_code < 500, (name, answer.text)
 
 
-async def test_what_is_stored_is_never_answered_by_an_error(site: Web) -> None:
+async def test_what_is_stored_is_never_answered_by_an_error(crashes: list[Any]) -> None:
     """Whatever ends the wait: a client that gets an error would publish again."""
-    topic = "/v1/topics/orders/messages?until=acked&within=0.01"
-    answers = [(await site.http.post(topic, content=b"1")).status_code]  # there is no group yet
-    await site.bus.groups.create("orders", "g")
-    waits = site.terminal.broker.limits.max_waits + 20
-    for _ in range(waits // 10):
-        many = await asyncio.gather(*(site.http.post(topic, content=b"1") for _ in range(10)))
-        answers += [answer.status_code for answer in many]
-    assert set(answers) == {202}
-    async with (
-        asyncio.timeout(LIMIT),
-        listening(site.http, "/v1/topics/orders/events?from=earliest") as events,
-    ):
-        await take(events, 1)  # the waits have ended at the terminal, too: there is room for others
+    async with web(limits=Limits(max_waits=10)) as site:
+        topic = "/v1/topics/orders/messages?until=acked&within=0.01"
+        answers = [(await site.http.post(topic, content=b"1")).status_code]  # there is no group yet
+        await site.bus.groups.create("orders", "g")
+        waits = site.terminal.broker.limits.max_waits * 5
+        for _ in range(waits // 10):
+            many = await asyncio.gather(*(site.http.post(topic, content=b"1") for _ in range(10)))
+            answers += [answer.status_code for answer in many]
+        assert set(answers) == {202}
+        async with (
+            asyncio.timeout(LIMIT),
+            listening(site.http, "/v1/topics/orders/events?from=earliest") as events,
+        ):
+            await take(events, 1)  # the waits have ended at the terminal, too: there is room for others
 
 
 async def test_requests_under_way_of_a_stream_are_few_bytes(site: Web, monkeypatch: Any) -> None:

@@ -172,6 +172,9 @@ class Authority:
             identity = None if key is None else self._registrations.by_credential(now, key)
         else:
             identity = self._read(now, token)
+            is_lent = identity is not None and identity.behalf is not None
+            if is_lent and self.registered is not None and not self._is_good(now, identity):
+                self._registered()  # who is registered there, nobody knows before the directory has come
         known = self._let_in(now, identity)
         if known.grant is None:
             self._registrations.met(known)
@@ -193,10 +196,11 @@ class Authority:
             raise Unauthenticated("the token is missing, wrong, expired or revoked")
         return identity
 
-    def _is_good(self, now: int, identity: TokenIdentity) -> bool:
+    def _is_good(self, now: int, identity: TokenIdentity | None) -> bool:
         """The one place that judges who is let in."""
         return (
-            identity.expires_at > now
+            identity is not None
+            and identity.expires_at > now
             and not {identity.token_id, f"sub:{identity.subject}"} & self.revoked
             and self._admits(now, identity)
         )

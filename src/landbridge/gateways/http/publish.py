@@ -336,8 +336,7 @@ async def _tell(
 
 async def _reach(bus: Bus, topic: str, offsets: range, until: Until, within: float) -> bool:
     """Wait until all of these messages have arrived or are acked. False: not in this time, or nobody can
-    tell, as where the topic has no group, or the terminal is stopped meanwhile. They are stored
-    all the same."""
+    tell, as where the topic has no group, or the terminal is stopped. They are stored all the same."""
     try:
         loop = asyncio.get_running_loop()
         end = loop.time() + within
