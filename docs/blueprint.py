@@ -35,8 +35,8 @@ INTRO = """FORMAT: 1A
 {about}
 
 This page is made from the OpenAPI document by `./dev docs`. The tests send every request of it to a live
-terminal with dredd, and compare the answers. TOKEN stands for a token, ADMIN and OPERATOR for credentials of the
-registry. RECEIPT_1 and other words in capitals stand for what an earlier answer has told.
+terminal with dredd, and compare the answers. TOKEN stands for a token, ADMIN and OPERATOR for credentials of
+the registry. RECEIPT_1 and other words in capitals stand for what an earlier answer has told.
 """
 
 
