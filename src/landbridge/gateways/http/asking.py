@@ -79,7 +79,9 @@ async def _ask_later(
     wanted: Preference,
 ) -> None:
     """Ask by an event, whose outcome is kept. With ``wait`` a reply that comes in time is the answer."""
-    given = {name: arguments[name] for name in ("topic", "payload", "headers", "key") if name in arguments}
+    given: dict[str, Any] = {
+        name: arguments[name] for name in ("topic", "payload", "headers", "key") if name in arguments
+    }
     if "timeout" in arguments:
         given["within"] = arguments["timeout"]
     event = await administration.in_time(session.bus.call(table.EVENT_TRIGGER.name, **given))
