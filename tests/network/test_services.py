@@ -116,7 +116,7 @@ async def test_what_a_terminal_does_for_a_service_ends_with_the_service():
         await known_at(fleet, paris)
 
         async def publish() -> None:
-            token = paris.terminal.issue_token_for("shop", ["publish:orders"], 60.0)
+            token = paris.terminal.lend_token("shop", ["publish:orders"], [], 60.0)
             async with fleet.attach(paris, token=token) as bus:
                 await bus.publish("orders", b"1")
 
