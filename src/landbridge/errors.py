@@ -359,7 +359,9 @@ class RegistryUnreachable(Unavailable, code="registry_unreachable", exit_status=
 class NoResponder(Unavailable, code="no_responder", exit_status=58, http_status=503):
     """Nobody who is connected here answers requests to this topic."""
 
-    default_hint = "start a service that answers it; one at another terminal is reached with durable=True"
+    default_hint = (
+        "start a service that answers it; a durable request reaches those that start later or elsewhere"
+    )
 
 
 class ServiceFailed(BusError, code="service_failed", exit_status=59, http_status=502):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import subprocess
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
+import pytest
 
 from tests.cli.conftest import LIMIT, Place, Up, finish, read_line
 from tests.ports import free_port
@@ -169,3 +173,36 @@ def test_the_paths_of_the_registry(place: Place) -> None:
         assert http.get("/v1/registry").status_code == 200
         assert http.get("/v1/openapi.json").json()["info"]["title"] == "Landbridge registry"
         assert any(path.startswith("/registry/v1/") for path in http.get("/openapi.json").json()["paths"])
+
+
+def test_from_a_credential_to_a_delivered_message_with_curl_alone(place: Place) -> None:
+    program = shutil.which("curl")
+    if program is None:
+        pytest.skip("there is no curl")
+
+    def curl(path: str, *arguments: str) -> Any:
+        done = subprocess.run(
+            [program, "-sS", "--fail-with-body", "--max-time", str(LIMIT), f"{url}{path}", *arguments],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout) if done.stdout else None
+
+    with place.up("--http-port", str(free_port())) as running:
+        url = running.ready["http"]
+        scopes = ["publish:orders", "subscribe:orders"]
+        admin = ["-H", f"Authorization: Bearer {token_of(place)}"]
+        made = curl("/v1/services", *admin, "-d", json.dumps({"name": "shop", "scopes": scopes}))
+        trade = {"service": "shop", "credential": made["credential"]}
+        token = ["-H", f"Authorization: Bearer {curl('/v1/token', '-d', json.dumps(trade))['token']}"]
+        curl("/v1/topics/orders/messages", *token, "-d", '{"n": 1}', "-H", "Content-Type: application/json")
+        pull = curl("/v1/topics/orders/groups/billing/pull?wait=30", *token, "-X", "POST")
+        [message] = pull["messages"]
+        assert message["json"] == {"n": 1}
+        curl(f"/v1/receipts/{message['receipt']}/ack", *token, "-X", "POST")
+        with pytest.raises(AssertionError, match="lease_lost"):
+            curl(f"/v1/receipts/{message['receipt']}/ack", *token, "-X", "POST")
+        wrong = {**trade, "credential": trade["credential"][:-1]}
+        with pytest.raises(AssertionError, match="unauthenticated"):
+            curl("/v1/token", "-d", json.dumps(wrong))

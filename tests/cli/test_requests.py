@@ -27,6 +27,8 @@ def test_requests_events_and_errors(shared: Place, topic: str, tmp_path: Path) -
     (tmp_path / "quotes.py").write_text(SERVICE.replace("TOPIC", topic))
     nobody = shared.call("request", topic, "1")
     assert nobody.status == landbridge.errors.NoResponder.exit_status
+    both = shared.call("request", topic, "1", "--all", "--durable")
+    assert both.status == landbridge.errors.BadRequest.exit_status
     id = shared.call("trigger", topic, "7", "--json").json["id"]
     assert shared.call("outcome", id, "--json").json["state"] == "pending"
 

@@ -13,6 +13,7 @@ import pytest
 from landbridge import EventResult, Service, ServiceFailed
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
+from landbridge.client.events import MOST_WAITS
 from landbridge.core.replies import CALLBACKS, KEEP
 from landbridge.errors import BadRequest, Forbidden, LimitReached, NameTaken, TimedOut, TooLarge, UnknownEvent
 from landbridge.gateways.callbacks import posting
@@ -71,6 +72,53 @@ async def test_the_same_id_is_the_same_event(terminal: Terminal, bus: Any) -> No
             await other.outcome("may")
     with pytest.raises(UnknownEvent):
         await bus.outcome("none")
+
+
+async def test_an_event_that_is_triggered_twice_at_once_is_stored_once(terminal: Terminal, bus: Any) -> None:
+    async with attach(terminal) as other:
+        await asyncio.gather(*(each.trigger(REPORTS, 1, id="may") for each in (bus, other) for _ in range(5)))
+    assert terminal.broker.topics[REPORTS].log.end == 1
+
+
+async def test_events_of_a_topic_with_unique_ids_are_all_stored(terminal: Terminal, bus: Any) -> None:
+    await bus.topics.create(REPORTS, ids="unique")
+    async with building(terminal):
+        ids = [await bus.trigger(REPORTS, n) for n in range(5)]
+        assert terminal.broker.topics[REPORTS].log.end == 5
+        for id in ids:
+            assert (await bus.outcome(id, wait=LIMIT)).state == "done"
+
+
+async def test_any_number_of_functions_is_called(crashes: list[Any]) -> None:
+    """Also where more wait than a connection may have waiting."""
+    seen: list[Any] = []
+    async with run_terminal(limits=Limits(max_waits=MOST_WAITS)) as terminal, attach(terminal) as bus:
+        for number in range(MOST_WAITS + 200):
+            await bus.trigger(REPORTS, number, callback=lambda result: seen.append(result.json()))
+        async with building(terminal):
+            await eventually(lambda: len(seen) == MOST_WAITS + 200)
+
+
+async def test_outcomes_come_also_after_their_group_was_deleted(terminal: Terminal, bus: Any) -> None:
+    async with building(terminal):
+        assert (await bus.outcome(await bus.trigger(REPORTS, 1), wait=LIMIT)).state == "done"
+        [group] = terminal.broker.topics["$replies"].groups
+        await bus.groups.delete("$replies", group, force=True)
+        assert (await bus.outcome(await bus.trigger(REPORTS, 1), wait=LIMIT)).state == "done"
+
+
+async def test_an_event_that_was_buried_and_redriven_is_still_answered(terminal: Terminal, bus: Any) -> None:
+    id = await bus.trigger(REPORTS, 1, headers={"tenant": "a"})
+    async for message in bus.subscribe(REPORTS, group="reports"):
+        before = message.headers
+        await message.bury("no")
+        break
+    await bus.groups.redrive(REPORTS, "reports")
+    async for message in bus.subscribe(REPORTS, group="reports"):
+        assert message.headers == before
+        await message.reply("late, but not too late")
+        break
+    assert (await bus.outcome(id, wait=LIMIT)).state == "done"
 
 
 async def test_a_function_is_called_with_the_outcome(terminal: Terminal, crashes: list[Any]) -> None:

@@ -132,6 +132,8 @@ async def test_who_asks(site: Web) -> None:
     async with site.client("") as nobody, site.client(site.token("documents:x")) as little:
         for route in catalogue.ROUTES:
             path = re.sub(r"\{\w+\}", "1", route.path)
+            if not route.described.needs_token:
+                continue  # whoever asks shows a credential in the request
             refused = await nobody.request(route.verb, path, content=b"{}")
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer"), path
         for name, operation in OPERATIONS.items():

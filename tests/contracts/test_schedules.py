@@ -359,6 +359,61 @@ async def test_a_schedule_publishes_in_its_owners_name_and_only_where_the_owner_
     assert len(stage.ids("orders.eu")) == 1
 
 
+async def test_a_topic_that_is_deleted_takes_its_schedules_along(stage: Stage) -> None:
+    for name in ("a", "b"):
+        await stage.bus.schedules.create("reports", name, "@hourly")
+    await stage.bus.schedules.create("orders", "other", "@hourly")
+    await stage.bus.topics.delete("reports")
+    assert [each.name for each in await stage.bus.schedules.list()] == ["other"]
+    await stage.pass_time(3600)
+    assert "reports" not in stage.terminal.broker.topics
+    assert len(stage.ids("orders")) == 1
+    await stage.bus.schedules.create("reports", "a", "@hourly")
+    await stage.pass_time(3600)
+    assert len(stage.ids("reports")) == 1
+
+
+async def test_a_backfill_that_is_too_large_holds_up_nobody(stage: Stage) -> None:
+    await stage.bus.schedules.create("reports", "often", "* * * * *")
+    asked = asyncio.ensure_future(stage.bus.schedules.backfill("reports", "often", begin=0, until=START))
+    others = 0
+    while not asked.done():
+        await stage.bus.topics.show("reports")
+        others += 1
+    with pytest.raises(BadRequest, match="10,000 firings"):
+        await asked
+    assert others > 3
+
+
+async def test_an_owner_that_is_suspended_removed_or_may_less_publishes_no_more(stage: Stage) -> None:
+    services, schedules = stage.bus.services, stage.bus.schedules
+    await services.register("shop", scopes=["publish:orders.*"])
+    async with attach(stage.terminal, subject="shop", scopes=["publish:orders.*"]) as shop:
+        await shop.schedules.create("orders.eu", "mine", "@hourly")
+
+    async def fires() -> tuple[int, str | None]:
+        await stage.quiet()
+        before = len(stage.ids("orders.eu"))
+        await stage.pass_time(3600)
+        last = (await schedules.show("orders.eu", "mine")).last_firings[0]
+        return len(stage.ids("orders.eu")) - before, last.cause if last.outcome == "refused" else None
+
+    refused = (0, "unauthenticated")
+    assert await fires() == (1, None)
+    await services.suspend("shop")
+    assert await fires() == refused
+    await services.resume("shop")
+    assert await fires() == (1, None)
+    await services.update("shop", scopes=["publish:orders.us", "subscribe:#"])
+    assert await fires() == refused
+    await services.update("shop", scopes=["publish:orders.#"])
+    assert await fires() == (1, None)
+    await services.remove("shop")
+    assert await fires() == refused
+    assert await fires() == refused
+    assert "shop" not in [each.name for each in await services.list()]
+
+
 async def test_schedules_of_topics_that_a_token_may_not_see_are_not_listed(stage: Stage) -> None:
     await stage.bus.schedules.create("reports", "secret", "@hourly")
     async with attach(stage.terminal, subject="shop", scopes=["subscribe:orders"]) as shop:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build, encode_headers
@@ -18,6 +18,8 @@ from landbridge.core.rules.ruleset import RuleSet
 from landbridge.errors import BadRequest
 from tests.core import rules_oracle
 
+#: Examples of tests that take long for each: few in Hypothesis' profile "quick".
+LARGE = settings().max_examples if settings().max_examples >= 100 else 12
 EVENT = {
     "source": "aws.ec2",
     "time": "2017-10-02T16:24:49Z",
@@ -262,6 +264,7 @@ def test_it_is_what_the_oracle_says(pattern: dict[str, Any], document: Any) -> N
     assert holds(pattern, document) is rules_oracle.matches(pattern, document)
 
 
+@settings(max_examples=LARGE)
 @given(st.lists(patterns, min_size=1, max_size=12), st.lists(documents, min_size=1, max_size=4), st.data())
 def test_many_rules_at_once_are_as_each_alone(
     many: list[dict[str, Any]], some: list[Any], data: st.DataObject
@@ -301,6 +304,7 @@ def shuffled(value: Any, data: st.DataObject) -> Any:
     return float(value) if type(value) is int and data.draw(st.booleans()) else value
 
 
+@settings(max_examples=LARGE)
 @given(patterns, st.data())
 def test_the_canonical_form_does_not_depend_on_how_a_pattern_is_written(
     pattern: dict[str, Any], data: st.DataObject

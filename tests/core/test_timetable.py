@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 from cronsim import CronSim
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landbridge.core.schedule.timetable import NAMED, between, read_timetable
@@ -31,6 +31,8 @@ EXPRESSIONS = """
 30 2 25 10 *|0 0 1 * *|0 0 29 2 *|0 12 31 * *|0 0 L * *|0 0 * * 1#1|0 0 * * 5L|0 0 13 * 5|0 0 */10 * 1
 0 12 1-7 * 0|30 2 1,15 * *|0 4 * 3,10 *|0 0 1 1 *|0 12 * jan-mar mon
 """
+#: Hypothesis' profile "quick" looks at each expression in one zone, the others at all in all zones.
+QUICK = settings().max_examples < 100
 CASES = [each.strip() for line in EXPRESSIONS.strip().splitlines() for each in line.split("|")]
 #: Both changes of the clocks of each of these zones are in it.
 BEGIN, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
@@ -125,6 +127,11 @@ def firings(expression: str, zone: str) -> list[int]:
     return [at for begin, end in spans(expression, zone) for at in between(timetable, begin - 1, end - 1)]
 
 
+def cases(zone: str, shares: int) -> list[str]:
+    """The expressions to look at in a zone; the shares of so many zones are all of them."""
+    return CASES[ZONES.index(zone) % shares :: shares] if QUICK else CASES
+
+
 def test_there_are_fifty_expressions() -> None:
     assert len(set(CASES)) >= 50
 
@@ -133,7 +140,7 @@ def test_there_are_fifty_expressions() -> None:
 def test_a_year_of_firings_is_what_the_rules_say(zone: str) -> None:
     where = read_zone(zone)
     assert len(stretches(zone)) == 3
-    for expression in CASES:
+    for expression in cases(zone, len(ZONES)):
         found = firings(expression, zone)
         inside = spans(expression, zone)
         expected = [at for at in naive(expression, zone) if any(begin <= at < end for begin, end in inside)]
@@ -142,11 +149,11 @@ def test_a_year_of_firings_is_what_the_rules_say(zone: str) -> None:
         assert found == expected, expression
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "Africa/Cairo"])
+@pytest.mark.parametrize("zone", ["America/New_York", "Africa/Cairo"])
 def test_a_year_of_firings_is_that_of_an_independent_library_but_when_clocks_change(zone: str) -> None:
     where = read_zone(zone)
     changes = [end * MINUTE for _, end, _ in stretches(zone)[:-1]]
-    for expression in CASES:
+    for expression in cases(zone, 2):
         theirs: set[int] = set()
         for begin, end in spans(expression, zone):
             for local in CronSim(expression, datetime_of(begin - 1, where)):

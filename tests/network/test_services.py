@@ -107,6 +107,34 @@ async def test_a_removed_service_and_a_stolen_key_end_connections():
             await admin.publish("orders", b"2")  # the terminal's own tokens are not concerned
 
 
+async def test_what_a_terminal_does_for_a_service_ends_with_the_service():
+    """A terminal publishes the messages of a schedule on behalf of its owner."""
+    async with Fleet() as fleet:
+        paris = await fleet.server("paris")
+        await fleet.topic("orders", billing=[paris])
+        await fleet.admin.register_service("shop", SCOPES)
+        await known_at(fleet, paris)
+
+        async def publish() -> None:
+            token = paris.terminal.lend_token("shop", ["publish:orders"], [], 60.0)
+            async with fleet.attach(paris, token=token) as bus:
+                await bus.publish("orders", b"1")
+
+        async def refused() -> None:
+            await known_at(fleet, paris)
+            with pytest.raises(Unauthenticated):
+                await publish()
+
+        await publish()
+        await fleet.admin.suspend_service("shop")
+        await refused()
+        await fleet.admin.resume_service("shop")
+        await known_at(fleet, paris)
+        await publish()
+        await fleet.admin.remove_service("shop")
+        await refused()
+
+
 async def test_without_the_registry_tokens_are_taken_and_none_are_made():
     async with Fleet() as fleet:
         paris = await fleet.server("paris", store=MemoryStore())

@@ -38,8 +38,9 @@ async def main(path: str, port: int, ahead: float) -> None:
     terminal = Terminal(JournalStore(path), clock=WrongClock(ahead))
     await terminal.open()
     await terminal.listen("127.0.0.1", port)
+    token = terminal.issue_token("test", ["admin"], 1e6)  # now the owner of the schedules is known
     async with scheduling(terminal, dial_to(terminal)):
-        print(terminal.issue_token("test", ["admin"], 1e6), flush=True)
+        print(token, flush=True)
         await asyncio.Event().wait()
 
 

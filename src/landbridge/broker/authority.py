@@ -29,6 +29,9 @@ AUDIENCE = "landbridge"
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
 #: The claim of a token that a terminal has made for its own process.
 _OWN = "landbridge_own"
+#: The claim of a token by which a part of the process does something for a service: what the service itself
+#: has to be allowed for that.
+_BEHALF = "landbridge_behalf"
 _HEADER = {"alg", "typ", "kid"}
 
 
@@ -43,6 +46,8 @@ class TokenIdentity:
     issued_at: int = 0  #: microseconds
     key: bytes = b""  #: the digest of the credential; empty for a token
     own: bool = False  #: a part of the terminal's own process bears it: its subject counts as registered
+    #: A part of the process bears it for the service that is its subject, which may do this much by itself.
+    behalf: Scopes | None = None
     #: Of a token that the customer's registry has signed; None: this terminal has.
     grant: Grant | None = None
 
@@ -129,9 +134,18 @@ class Authority:
         return cls(Ed25519PrivateKey.from_private_bytes(raw), revoked, registrations)
 
     def issue(
-        self, now: int, subject: str, scopes: list[str], life: float, *, own: bool = False
+        self,
+        now: int,
+        subject: str,
+        scopes: list[str],
+        life: float,
+        *,
+        own: bool = False,
+        behalf: list[str] | None = None,
     ) -> tuple[str, str]:
-        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers."""
+        """(token, token id). ``own``: for a part of the terminal's own process, which nobody registers.
+        ``behalf``: for such a part that does something for the subject; it is good while the subject itself
+        is let in and has these scopes."""
         check_name(subject, "service")
         check_scopes(scopes)
         token_id = uuid.uuid4().hex
@@ -147,6 +161,7 @@ class Authority:
             "exp": now // SECOND + max(1, int(life)),
             "scope": " ".join(scopes),
             **({_OWN: True} if own else {}),
+            **({} if behalf is None else {_BEHALF: " ".join(behalf)}),
         }
         return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id}), token_id
 
@@ -157,6 +172,9 @@ class Authority:
             identity = None if key is None else self._registrations.by_credential(now, key)
         else:
             identity = self._read(now, token)
+            is_lent = identity is not None and identity.behalf is not None
+            if is_lent and self.registered is not None and not self._is_good(now, identity):
+                self._registered()  # who is registered there, nobody knows before the directory has come
         known = self._let_in(now, identity)
         if known.grant is None:
             self._registrations.met(known)
@@ -178,18 +196,25 @@ class Authority:
             raise Unauthenticated("the token is missing, wrong, expired or revoked")
         return identity
 
-    def _is_good(self, now: int, identity: TokenIdentity) -> bool:
+    def _is_good(self, now: int, identity: TokenIdentity | None) -> bool:
         """The one place that judges who is let in."""
         return (
-            identity.expires_at > now
+            identity is not None
+            and identity.expires_at > now
             and not {identity.token_id, f"sub:{identity.subject}"} & self.revoked
             and self._admits(now, identity)
         )
 
     def _admits(self, now: int, identity: TokenIdentity) -> bool:
-        if identity.grant is None:
-            return self._registrations.admits(identity)
-        return self.registered is not None and self.registered.holds(now, identity.grant)
+        registered = self.registered
+        if identity.grant is not None:
+            return registered is not None and registered.holds(now, identity.grant)
+        if identity.behalf is not None and registered is not None:
+            if not registered.is_ready and not self._registrations.admits(identity):
+                self._registered()  # nobody knows yet whose service it is
+            if registered.knows(identity.subject):
+                return registered.is_active(identity.subject)
+        return self._registrations.admits(identity)
 
     def _read(self, now: int, token: str) -> TokenIdentity | None:
         """What a token says that this terminal or the customer's registry has signed; None for any other."""
@@ -221,6 +246,7 @@ class Authority:
                 int(claims["exp"]) * SECOND,
                 round(float(claims["iat"]) * SECOND),
                 own=registered is None and claims.get(_OWN) is True,
+                behalf=_scopes_of(claims.get(_BEHALF)) if registered is None else None,
                 grant=None if registered is None else registered.grant(str(key_id), claims),
             )
         except Unavailable:
@@ -247,3 +273,7 @@ class Authority:
                 hint="try again in a moment: the terminal asks its registry",
             )
         return self.registered
+
+
+def _scopes_of(claim: object) -> Scopes | None:
+    return None if claim is None else Scopes.parse(str(claim).split())

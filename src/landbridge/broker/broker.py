@@ -41,7 +41,7 @@ from landbridge.broker.trimmer import Trimmer
 from landbridge.core import changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
-from landbridge.core.log.batch import Batch, build
+from landbridge.core.log.batch import Batch, Column, build
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
@@ -747,6 +747,8 @@ class Broker:
                 f"a payload of {batch.largest_payload()} bytes, allowed are {self.limits.max_payload}",
                 hint="send it in parts, or raise the limit max_payload",
             )
+        if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
+            _check_no_event(batch)
         if self.crossing is not None:
             self.crossing.check_size(topic, batch)
         return batch
@@ -1463,3 +1465,15 @@ async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOut
     found = await outputs
     firsts = [first if isinstance(first, int) else await first for first in found.firsts]
     return TransactionOutcome(firsts, found.repeated)
+
+
+_REPLY_TO = replies.REPLY_TO.encode()
+
+
+def _check_no_event(batch: Batch) -> None:
+    """BadRequest where a message names an event that a reply to it would end: the event may be another's."""
+    if any(replies.REPLY_TO in batch.headers(index) for index in range(len(batch))):
+        raise BadRequest(
+            f"the header {replies.REPLY_TO} is the bus's own",
+            hint="trigger an event; whoever passes on a message leaves out its headers that begin with lb-",
+        )

@@ -29,6 +29,7 @@ from landbridge.errors import (
     ShuttingDown,
     TooLarge,
     Unauthenticated,
+    Unavailable,
 )
 from landbridge.protocol import frames
 from landbridge.protocol import operations as table
@@ -444,7 +445,7 @@ class Connection(Incoming):
             return
         try:
             self._change(self.terminal.authority.look_again(self.broker.clock(), self.identity))
-        except Unauthenticated:
+        except (Unauthenticated, Unavailable):
             self.close(
                 Unauthenticated(
                     "the token or the credential was revoked, or the service was suspended, removed or given "

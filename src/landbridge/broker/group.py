@@ -29,6 +29,8 @@ from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.stores.writer import Commit, Writer
 
+#: What a dead letter says of its burial: where the message was, why it was buried, after how many attempts.
+LETTER_HEADERS = frozenset({"lb-topic", "lb-group", "lb-offset", "lb-cause", "lb-attempts"})
 KIND = "group"
 CURSOR = "cursor"
 CONFIRMED = "confirmed"

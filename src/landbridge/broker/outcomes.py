@@ -63,6 +63,8 @@ class Outcomes:
         self._spawn = spawn
         #: By id; what is here is on disk.
         self.events: dict[str, TriggeredEvent] = {}
+        #: Those that are in the commit that is being formed or is under way for the first time.
+        self._beginning: dict[str, TriggeredEvent] = {}
         #: Events whose end is in the commit that is being formed or is under way.
         self._ending: set[str] = set()
         #: (when, id) of what time alone ends. Entries of events that ended meanwhile say nothing.
@@ -145,15 +147,19 @@ class Outcomes:
         self._begin_reading()
 
         def work(commit: BrokerCommit) -> TriggeredEvent:
-            again = self.events.get(id)
+            again = self.events.get(id) or self._beginning.get(id)
             if again is not None:
                 return self._same(caller, again)
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             topic.check_backlog()
             commit.need_room()
-            self._put(commit, event)
+            # First, because it may have to read before it changes anything: is the id new to the topic?
             broker.append(commit, topic, batch, caller.subject)
+            self._put(commit, event)
+            self._beginning[id] = event  # the same request may come over two connections at once
+            commit.on_stored.append(partial(self._beginning.pop, id, None))
+            commit.on_failed.append(partial(self._beginning.pop, id, None))
             return event
 
         return await broker.writers[0].put(work)
@@ -236,7 +242,7 @@ class Outcomes:
     def _begin_reading(self) -> None:
         """Become the consumer of the topic of replies."""
         for address in self.addresses:
-            if address not in self._inboxes:
+            if address not in self._inboxes or self._inboxes[address].closed:
                 self._inboxes[address] = Inbox(self._broker, address, self._take)
 
     def _take(self, commit: BrokerCommit, offset: int, batch: Batch, index: int) -> None:
@@ -255,7 +261,8 @@ class Outcomes:
         return event.state == "pending" and event.id not in self._ending
 
     def _end(self, commit: BrokerCommit, event: TriggeredEvent, payload: bytes) -> None:
-        """Write down that an event has ended, with what goes to its callback."""
+        """Write down that an event has ended, with what goes to its callback. Where there is no room, the
+        caller has found out before."""
         self._put(commit, event)
         self._ending.add(event.id)  # a second reply in this commit is late
         commit.on_stored.append(partial(self._ending.discard, event.id))
@@ -286,7 +293,7 @@ class Outcomes:
         )
         try:
             self._broker.append(commit, target if to_topic else replies.CALLBACKS, batch, event.subject)
-        except (LimitReached, UnknownTopic) as error:  # the outcome can still be asked for
+        except BusError as error:  # the topic is damaged, perhaps: the outcome can still be asked for
             self._broker.report(target, error)
 
     async def outcome(self, caller: TokenBearer, id: str, within: float) -> tuple[TriggeredEvent, bytes]:
@@ -349,6 +356,7 @@ class Outcomes:
                     continue
                 if event.state == "pending":
                     if self._is_open(event):
+                        commit.need_room()
                         self._end(commit, event.timed_out(commit.now), b"")
                 else:
                     commit.writes.append(DeleteDocument(KIND, event.id))
@@ -375,7 +383,6 @@ def group_to(address: str) -> GroupSpec:
 class Inbox:
     """The terminal as a consumer of its own topic of replies."""
 
-    closed = False
     subject = ""
     who = "the terminal's events"
     writable = True
@@ -385,7 +392,7 @@ class Inbox:
     ) -> None:
         self._broker = broker
         self._take = take
-        self._closed = False
+        self.closed = False
         topic = broker.topic_for(replies.TOPIC)
         group = topic.groups.get(replies.group_of(address))
         if group is None:
@@ -401,7 +408,7 @@ class Inbox:
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         """Replies have come. They are taken in with the next commit."""
-        if isinstance(frame, frames.Deliver) and not self._closed:
+        if isinstance(frame, frames.Deliver) and not self.closed:
             self._read(frame, Batch.decode(bytes(tail[0])))
 
     def flush(self) -> None:
@@ -409,11 +416,11 @@ class Inbox:
 
     def lose(self, consumer: Consumer, why: BusError) -> None:
         """The group or the topic was deleted, or can't be read: the status log has been told."""
-        self._closed = True
+        self.closed = True
 
     def close(self) -> None:
         """Take nothing in any more."""
-        self._closed = True
+        self.closed = True
 
     def _read(self, frame: frames.Deliver, batch: Batch) -> None:
         offsets = [offset for first, end in frame.runs for offset in range(first, end)]
@@ -427,7 +434,7 @@ class Inbox:
         def ended(result: object) -> None:
             if isinstance(result, LeaseLost):
                 return  # they come again
-            if isinstance(result, BusError) and not self._closed:
+            if isinstance(result, BusError) and not self.closed:
                 asyncio.get_running_loop().call_later(AGAIN_AFTER, self._read, frame, batch)
 
         self._group.topic.writer.hand_in(work, ended)

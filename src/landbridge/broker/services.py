@@ -154,10 +154,14 @@ class Services:
         found = self._stored.get(name)
         if name in self.damaged or identity.issued_at < self._since(name):
             return False
+        if identity.behalf is not None and found is None:
+            return name in self._here and Scopes.parse(self._here[name]).cover(identity.behalf)
         if found is None:
             return identity.own
         if found.state != "active":
             return False
+        if identity.behalf is not None:
+            return self._scopes_of(found).cover(identity.behalf)
         return identity.own or self._scopes_of(found).cover(identity.scopes)
 
     def met(self, identity: TokenIdentity) -> None:

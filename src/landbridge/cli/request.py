@@ -9,6 +9,7 @@ from landbridge.cli.loop import ask
 from landbridge.cli.options import ContextName, Topic, argument, flag, given, option, pairs, span
 from landbridge.cli.output import columns
 from landbridge.core.text import printable
+from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
@@ -37,6 +38,8 @@ def request(
       landbridge request prices.quote '{"product": "pen"}' --all --timeout 2s
       landbridge request prices.quote '{"product": "pen"}' --durable --timeout 1m
     """
+    if all and durable:
+        raise BadRequest("a durable request has one reply", hint="leave out --all or --durable")
     options: dict[str, Any] = given(headers=pairs(header, "header") or None, key=key)
 
     async def question(bus: Bus) -> list[Reply]:

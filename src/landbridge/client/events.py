@@ -15,10 +15,15 @@ from landbridge.client.line import TerminalLine
 from landbridge.client.payload import check_headers, decode, encode
 from landbridge.client.replies import Reply
 from landbridge.core.log.batch import Headers
-from landbridge.errors import BusError, TimedOut, service_failed
+from landbridge.errors import BusError, LimitReached, TimedOut, service_failed
 
 #: Seconds that one question for an outcome waits at the terminal; then it is asked again.
 ASK_FOR = 30.0
+#: Callbacks that wait at the terminal at the same time, below a connection's max_waits; and seconds after
+#: which one of them makes room where there are more.
+MOST_WAITS, TURN = 500, 1.0
+#: Seconds before an outcome is asked for again that the terminal could not tell for now.
+AGAIN_AFTER = 1.0
 #: Seconds that a request waits for its event to be told as timed out by the terminal, beyond its timeout.
 BEYOND = 2.0
 
@@ -58,6 +63,7 @@ class EventWatch:
         self._line = line
         #: Waits for an outcome, each: functions that are still to be called.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(MOST_WAITS)
 
     async def trigger(
         self,
@@ -119,9 +125,7 @@ class EventWatch:
         """Wait for an outcome, over as many connections as it takes, and call a function with it."""
         loop = asyncio.get_running_loop()
         try:
-            found = await self.outcome(id, 0.0)
-            while found.state == "pending":
-                found = await self.outcome(id, ASK_FOR)
+            found = await self._ended(id)
             result = callback(found)
             if inspect.isawaitable(result):
                 await result
@@ -134,6 +138,20 @@ class EventWatch:
             loop.call_exception_handler(
                 {"message": f"the callback of the event {id} failed", "exception": error}
             )
+
+    async def _ended(self, id: str) -> EventResult:
+        """The outcome of an event that has ended. Where many are waited for, each has its turn."""
+        while True:
+            try:
+                async with self._room:
+                    found = await self.outcome(id, TURN if len(self._tasks) > MOST_WAITS else ASK_FOR)
+            except BusError as error:
+                if self._line.closed is not None or not (error.retriable or isinstance(error, LimitReached)):
+                    raise
+                await asyncio.sleep(AGAIN_AFTER)
+            else:
+                if found.state != "pending":
+                    return found
 
     def close(self) -> None:
         """Call no function any more: the bus is closed. The outcomes are kept."""

@@ -257,12 +257,18 @@ class ManyTopics(Reading):
             self._returning = asyncio.ensure_future(self._return())
 
     async def _return(self) -> None:
-        try:
-            await self._follow(0.0)
-        except BusError as error:
-            if not error.retriable or self._bus.closed is not None:
-                self.fail(error)
-            return  # the next connection begins again
+        while True:
+            try:
+                await self._follow(0.0)
+            except BusError as error:
+                if not error.retriable or self._bus.closed is not None:
+                    self.fail(error)
+                    return
+                if isinstance(error, Disconnected):
+                    return  # the next connection begins again
+                await asyncio.sleep(WATCH_AGAIN)  # the terminal could not say for now
+            else:
+                break
         for member in list(self._members.values()):
             member.come_back()
 

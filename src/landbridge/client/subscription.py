@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import Any, Self
 
@@ -107,7 +108,13 @@ class Subscription(Reading):
 
     def _subscribe(self, request: int) -> Frame:
         return frames.Subscribe(
-            request, self.number, self.topic, self.group, self.prefetch, self._start, self._answers
+            request,
+            self.number,
+            self.topic,
+            self.group,
+            self.prefetch,
+            self._start,
+            answers=self._answers,
         )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:
@@ -275,16 +282,42 @@ class Subscription(Reading):
         failure: frames.Failure | None,
     ) -> asyncio.Future[None]:
         """Send the reply to a stored message, which settles it. The future is done when both are on disk."""
+        offset = batch.offsets[position]
+        self._check_reply(payload)
+        batch.note_settled([position])
+        undo = partial(batch.unsettled, [position])
+        return self._reply_to(batch.lease, offset, payload, headers, failure, undo)
+
+    def reply_at(
+        self,
+        lease: int,
+        offset: int,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+    ) -> asyncio.Future[None]:
+        """As ``reply``, for a gateway, which knows a message by its lease and offset."""
+        self._check_reply(payload)
+        return self._reply_to(lease, offset, payload, headers, failure, lambda: None)
+
+    def _check_reply(self, payload: bytes) -> None:
         if self.at_most_once:
             raise BadRequest("this group settles on delivery: there is nothing to reply to")
         self._bus.checked(payload)
-        offset = batch.offsets[position]
-        batch.note_settled([position])
 
+    def _reply_to(
+        self,
+        lease: int,
+        offset: int,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+        failed: Callable[[], None],
+    ) -> asyncio.Future[None]:
         def make(request: int) -> Frame:
-            return frames.SendReply(request, self.number, batch.lease, offset, headers, failure)
+            return frames.SendReply(request, self.number, lease, offset, headers, failure)
 
-        return self._ask_by(make, payload, failed=lambda: batch.unsettled([position]))
+        return self._ask_by(make, payload, failed=failed)
 
     # -- settling ----------------------------------------------------------------------------------
 

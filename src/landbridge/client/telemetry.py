@@ -86,8 +86,8 @@ class Telemetry:
             vars(made)["send"] = self.carrying(topic, made.send)
             return made
 
-        def transaction() -> Any:
-            made = make_transaction()
+        def transaction(**options: Any) -> Any:
+            made = make_transaction(**options)
             vars(made)["publish"] = self._carrying_anywhere(made.publish)
             return made
 

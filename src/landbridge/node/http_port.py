@@ -63,6 +63,7 @@ class HttpPort:
             app,
             http="h11",
             ws="none",  # a connection makes its own, see HttpConnection
+            proxy_headers=False,  # anybody can write them, and who asks is counted by its address
             ws_per_message_deflate=False,  # what a peer sends would grow beyond what was counted
             lifespan="off",
             loop="none",

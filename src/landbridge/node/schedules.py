@@ -23,15 +23,20 @@ async def scheduling(terminal: Terminal, dial: Dial) -> AsyncIterator[Scheduler]
     """Run the schedules of a terminal. The scheduler is a client like any other; ``dial`` reaches the
     terminal in memory."""
 
-    def token(subject: str, *scopes: str) -> str:
-        return terminal.issue_token(subject, [f"documents:{COLLECTION}", *scopes], TOKEN_LIFE)
+    documents = f"documents:{COLLECTION}"
+
+    def token() -> str:
+        return terminal.issue_token(SUBJECT, [documents, f"publish:{TOPIC}"], TOKEN_LIFE)
+
+    def token_of(owner: str, topic: str) -> str:
+        return terminal.lend_token(owner, [f"publish:{topic}"], [documents], TOKEN_LIFE)
 
     def bus_of(owner: str, topic: str) -> Bus:
-        # For one topic alone. Whether the owner is still let in, the terminal decides at the hello.
-        return Bus(dial, lambda: token(owner, f"publish:{topic}"), name=SUBJECT)
+        # For one topic alone. The terminal lets it in while the owner itself may publish there.
+        return Bus(dial, lambda: token_of(owner, topic), name=SUBJECT)
 
     async with (
-        Bus(dial, lambda: token(SUBJECT, f"publish:{TOPIC}"), name=SUBJECT) as bus,
+        Bus(dial, token, name=SUBJECT) as bus,
         Scheduler(bus, bus_of, terminal.broker.clock) as scheduler,
     ):
         yield scheduler

@@ -795,6 +795,9 @@ class MessageWait(Arguments, frozen=True):
     topic: TopicName
     offset: Annotated[int, about("Its offset.")]
     until: Annotated[Until, about("'arrived': at a terminal of each group; 'acked': there.")] = "arrived"
+    within: Annotated[
+        float | None, about("Seconds, after which it is refused as timed_out; without, as long as it takes.")
+    ] = None
 
 
 class OfMessage(Arguments, frozen=True):
@@ -1712,11 +1715,11 @@ MESSAGE_WAIT = _operation(
 )  # fmt: skip
 MESSAGE_WHERE = _operation(
     "message.where", OfMessage, MessagePlaces, "GET /v1/messages/{id}/where",
-    "Show where a message is: at which terminal, in which state, and what it waits for.",
+    "Show where a message is: at which terminal, in which state, and what it waits for.", scope=_SEE_GROUP,
 )  # fmt: skip
 MESSAGE_WHY = _operation(
     "message.why", OfMessage, MessageReasons, "GET /v1/messages/{id}/why",
-    "Show why a message went to which terminal, and by which route.",
+    "Show why a message went to which terminal, and by which route.", scope=_SEE_GROUP,
 )  # fmt: skip
 ROUTE_SHOW = _operation(
     "route.show", RouteShow, RouteShown, "GET /v1/routes/{there}",

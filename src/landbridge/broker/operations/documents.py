@@ -89,6 +89,8 @@ class DocumentOperations:
 
     async def wait(self, caller: TokenBearer, request: table.DocumentWait) -> table.DocumentChanges:
         collection = check_name(request.collection, "collection")
+        if request.topic not in ("", ANYWHERE):  # it is remembered
+            check_name(request.topic, "topic")
         within = max(0.0, min(request.within, LONGEST_WAIT))
         changes, after, missed = await self._documents.wait(collection, request.topic, request.after, within)
         rows = [

@@ -11,7 +11,7 @@ import msgspec
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.group import Group, Home
+from landbridge.broker.group import LETTER_HEADERS, Group, Home
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
@@ -233,7 +233,7 @@ class GroupOperations:
             if not batch.is_letter:
                 continue  # somebody else's message that only looks like a dead letter of this group
             headers = [
-                encode_headers({k: v for k, v in batch.headers(i).items() if not k.startswith("lb-")})
+                encode_headers({k: v for k, v in batch.headers(i).items() if k not in LETTER_HEADERS})
                 for i in range(len(batch))
             ]
             again = Batch.decode(

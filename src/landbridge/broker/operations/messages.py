@@ -17,12 +17,14 @@ from landbridge.core.log.batch import Batch, Column
 from landbridge.core.log.ranges import intersect
 from landbridge.core.names import is_reserved
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, UnknownGroup, UnknownMessage
+from landbridge.errors import BadRequest, TimedOut, UnknownGroup, UnknownMessage
 from landbridge.protocol import operations as table
 
 #: Seconds before the moment in a message's id from which on the message is looked for: its producer's clock
 #: may be ahead.
 BEFORE = 300
+#: Seconds that message.wait waits at most, where it is given a time.
+LONGEST_WAIT = 86_400.0
 #: Batches that a search reads in one topic at most.
 MOST_BATCHES = 20_000
 #: As how many messages a batch counts that is looked at.
@@ -51,6 +53,7 @@ class MessageOperations:
 
     async def wait(self, caller: TokenBearer, request: table.MessageWait) -> table.MessageReached:
         topic, offset, until = request.topic, request.offset, request.until
+        within = None if request.within is None else max(0.0, min(request.within, LONGEST_WAIT))
         found = self._broker.topic(topic)
         if not 0 <= offset < found.log.end:
             raise BadRequest(f"{topic} has no offset {offset} yet")
@@ -62,7 +65,15 @@ class MessageOperations:
                     f"the message is stored at offset {offset}, but {topic} has no group that it could reach",
                     hint="add one with 'landbridge topic add-group', or subscribe with a group",
                 )
-            await asyncio.gather(*(self._reached(group, offset, until) for group in groups))
+            try:
+                # Whoever gives up can't tell so: without a bound, what nobody waits for any more would stay.
+                async with asyncio.timeout(within):
+                    await asyncio.gather(*(self._reached(group, offset, until) for group in groups))
+            except TimeoutError:
+                raise TimedOut(
+                    f"stored in {topic} at offset {offset}, but not {until} within {within:g} s",
+                    hint="it is on its way: don't publish it again",
+                ) from None
         return table.MessageReached(topic=topic, offset=offset, until=until)
 
     async def where(self, caller: TokenBearer, request: table.OfMessage) -> table.MessagePlaces:

@@ -22,6 +22,7 @@ from landbridge.broker.turns import Turns
 from landbridge.core.options import differences, read_options
 from landbridge.core.schedule import schedule as core
 from landbridge.core.schedule.schedule import ScheduleState, StoredSchedule, schedule_spec, timetable_of
+from landbridge.core.schedule.timetable import between
 from landbridge.errors import (
     BadRequest,
     DocumentChanged,
@@ -102,20 +103,23 @@ class ScheduleOperations:
 
     async def _take_place(self) -> None:
         """Count one more schedule. LimitReached where there are too many."""
-        async with self._counting:
-            if self._count is None:
-                count, after = 0, ""
-                while True:
-                    found, more = await self._documents.find_anywhere(core.COLLECTION, after, PAGE)
-                    count += len(found)
-                    if not more:
-                        break
-                    after = f"{found[-1][0].topic}/{found[-1][0].key}"
-                self._count = count
         most = self._broker.limits.max_schedules
-        if self._count >= most:
-            raise LimitReached(f"there are {self._count} schedules, as many as max_schedules allows")
-        self._count += 1
+        async with self._counting:
+            # Counted again before one is refused: some may have gone with their topics.
+            if self._count is None or self._count >= most:
+                self._count = await self._count_all()
+            if self._count >= most:
+                raise LimitReached(f"there are {self._count} schedules, as many as max_schedules allows")
+            self._count += 1
+
+    async def _count_all(self) -> int:
+        count, after = 0, ""
+        while True:
+            found, more = await self._documents.find_anywhere(core.COLLECTION, after, PAGE)
+            count += len(found)
+            if not more:
+                return count
+            after = f"{found[-1][0].topic}/{found[-1][0].key}"
 
     def _free_place(self) -> None:
         if self._count is not None:
@@ -180,10 +184,19 @@ class ScheduleOperations:
 
     async def backfill(self, caller: TokenBearer, request: table.ScheduleBackfill) -> table.ScheduleFilled:
         now = self._broker.clock()
+        _, found = await self._read(_place(request.topic, request.name))
+        _check_may_change(caller, found)
+        # Counted here, where others have their turns between.
+        counted = await _count_firings(found, request.begin, min(request.until, now))
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, int]:
-            timetable = timetable_of(stored.spec, stored.anchor)
-            state, count = core.backfill(stored.state, timetable, now, request.begin, request.until)
+            if (stored.spec.when, stored.spec.zone, stored.anchor) != (
+                found.spec.when,
+                found.spec.zone,
+                found.anchor,
+            ):
+                raise DocumentChanged(f"the schedule {request.name} was changed meanwhile", hint="try again")
+            state, count = core.backfill(stored.state, counted, now, request.begin, request.until)
             return msgspec.structs.replace(stored, state=state), count
 
         _, count = await self._change(caller, _place(request.topic, request.name), work)
@@ -309,6 +322,20 @@ class ScheduleOperations:
         raise DocumentChanged(f"the schedule {place.key} is written by others all the time")
 
 
+async def _count_firings(stored: StoredSchedule, begin: int, until: int) -> int:
+    """How many firings are in a span of time, both ends included; one more than a backfill may have where
+    there are more."""
+    turns, count = Turns(), 0
+    if not 0 <= begin <= until:
+        return 0
+    for _ in between(timetable_of(stored.spec, stored.anchor), begin - 1, until):
+        await turns.looked_at(SCHEDULE_COUNTS)
+        count += 1
+        if count > core.MOST_BACKFILLED:
+            break
+    return count
+
+
 def _place(topic: str, name: str) -> DocumentPlace:
     return check_place(core.COLLECTION, topic, name)
 
@@ -318,7 +345,12 @@ def _unknown(place: DocumentPlace) -> UnknownSchedule:
 
 
 def _check_may_change(caller: TokenBearer, stored: StoredSchedule) -> None:
-    if caller.subject != stored.owner and not caller.scopes.has("operate"):
+    if caller.scopes.has("operate"):
+        return
+    if caller.subject == stored.owner:
+        # A token may have fewer scopes than its service.
+        caller.scopes.demand("publish", stored.spec.topic)
+    else:
         raise Forbidden(
             f"the schedule {stored.spec.name} of {stored.spec.topic} is {stored.owner}'s",
             hint="its owner or an operator can change it",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.documents import Edit, check_place
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
@@ -19,9 +22,10 @@ from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
-from landbridge.core.topic import topic_spec
+from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
+from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, TopicExists
+from landbridge.errors import BadRequest, TopicExists, UnknownDocument, UnknownTopic
 from landbridge.protocol import operations as table
 
 #: Seconds that topic.wait waits at most.
@@ -68,16 +72,18 @@ class TopicOperations:
 
     async def update(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
         topic = self._broker.topic(request.name)
-        old, options = msgspec.to_builtins(topic.spec), msgspec.to_builtins(request)
-        if options.get("kind", old["kind"]) != old["kind"]:
-            raise BadRequest("a topic's kind can't be changed")
-        if "retention" in options:
-            options["retention"] = {**old["retention"], **options["retention"]}
-        spec = topic_spec({**old, **options})
-        document = msgspec.structs.replace(topic.document, spec=spec)
-        write = PutDocument(KIND, topic.name, encode_topic(document))
-        await self._broker.write([write], unit=topic.writer.unit)
-        before, topic.spec = topic.spec, spec
+
+        def work(commit: BrokerCommit) -> tuple[TopicSpec, TopicSpec]:
+            # By what the options are now: another change of them, or the deletion, may have come before.
+            before, after = topic.spec, _changed(topic.spec, request)
+            if topic.deleted:
+                raise UnknownTopic(f"the topic {topic.name} was deleted")
+            topic.spec = after
+            commit.on_failed.append(lambda: setattr(topic, "spec", before))
+            commit.writes.append(PutDocument(KIND, topic.name, encode_topic(topic.document)))
+            return before, after
+
+        before, spec = await topic.writer.put(work)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return _row(topic)
@@ -117,8 +123,27 @@ class TopicOperations:
                 f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
+        await self._remove_schedules(topic.name, caller.subject)
         await self._broker.delete_topic(topic, caller.subject)
         return table.Deleted(deleted=topic.name)
+
+    async def _remove_schedules(self, topic: str, who: str) -> None:
+        """Remove the schedules of a topic that is to be deleted: they would make it anew."""
+        broker, documents = self._broker, self._broker.documents
+        writer = broker.writer_for(topic)
+        after = ""
+        while True:
+            found, more = await documents.find(SCHEDULES, topic, "", after, PAGE)
+            for name, _ in found:
+                edit = Edit(check_place(SCHEDULES, topic, name), None, None)
+                try:
+                    await writer.put(partial(documents.write, edits=[edit], subject=who))
+                except UnknownDocument:
+                    continue  # somebody else was faster
+                broker.observe("schedule", f"{topic}/{name}", "deleted", who)
+            if not more:
+                return
+            after = found[-1][0]
 
     async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, table.TopicBounds]:
         _check_number(request.offsets)
@@ -227,6 +252,16 @@ def _check_number(topics: Mapping[str, int]) -> None:
         raise BadRequest(
             f"{len(topics)} topics in one request, allowed are {MOST_TOPICS}", hint="make several requests"
         )
+
+
+def _changed(spec: TopicSpec, request: table.TopicOptions) -> TopicSpec:
+    """The options of a topic with those changed that a request names."""
+    old, options = msgspec.to_builtins(spec), msgspec.to_builtins(request)
+    if options.get("kind", old["kind"]) != old["kind"]:
+        raise BadRequest("a topic's kind can't be changed")
+    if "retention" in options:
+        options["retention"] = {**old["retention"], **options["retention"]}
+    return topic_spec({**old, **options})
 
 
 def _row(topic: Topic) -> table.TopicRow:

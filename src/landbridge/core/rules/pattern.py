@@ -71,7 +71,7 @@ class Anchor(NamedTuple):
     value: Any = None
 
 
-class Failure(NamedTuple):
+class Mismatch(NamedTuple):
     """The first leaf of a pattern that does not hold."""
 
     place: str
@@ -136,7 +136,7 @@ class Leaf:
 
     def failure(
         self, document: Mapping[str, Any], content: MessageContent, spending: Spending
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         if self.holds(document, content, spending):
             return None
         value = self.find(document, content)
@@ -149,7 +149,7 @@ class Leaf:
             found = f"found {describe(value)}"
         wanted = " or ".join(each.text for each in self.alternatives)
         wanted = wanted if len(wanted) <= 120 else f"{wanted[:117]}…"
-        return Failure(self.place, f"{found}, wanted {wanted}")
+        return Mismatch(self.place, f"{found}, wanted {wanted}")
 
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
         """Anchors one of which each match has; None where there are none."""
@@ -184,7 +184,7 @@ class Nested:
 
     def failure(
         self, document: Mapping[str, Any], content: MessageContent, spending: Spending
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         return self.inner.failure_in(document.get(self.name), content, spending)
 
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
@@ -211,14 +211,14 @@ class Either:
 
     def failure(
         self, document: Mapping[str, Any], content: MessageContent, spending: Spending
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         failures = []
         for each in self.branches:
             failure = each.failure(document, content, spending)
             if failure is None:
                 return None
             failures.append(f"{failure.place}: {failure.why}")
-        return Failure(self.place, f"none of its {len(failures)} patterns holds: {'; '.join(failures)}")
+        return Mismatch(self.place, f"none of its {len(failures)} patterns holds: {'; '.join(failures)}")
 
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
         all_of_them: list[Anchor] = []
@@ -265,11 +265,11 @@ class Conjunction:
 
     def failure(
         self, document: Mapping[str, Any], content: MessageContent, spending: Spending
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         failures = (part.failure(document, content, spending) for part in self.parts)
         return next((each for each in failures if each is not None), None)
 
-    def failure_in(self, value: Any, content: MessageContent, spending: Spending) -> Failure | None:
+    def failure_in(self, value: Any, content: MessageContent, spending: Spending) -> Mismatch | None:
         if type(value) is not list:
             return self.failure(value if type(value) is dict else {}, content, spending)
         first, count = None, 0
@@ -280,7 +280,7 @@ class Conjunction:
             first, count = first or failure, count + 1
         if first is None or count == 1:
             return first
-        return Failure(first.place, f"{first.why}, and so on in all {count:,} elements of the array")
+        return Mismatch(first.place, f"{first.why}, and so on in all {count:,} elements of the array")
 
     def cover(self, path: tuple[str, ...], cost: Callable[[Anchor], int]) -> list[Anchor] | None:
         covers = [cover for part in self.parts if (cover := part.cover(path, cost)) is not None]
@@ -347,11 +347,11 @@ class MessagePattern:
             return not content.unreadable and self.root.holds_in(content.document, content, spending)
         return self.root.holds({}, content, spending)
 
-    def failure(self, content: MessageContent, spending: Spending) -> Failure | None:
+    def failure(self, content: MessageContent, spending: Spending) -> Mismatch | None:
         if not self.reads_payload:
             return self.root.failure({}, content, spending)
         if content.unreadable:
-            return Failure("payload", content.unreadable)
+            return Mismatch("payload", content.unreadable)
         return self.root.failure_in(content.document, content, spending)
 
 

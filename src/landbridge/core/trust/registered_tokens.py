@@ -119,6 +119,7 @@ class RegisteredTokens:
         #: Service → the version before which its tokens have ended.
         self._ended: dict[str, int] = {}
         self._names: frozenset[str] = frozenset()
+        self._version = 0
 
     @property
     def is_ready(self) -> bool:
@@ -135,10 +136,16 @@ class RegisteredTokens:
         }
         self._ended = directory.ended
         self._names = frozenset(directory.services)
+        self._version = directory.version
 
     def knows(self, subject: str) -> bool:
         """Has the registry a service of this name?"""
         return subject in self._names
+
+    def is_active(self, subject: str) -> bool:
+        """Has the registry a service of this name that isn't suspended? Tokens of one that is have ended
+        before a version that is still to come."""
+        return subject in self._names and self._ended.get(subject, 0) <= self._version
 
     def key(self, now: int, key_id: str) -> Ed25519PublicKey | None:
         """The key of that id, if tokens by it are taken."""

@@ -44,16 +44,16 @@ def routes() -> Iterator[HttpRoute]:
 async def perform(operation: Operation[..., Any, Any], pool: SessionPool, request: HttpRequest) -> None:
     """Answer one request."""
     if operation.scope == ANYBODY:
-        arguments = await _arguments(operation, request, MOST_OF_STRANGERS)
+        arguments = await arguments_of(operation, request, MOST_OF_STRANGERS)
         address = (request.scope.get("client") or ("",))[0]
-        answer = await _ask(pool.answer_stranger(address, operation.name, arguments))
+        answer = await in_time(pool.answer_stranger(address, operation.name, arguments))
         caller_known(request.scope)
     else:
         needs = f", with the scope {operation.scope}" if operation.scope else ""
         async with pool.used(request.token, f"Authorization: Bearer TOKEN{needs}") as session:
             caller_known(request.scope)
-            arguments = await _arguments(operation, request, MOST_BYTES)
-            answer = await while_there(pool, request, _ask(session.bus.call(operation.name, **arguments)))
+            arguments = await arguments_of(operation, request, MOST_BYTES)
+            answer = await while_there(pool, request, in_time(session.bus.call(operation.name, **arguments)))
     if answer is None and operation.answer is type(None):
         await request.answer(204)
     elif operation.answer is str:
@@ -62,7 +62,8 @@ async def perform(operation: Operation[..., Any, Any], pool: SessionPool, reques
         await request.answer(status_of(operation), msgspec.json.encode(answer))
 
 
-async def _ask(call: Any) -> Any:
+async def in_time(call: Any) -> Any:
+    """The answer of the terminal, or TimedOut."""
     try:
         async with asyncio.timeout(WITHIN):
             return await call
@@ -80,7 +81,10 @@ def status_of(operation: Operation[..., Any, Any]) -> int:
 # -- the arguments of a request ------------------------------------------------------------------------
 
 
-async def _arguments(operation: Operation[..., Any, Any], request: HttpRequest, most: int) -> dict[str, Any]:
+async def arguments_of(
+    operation: Operation[..., Any, Any], request: HttpRequest, most: int
+) -> dict[str, Any]:
+    """What the path, the query and the body say, checked. ``most``: bytes of the body."""
     request.own_headers({})
     kind: Any = operation.request
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}

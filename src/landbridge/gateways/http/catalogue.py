@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from landbridge.gateways.http import administration
+from landbridge.gateways.http import administration, asking
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
 from landbridge.gateways.http.forms import MessageGiven
@@ -26,9 +26,11 @@ from landbridge.gateways.http.pull import MOST_PULLED, RAW, MessagesPulled, pull
 from landbridge.gateways.http.routes import Described, HttpRoute
 from landbridge.gateways.http.settle import (
     LONGEST_AFTER,
+    LONGEST_CODE,
     VERBS,
     SettlementsDone,
     SettlementsGiven,
+    reply,
     settle_by_path,
     settle_many,
 )
@@ -167,6 +169,25 @@ _SETTLE_QUERY = {
     },
     "bury": {"cause": ({"type": "string", "maxLength": 1024}, "Why.")},
 }
+REPLY = Described(
+    name="replyToMessage",
+    summary="Reply to a message that wants a reply, which settles it",
+    description=(
+        "For messages that were published by a durable request or as an event with an outcome; they have the "
+        "header `lb-correlation`. The body is the reply. With `code` it is the text of a failure, which the "
+        "caller gets with that code and status."
+    ),
+    query={
+        "code": ({"type": "string", "minLength": 1, "maxLength": LONGEST_CODE}, "Of a failure: its kind."),
+        "status": (_number(400, 599, 500, "integer"), "Of a failure: a number as in HTTP."),
+    },
+    bodies={
+        RAW: ({"description": "The reply: any bytes, of any content type."}, None),
+        "application/json": ({"description": "The reply: any JSON."}, {"price": 6}),
+    },
+    answers={204: ("The reply and the ack are on disk.", {})},
+    refusals=(400, 401, 409, 413, 429, 503, 507),
+)
 EVENTS = Described(
     name="streamMessages",
     summary="A live stream of a topic or of a group, as server-sent events",
@@ -211,6 +232,8 @@ ROUTES: tuple[HttpRoute, ...] = (
         )
         for verb in VERBS
     ),
+    HttpRoute("POST", "/v1/receipts/{receipt}/reply", reply, REPLY),
     HttpRoute("GET", "/v1/topics/{topic}/events", events, EVENTS),
-    *administration.routes(),
+    asking.ROUTE,
+    *(route for route in administration.routes() if route.path != asking.ROUTE.path),
 )

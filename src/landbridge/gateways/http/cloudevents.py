@@ -71,7 +71,10 @@ def _from_object(event: dict[str, msgspec.Raw]) -> tuple[bytes, MessageOptions]:
     attributes: dict[str, Any] = {}
     for name, raw in event.items():
         if name not in _DATA:
-            value = msgspec.json.decode(raw)
+            try:
+                value = msgspec.json.decode(raw)
+            except (msgspec.MsgspecError, RecursionError) as error:  # it is read with more care than before
+                raise BadPayload(f"the attribute {name[:60]!r} can't be read: {error}") from None
             if value is None:
                 continue  # as if it were not there
             if not isinstance(value, str | bool | int) or (isinstance(value, int) and abs(value) > 2**31):
@@ -87,13 +90,13 @@ def _from_object(event: dict[str, msgspec.Raw]) -> tuple[bytes, MessageOptions]:
     if packed is not None:
         try:
             payload = base64.b64decode(msgspec.json.decode(packed, type=str), validate=True)
-        except (binascii.Error, ValueError, msgspec.ValidationError):
+        except (binascii.Error, ValueError, msgspec.MsgspecError):
             raise BadPayload("data_base64 is not base64") from None
     elif data is not None:
         content_type = content_type or "application/json"
         payload = bytes(data)
         if not _is_json_type(content_type) and payload[:1] == b'"':
-            payload = str(msgspec.json.decode(payload, type=str)).encode()
+            payload = str(read(payload, str, "the event's data")).encode()
     return payload, _options(attributes, content_type)
 
 
@@ -183,7 +186,10 @@ def _is_text(payload: bytes) -> bool:
 
 
 def to_headers(attributes: dict[str, Any]) -> Iterable[HeaderPair]:
-    """Attributes as headers of the binary form."""
+    """Attributes as headers of the binary form. What can't be the name of one is left out: a message's
+    headers are its producer's choice."""
     for name, value in attributes.items():
+        if not _NAME.fullmatch(name):
+            continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
         yield f"ce-{name}".encode(), quote(text, safe=_PLAIN).encode()

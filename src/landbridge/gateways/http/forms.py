@@ -118,10 +118,16 @@ def check_json(payload: bytes, what: str) -> None:
         raise BadPayload(f"{what} is not JSON: {error}") from None
 
 
+#: What ``curl -d`` says of every body if it isn't told the content type. So it tells nothing.
+_SAID_BY_CURL = "application/x-www-form-urlencoded"
+
+
 def payload_form(payload: bytes, content_type: object) -> dict[str, Any]:
     """The payload as a member of a JSON object. Its content type decides, if the payload is what that says;
     without one, JSON is tried before text."""
     said = content_type.partition(";")[0].strip().lower() if isinstance(content_type, str) else ""
+    if said == _SAID_BY_CURL:
+        said = ""
     if (not said or said == "application/json" or said.endswith("+json")) and is_json(payload):
         return {"json": msgspec.Raw(payload)}
     if not said or said.startswith("text/"):

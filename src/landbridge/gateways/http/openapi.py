@@ -167,7 +167,7 @@ def _answers(said: Described, schemas: Schemas) -> dict[str, Any]:
         if forms:
             answer["content"] = {media: {"schema": schemas.of(kind)} for media, kind in forms.items()}
         if status == HTTPStatus.ACCEPTED:
-            where = {"schema": {"type": "string"}, "description": "Where the state of the message is shown."}
+            where = {"schema": {"type": "string"}, "description": "Where the state is shown."}
             answer["headers"] = {"Location": where}
         found[str(status)] = answer
     return found

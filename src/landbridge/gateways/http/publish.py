@@ -14,7 +14,7 @@ from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.core.log.batch import MAX_MESSAGES
 from landbridge.core.log.keys import check_key
 from landbridge.core.wording import did_you_mean
-from landbridge.errors import BadPayload, BadRequest, TimedOut, TooLarge
+from landbridge.errors import BadPayload, BadRequest, BusError, TimedOut, TooLarge
 from landbridge.gateways.http import cloudevents
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, number_of, text_of
 from landbridge.gateways.http.forms import MessageForTopic, MessageGiven, check_json, moment_of, read
@@ -103,7 +103,7 @@ async def publish(pool: SessionPool, request: HttpRequest) -> None:
                 check_json(payload, "the body")
             options = {}
         _add_options(request, options)
-        receipt = await _store(session, topic, payload, key, within, options)
+        receipt = await _store(session, topic, payload, key, _to_store(until, within), options)
         await _tell(session.bus, request, topic, receipt, until, within)
 
 
@@ -153,6 +153,11 @@ def _wait(request: HttpRequest) -> tuple[Until, float]:
         raise BadRequest(f"until={until[:40]}", hint=did_you_mean(until, UNTIL, f"one of {', '.join(UNTIL)}"))
     within = number_of(query.get("within", str(USUAL_WAIT)), "within", 0.001, LONGEST_WAIT)
     return cast(Until, until), within
+
+
+def _to_store(until: Until, within: float) -> float:
+    """Seconds that storing may take. Who waits for more than that, waits so long after it was stored."""
+    return within if until == "stored" else max(within, USUAL_WAIT)
 
 
 def _add_options(request: HttpRequest, options: MessageOptions) -> None:
@@ -240,7 +245,7 @@ async def _many(
         raise BadRequest(
             f"{count} messages to wait for", hint=f"at most {MOST_AWAITED}, or until=stored for more"
         )
-    stored = await _store_rows(session.bus, topic, rows, key, within)
+    stored = await _store_rows(session.bus, topic, rows, key, _to_store(until, within))
     ids = rows.ids or [b""] * count
     first, last = (
         MessageStored(ids[index].decode() or f"{stored.id}-{index}", place(stored.first, index))
@@ -261,7 +266,7 @@ async def _one_of_rows(
     until: Until,
     within: float,
 ) -> None:
-    stored = await _store_rows(session.bus, topic, rows, key, within)
+    stored = await _store_rows(session.bus, topic, rows, key, _to_store(until, within))
     receipt = Receipt(f"{stored.id}-0", stored.first, stored.repeated)
     await _tell(session.bus, request, topic, receipt, until, within)
 
@@ -330,13 +335,17 @@ async def _tell(
 
 
 async def _reach(bus: Bus, topic: str, offsets: range, until: Until, within: float) -> bool:
-    """Wait until all of these messages have arrived or are acked. False: not in this time."""
+    """Wait until all of these messages have arrived or are acked. False: not in this time, or nobody can
+    tell, as where the topic has no group, or the terminal is stopped. They are stored all the same."""
     try:
-        async with asyncio.timeout(within):
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
+        async with asyncio.timeout_at(end):
             for offset in offsets:
                 if offset >= 0:
-                    await bus.call("message.wait", topic=topic, offset=offset, until=until)
-    except TimeoutError:
+                    left = max(0.0, end - loop.time())
+                    await bus.call("message.wait", topic=topic, offset=offset, until=until, within=left)
+    except (TimeoutError, BusError):
         return False
     return True
 

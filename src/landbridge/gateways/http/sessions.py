@@ -23,6 +23,7 @@ from landbridge.client.bus import Bus
 from landbridge.client.pulling import PullSubscription
 from landbridge.client.subscription import Subscription
 from landbridge.client.wire import Dial
+from landbridge.core.log.batch import HeaderValue
 from landbridge.errors import (
     BusError,
     LeaseLost,
@@ -41,6 +42,8 @@ log = structlog.get_logger("landbridge.http")
 PATIENCE = 5.0
 #: Sessions at a time. The one that was unused for longest gives way.
 MOST_SESSIONS = 1000
+#: Of one service: it can have any number of tokens, and must not take the place of all others.
+MOST_OF_ONE = 100
 #: Seconds after which a session that nobody uses is closed, and between two looks for such.
 IDLE, LOOK_EVERY = 60.0, 5.0
 #: Seconds that a subscription outlives the leases that it can have.
@@ -62,10 +65,12 @@ async def answered_soon() -> AsyncIterator[None]:
 class HttpSession:
     """The connection of a token's identity, with what its requests have begun."""
 
-    def __init__(self, number: int, bus: Bus, identity: bytes, seal: ReceiptSeal) -> None:
+    def __init__(self, number: int, bus: Bus, service: str, identity: bytes, seal: ReceiptSeal) -> None:
         #: Never used again in this process. Receipts have it.
         self.number = number
         self.bus = bus
+        #: The subject of the token.
+        self.service = service
         #: Of the bearer of the token: the same for all tokens of a service with the same scopes.
         self.identity = identity
         self.seal = seal
@@ -116,11 +121,25 @@ class HttpSession:
         self, place: LeasePlace, verb: str, *, after: float | None = None, cause: str = ""
     ) -> None:
         """Settle a message that this session has leased. Returns when that is on disk."""
+        runs = [(place.offset, place.offset + 1)]
+        await self._leasing(place).settle(frames.Settlement(place.lease, runs, verb, after, cause))
+
+    async def reply(
+        self,
+        place: LeasePlace,
+        payload: bytes,
+        headers: dict[str, HeaderValue],
+        failure: frames.Failure | None,
+    ) -> None:
+        """Reply to a message that this session has leased, which settles it. Done when both are on disk."""
+        await self._leasing(place).reply_at(place.lease, place.offset, payload, headers, failure)
+
+    def _leasing(self, place: LeasePlace) -> Subscription:
+        """The subscription that has leased a message."""
         subscription = self.leased_by(place.subscription)
         if subscription is None or subscription.at_most_once:
             raise LeaseLost("no message is leased by this receipt: its subscription has ended")
-        runs = [(place.offset, place.offset + 1)]
-        await subscription.settle(frames.Settlement(place.lease, runs, verb, after, cause))
+        return subscription
 
     def _note_use(self, subscription: PullSubscription, topic: str, group: str) -> None:
         self._pulls[topic, group] = subscription, asyncio.get_running_loop().time()
@@ -221,12 +240,12 @@ class SessionPool:
         bus = Bus(self._dial, token, name="http", patience=PATIENCE)
         async with answered_soon():
             await bus.open()
-        identity = _identity(token)
-        session = HttpSession(self._next, bus, identity, ReceiptSeal(self._key, identity))
+        service, identity = _bearer(token)
+        session = HttpSession(self._next, bus, service, identity, ReceiptSeal(self._key, identity))
         self._next += 1
         session.used_at = asyncio.get_running_loop().time()
         try:
-            await self._make_room()
+            await self._make_room(service)
         except BusError:
             await session.close()
             raise
@@ -239,15 +258,20 @@ class SessionPool:
             self._tidying = asyncio.ensure_future(self._tidy())
         return session
 
-    async def _make_room(self) -> None:
-        while len(self._sessions) >= MOST_SESSIONS:
-            for key, session in self._sessions.items():
-                if not session.users:
-                    del self._sessions[key]
-                    await self._end(session)
-                    break
+    async def _make_room(self, service: str) -> None:
+        """For one more session of a service: of its own there are few enough, and of all."""
+        while True:
+            own = [key for key, session in self._sessions.items() if session.service == service]
+            if len(own) >= MOST_OF_ONE:
+                keys, most = own, f"{MOST_OF_ONE} tokens of this service"
+            elif len(self._sessions) >= MOST_SESSIONS:
+                keys, most = list(self._sessions), f"{MOST_SESSIONS} tokens"
             else:
-                raise LimitReached(f"{MOST_SESSIONS} tokens are in use by HTTP", hint="try again in a while")
+                return
+            unused = next((key for key in keys if not self._sessions[key].users), None)
+            if unused is None:
+                raise LimitReached(f"{most} are in use by HTTP", hint="try again in a while")
+            await self._end(self._sessions.pop(unused))
 
     async def _end(self, session: HttpSession) -> None:
         self._by_number.pop(session.number, None)
@@ -279,9 +303,10 @@ class SessionPool:
             await self._end(session)
 
 
-def _identity(token: str) -> bytes:
-    """Who the bearer of a token is, which the terminal has verified: its subject with its rights. A service
-    gets a fresh token every few minutes, and settles with it what it has pulled with the one before."""
+def _bearer(token: str) -> tuple[str, bytes]:
+    """Who the bearer of a token is, which the terminal has verified: its subject, and a digest of it with its
+    rights. A service gets a fresh token every few minutes, and settles with it what it has pulled with the
+    one before. A credential, of which a service has two at most, is somebody by itself."""
     parts = token.split(".")
     try:
         claims = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
@@ -290,4 +315,5 @@ def _identity(token: str) -> bytes:
         known = {"token": token}
     if not known.get("sub"):
         known = {"token": token}
-    return hashlib.sha256(msgspec.json.encode(known, order="deterministic")).digest()
+    identity = hashlib.sha256(msgspec.json.encode(known, order="deterministic")).digest()
+    return f"{known.get('iss', '')} {known['sub']}" if "sub" in known else identity.hex(), identity

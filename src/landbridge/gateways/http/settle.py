@@ -9,10 +9,14 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from landbridge.core.log.batch import HeaderValue
+from landbridge.core.replies import LARGEST, LONGEST_TEXT
 from landbridge.errors import BadRequest, BusError, LeaseLost
 from landbridge.gateways.http.exchange import HttpRequest, number_of
 from landbridge.gateways.http.forms import read
+from landbridge.gateways.http.receipts import LeasePlace
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
+from landbridge.protocol.frames import Failure
 from landbridge.protocol.http import caller_known
 
 #: Receipts of one request, and bytes of its body.
@@ -22,6 +26,8 @@ LONGEST_AFTER = 7 * 86400.0
 Verb: TypeAlias = Literal["ack", "requeue", "bury", "extend"]
 VERBS: tuple[Verb, ...] = ("ack", "requeue", "bury", "extend")
 LONGEST_CAUSE = 1024
+#: Characters of the code of a failure that a service replies.
+LONGEST_CODE = 64
 _HINT = "Authorization: Bearer TOKEN, the one that has pulled the message"
 
 
@@ -107,8 +113,48 @@ def settle_by_path(verb: Verb) -> Callable[[SessionPool, HttpRequest], Awaitable
 
 async def settle(pool: SessionPool, session: HttpSession, given: SettlementGiven) -> None:
     """Settle a message, and wait until that is on disk. ``session``: of the token that asks."""
-    place = session.seal.open(given.receipt)
+    leasing, place = _leased(pool, session, given.receipt)
+    await leasing.settle(place, given.verb, after=given.after, cause=given.cause)
+
+
+async def reply(pool: SessionPool, request: HttpRequest) -> None:
+    """POST /v1/receipts/{receipt}/reply: the body is the reply, or with a code the text of a failure."""
+    async with pool.used(request.token, _HINT) as session:
+        caller_known(request.scope)
+        request.own_headers({})
+        query = request.query(("code", "status"))
+        failure = _failure_said(query)
+        body = await request.body(LARGEST)
+        headers: dict[str, HeaderValue] = {}
+        if failure is None:
+            if content_type := request.headers.get(b"content-type"):
+                headers["content-type"] = content_type.decode("latin-1")
+        else:
+            text = body.decode(errors="replace")[:LONGEST_TEXT]
+            body, failure = b"", msgspec.structs.replace(failure, text=text)
+        leasing, place = _leased(pool, session, request.path_names["receipt"])
+        await leasing.reply(place, body, headers, failure)
+        await request.answer(204)
+
+
+def _failure_said(query: dict[str, str]) -> Failure | None:
+    """The failure that a query tells of; None where it tells of none."""
+    if "code" not in query:
+        if "status" in query:
+            raise BadRequest("status is for a reply that tells of a failure", hint="code=NAME with it")
+        return None
+    code = query["code"]
+    if not 0 < len(code) <= LONGEST_CODE or not code.isprintable():
+        raise BadRequest(
+            f"a code of {len(code)} characters", hint=f"a short name in lower case, at most {LONGEST_CODE}"
+        )
+    return Failure(code, int(number_of(query.get("status", "500"), "status", 400, 599)), "")
+
+
+def _leased(pool: SessionPool, session: HttpSession, receipt: str) -> tuple[HttpSession, LeasePlace]:
+    """Who has leased the message of a receipt, and where. ``session``: of the token that asks."""
+    place = session.seal.open(receipt)
     leasing = session if place.session == session.number else pool.by_number(place.session)
     if leasing is None:
         raise LeaseLost("no message is leased by this receipt: its session has ended")
-    await leasing.settle(place, given.verb, after=given.after, cause=given.cause)
+    return leasing, place

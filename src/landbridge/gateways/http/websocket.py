@@ -10,6 +10,7 @@ connection takes.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -36,6 +37,8 @@ STREAM, SUBPROTOCOL = "/v1/stream", "landbridge.v1"
 AUTH_WITHIN = 10.0
 #: Requests of one client under way, and its subscriptions.
 MOST_UNDER_WAY, MOST_SUBSCRIPTIONS = 256, 100
+#: Characters of these requests together, beyond which the client is not read from. One may be longer.
+MOST_HELD = 4 << 20
 #: Close codes (RFC 6455; from 4000 on our own).
 _POLICY, _GOING_AWAY, _UNAUTHENTICATED = 1008, 1001, 4401
 
@@ -187,6 +190,11 @@ class WebSocketStream:
         #: Requests under way.
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(MOST_UNDER_WAY)
+        #: Characters of the requests under way, and what is set when they get fewer.
+        self._held = 0
+        self._freed = asyncio.Event()
+        #: Of the message that was read last.
+        self._length = 0
 
     def is_accepted(self, token: str) -> bool:
         """Has the WebSocket been accepted?"""
@@ -210,6 +218,7 @@ class WebSocketStream:
         text = message.get("text")
         if text is None:
             raise BadFrame("a message of bytes", hint="messages are JSON objects, as text")
+        self._length = len(text)
         op: Op = read(text.encode("utf-8", "surrogatepass"), Op, "the message")
         return op
 
@@ -241,11 +250,18 @@ class WebSocketStream:
                 await self.say(RefusedOp(problem=problem_of(error)))
                 continue
             await self._room.acquire()  # the client is not read from while so many are under way
+            length = self._length
+            while self._held and self._held + length > MOST_HELD:  # or so much: answers may be waiting, too
+                self._freed.clear()
+                await self._freed.wait()
+            self._held += length
             task = asyncio.ensure_future(self._carry_out(session, op))
             self._tasks.add(task)
-            task.add_done_callback(self._on_carried_out)
+            task.add_done_callback(partial(self._on_carried_out, length))
 
-    def _on_carried_out(self, task: asyncio.Task[None]) -> None:
+    def _on_carried_out(self, length: int, task: asyncio.Task[None]) -> None:
+        self._held -= length
+        self._freed.set()
         self._tasks.discard(task)
         self._room.release()
         if not task.cancelled() and task.exception() is not None:
