@@ -16,7 +16,7 @@ from landbridge.client.bus import Bus
 from landbridge.core.delivery.filters import Match
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
-from landbridge.core.webhook.signature import write_secret
+from landbridge.core.webhook.signature import webhook_id, write_secret
 from landbridge.errors import (
     BadRequest,
     Forbidden,
@@ -45,8 +45,10 @@ def _has_failed(times: int, shown: Any) -> bool:
 class Scene:
     """A terminal that sends webhooks."""
 
-    def __init__(self, terminal: Terminal, bus: Bus, clock: FakeClock | None) -> None:
-        self.terminal, self.bus, self.clock = terminal, bus, clock
+    def __init__(
+        self, terminal: Terminal, bus: Bus, clock: FakeClock | None, senders: gateway.WebhookSenders
+    ) -> None:
+        self.terminal, self.bus, self.clock, self.senders = terminal, bus, clock, senders
 
     async def create(self, receiver: Receiver, **options: Any) -> str:
         await self.bus.topics.create("orders")
@@ -80,10 +82,10 @@ async def staged(
     http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
     async with (
         run_terminal(store, **more, **options) as terminal,
-        webhooks_of(terminal, dial_to(terminal), (), http),
+        webhooks_of(terminal, dial_to(terminal), (), http) as senders,
         attach(terminal, life=1e7) as bus,
     ):
-        yield Scene(terminal, bus, clock)
+        yield Scene(terminal, bus, clock, senders)
 
 
 @pytest.fixture(autouse=True)
@@ -399,13 +401,152 @@ async def test_deleting_ends_it_with_its_group_and_the_name_is_free(scene: Scene
         assert sorted(receiver.bodies) == [b"1", b"1", b"2"]
 
 
-async def test_a_topic_that_is_deleted_and_made_anew(scene: Scene) -> None:
+async def test_a_topic_that_is_deleted_takes_its_webhooks_along(scene: Scene) -> None:
     async with Receiver() as receiver:
-        await scene.create(receiver)
+        await scene.create(receiver, match=Match(key="eu"))
+        await scene.bus.topics.create("reports")
+        await scene.bus.webhooks.create("reports", "other", receiver.url)
         await scene.bus.topics.delete("orders")
-        shown = await scene.until(lambda shown: shown.trouble or shown.lag == 0)
-        assert (await scene.bus.webhooks.list())[0].name == shown.name
-        assert (await scene.bus.webhooks.delete("orders", "shop")).deleted == "orders/shop"
+        assert [row.topic for row in await scene.bus.webhooks.list()] == ["reports"]
+        for collection in (core.COLLECTION, core.STATES):
+            assert not (await scene.terminal.broker.documents.find(collection, "orders", "", "", 10))[0]
+        await eventually(lambda: len(scene.senders.states) == 1)
+        await scene.bus.publish("reports", b"1")
+        await eventually(lambda: receiver.bodies == [b"1"])
+        assert "orders" not in scene.terminal.broker.topics
+        await scene.bus.publish("orders", b"2", key="eu")
+        assert await scene.bus.groups.list(topic="orders") == []
+        # The name is free.
+        made = await scene.bus.webhooks.create("orders", "shop", receiver.url, start="earliest")
+        assert made.delivered == 0
+        await scene.until(lambda shown: shown.delivered == 1)
+
+
+async def test_a_group_that_is_gone_is_not_made_by_the_sender(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    async with Receiver() as receiver:
+        await scene.create(receiver, match=Match(key="eu"))
+        await scene.bus.groups.delete("orders", "webhook.shop")
+        shown = await scene.until(lambda shown: shown.trouble)
+        assert shown.lag is None
+        assert "webhook.shop" in shown.trouble
+        await scene.bus.publish("orders", b"early", key="eu")
+        assert await scene.bus.groups.list(topic="orders") == []
+        # Who makes it once more gets the group back, with its match.
+        made = await scene.bus.webhooks.create("orders", "shop", receiver.url, match=Match(key="eu"))
+        assert (made.secret, made.lag) == ("", 0)
+        await scene.bus.publish("orders", b"us", key="us")
+        await scene.bus.publish("orders", b"eu", key="eu")
+        shown = await scene.until(lambda shown: shown.delivered == 1 and shown.lag == 0)
+        assert (shown.trouble, receiver.bodies) == ("", [b"eu"])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_what_was_sent_is_noted_though_a_backlog_waits(timed: Scene, ordered: bool) -> None:
+    answers = [says(500)]
+    async with Receiver(lambda request: answers[0]) as receiver:
+        await timed.create(receiver, ordered=ordered)
+        await timed.bus.webhooks.pause("orders", "shop")
+        for number in range(30):
+            await timed.bus.publish("orders", b"%d" % number)
+        await timed.bus.webhooks.resume("orders", "shop")
+        shown = await timed.until(lambda shown: shown.circuit == "open" and not receiver.busy)
+        # Every request has an attempt in the state on disk, and the group has counted each.
+        assert shown.failed == len(receiver.requests) == (1 if ordered else gateway.CONCURRENCY)
+        assert timed.clock
+        answers[0] = OK
+        timed.clock.advance(31)
+        shown = await timed.until(lambda shown: shown.delivered == 30 and not shown.lag)
+        assert set(receiver.bodies) == {b"%d" % number for number in range(30)}
+        # What was taken is acked, also the one request with which the circuit closes: nothing comes twice.
+        assert len(receiver.requests) == 30 + shown.failed
+
+
+async def test_a_message_is_settled_also_where_reading_ends_by_itself_meanwhile(
+    timed: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hand_on(
+        sender: gateway.WebhookSender, subscription: Any, width: int, sending: set[asyncio.Task[None]]
+    ) -> None:
+        """Ends in the same turn of the loop in which the circuit opens, as it may where more waits."""
+        sending.add(asyncio.ensure_future(sender._deliver(await subscription.poll())))
+        await sender._close.wait()
+
+    monkeypatch.setattr(gateway.WebhookSender, "_hand_on", hand_on)
+    monkeypatch.setattr(core, "BREAK_AFTER", 1)
+    async with Receiver(lambda request: says(500)) as receiver:
+        await timed.create(receiver)
+        await timed.bus.publish("orders", b"1")
+        await timed.until(lambda shown: shown.failed == 1)
+        assert timed.clock
+        timed.clock.advance(31)
+        await timed.until(lambda shown: shown.failed == 2)
+        # The first attempt was counted by the group: the message went back with a requeue.
+        assert [request.headers["landbridge-attempt"] for request in receiver.requests] == ["1", "2"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_crash_of_the_sender_is_told_and_loses_no_message(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    broken = [True]
+
+    def broken_id(id: str) -> str:
+        if broken[0] and id == "bad":
+            raise RuntimeError("a bug")
+        return webhook_id(id)
+
+    monkeypatch.setattr(gateway, "webhook_id", broken_id)
+    async with staged(FakeClock()) as timed, Receiver() as receiver:
+        await timed.create(receiver, ordered=ordered)
+        for id in ("good", "bad", "after"):
+            await timed.bus.publish("orders", id.encode(), id=id)
+        await eventually(lambda: crashes)
+        if not ordered:
+            await timed.until(lambda shown: shown.delivered == 2)
+        broken[0] = False
+        assert timed.clock
+        timed.clock.advance(6)
+        await timed.until(lambda shown: shown.delivered == 3 and shown.lag == 0)
+        assert sorted(receiver.bodies) == [b"after", b"bad", b"good"]
+        if ordered:
+            assert receiver.bodies == [b"good", b"bad", b"after"]
+    assert {str(context["exception"]) for context in crashes} == {"a bug"}
+    crashes.clear()
+
+
+async def test_an_owner_that_is_suspended_removed_or_may_less_is_sent_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    services = scene.bus.services
+    await services.register("shop", scopes=["subscribe:orders"])
+    await scene.bus.topics.create("orders")
+    async with Receiver() as receiver:
+        async with attach(scene.terminal, subject="shop", scopes=["subscribe:orders"]) as shop:
+            await shop.webhooks.create("orders", "shop", receiver.url)
+        await scene.bus.publish("orders", b"0")
+        await scene.until(lambda shown: shown.delivered == 1)
+        await services.suspend("shop")
+        await scene.until(lambda shown: shown.trouble)
+        await scene.bus.publish("orders", b"1")
+        await services.resume("shop")
+        await scene.until(lambda shown: shown.delivered == 2 and not shown.trouble)
+        await services.update("shop", scopes=["subscribe:invoices"])
+        await scene.until(lambda shown: shown.trouble)
+        await scene.bus.publish("orders", b"2")
+        await services.update("shop", scopes=["subscribe:#"])
+        await scene.until(lambda shown: shown.delivered == 3 and not shown.trouble)
+        await services.remove("shop")
+        await scene.until(lambda shown: shown.trouble)
+        await scene.bus.publish("orders", b"3")
+        assert (await scene.show()).lag == 1
+        assert receiver.bodies == [b"0", b"1", b"2"]
 
 
 async def test_who_may_do_what(scene: Scene) -> None:

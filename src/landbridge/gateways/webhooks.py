@@ -74,6 +74,7 @@ class WebhookSenders:
 
     async def __aenter__(self) -> WebhookSenders:
         self._watching = asyncio.ensure_future(self._watch())
+        self._watching.add_done_callback(_tell_crash)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -147,7 +148,10 @@ class WebhookSender:
         self._tests: asyncio.Task[None] | None = None
         #: The loop's time before which no request is sent, where there is a rate.
         self._next_at = 0.0
+        #: Why a message of an ordered webhook was not sent, other than an answer or a lost connection.
+        self._crash: Exception | None = None
         self._task = asyncio.ensure_future(self._run(before))
+        self._task.add_done_callback(_tell_crash)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -173,8 +177,8 @@ class WebhookSender:
         before, self.stored = self.stored, stored
         if _steers(before) != _steers(stored):
             self._close.set()
-        if stored.tests and self._tests is None and self._version:  # else they are sent once that is read
-            self._tests = asyncio.ensure_future(self._run_tests())
+        if self._version:  # else they are sent once that is read
+            self._begin_tests()
 
     async def _run(self, before: WebhookSender | None) -> None:
         if before is not None:
@@ -183,17 +187,18 @@ class WebhookSender:
         while True:
             try:
                 await self._read_state()
-                if self.stored.tests and self._tests is None:
-                    self._tests = asyncio.ensure_future(self._run_tests())
+                self._begin_tests()
                 await self._turn()
                 again = AGAIN_AFTER
             except UnknownDocument:
                 return  # it was deleted
-            except BusError as error:
+            except Exception as error:
                 if self._bus.closed is not None:
                     return
+                if not isinstance(error, BusError):
+                    _tell("a webhook's sender failed, it goes on", error)
                 self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
-                await self._note_trouble(str(error))
+                await self._note_trouble(str(error) or type(error).__name__)
                 await self._until_closed(again)
                 again = min(LONGEST_AGAIN, 2 * again)
 
@@ -202,7 +207,7 @@ class WebhookSender:
         self._close.clear()
         now = self._clock()
         state = core.take_up(self.stored, self._state)
-        if state != self._state:
+        if state != self._state or self._dirty:
             self._state = state
             await self._write()
         if self.stored.paused_at or core.is_disabled(self.stored, state):
@@ -237,6 +242,7 @@ class WebhookSender:
         self._dirty = True
         if self._write_soon is None:
             self._write_soon = asyncio.ensure_future(self._write_in_a_while())
+            self._write_soon.add_done_callback(_tell_crash)
 
     async def _write_in_a_while(self) -> None:
         try:
@@ -283,6 +289,8 @@ class WebhookSender:
         width = 1 if stored.spec.ordered or is_slow or not is_closed else CONCURRENCY
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, topic) as bus:
+            # Subscribing would make a topic or a group that is gone, and the group without the match.
+            await bus.groups.show(topic, core.group_name(name))
             subscription = bus.subscribe(topic, group=core.group_name(name), prefetch=width)
             async with subscription:
                 await self._note_trouble("")
@@ -290,8 +298,10 @@ class WebhookSender:
                 closing = asyncio.ensure_future(self._close.wait())
                 try:
                     await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
-                    if sending and not reading.done():
-                        await asyncio.wait(sending)  # each ends within the time limit of a request
+                    # What is being sent ends within the time limit of a request, and is settled and noted,
+                    # also if reading has ended by itself, which it does where more messages wait.
+                    if sending and not (reading.done() and reading.exception()):
+                        await asyncio.wait(sending)
                 finally:
                     tasks = {reading, closing, *sending}
                     for task in tasks:
@@ -299,6 +309,9 @@ class WebhookSender:
                     await asyncio.wait(tasks)
                 if not reading.cancelled():
                     reading.result()
+        if self._crash is not None:
+            crash, self._crash = self._crash, None
+            raise crash
 
     async def _hand_on(self, subscription: Reading, width: int, sending: set[asyncio.Task[None]]) -> None:
         room = asyncio.Semaphore(width)
@@ -330,6 +343,23 @@ class WebhookSender:
         except BusError as error:
             self._log.warning("a message is sent again", offset=message.offset, why=str(error))
             self._close.set()
+        except Exception as error:
+            await self._give_back(message, error)
+
+    async def _give_back(self, message: Message, error: Exception) -> None:
+        """Something is wrong with the sender: the message waits, and somebody is told."""
+        if self.stored.spec.ordered:
+            # It holds the others: the subscription is closed, and opened again after a while.
+            self._crash = error
+            self._close.set()
+            return
+        _tell(f"message {message.offset} of {self._key[0]} was not sent to a webhook", error)
+        delay = core.retry_delay(message.id, message.attempt) or core.RETRIES[-1]
+        try:
+            await message.requeue(delay, cause=f"{type(error).__name__}: {error}"[: core.LONGEST_DETAIL])
+        except BusError as lost:
+            self._log.warning("a message is sent again", offset=message.offset, why=str(lost))
+            self._close.set()
 
     async def _send(self, message: Message) -> None:
         spec, before = self.stored.spec, self._state
@@ -341,7 +371,7 @@ class WebhookSender:
         attempt = await self._post(id, message.payload, said, own, number, message.offset)
         # From here to the next await, nobody else changes the state.
         after = core.after_attempt(spec, self._state, attempt, self._clock())
-        was_disabled, self._state = self._state.disabled_at, after.state
+        was_disabled, self._state, self._dirty = self._state.disabled_at, after.state, True
         if not self._may_go_on() or core.circuit(before, attempt.at) == "half-open":
             self._close.set()
         if after.settlement == "ack":
@@ -354,7 +384,7 @@ class WebhookSender:
             await message.bury(_told(attempt))
         await self._write()
         if after.state.disabled_at and not was_disabled:
-            await self._tell(after.state.disabled_why)
+            await self._note_disabled(after.state.disabled_why)
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be sent now."""
@@ -396,7 +426,7 @@ class WebhookSender:
             retry_after=result.retry_after if isinstance(result, HttpAnswer) else None,
         )
 
-    async def _tell(self, why: str) -> None:
+    async def _note_disabled(self, why: str) -> None:
         """An event of the status log that names the webhook."""
         topic, name = self._key
         self._log.warning("webhook_disabled", why=why)
@@ -406,6 +436,11 @@ class WebhookSender:
             self._log.warning("note refused", why=str(error))
 
     # -- tests -------------------------------------------------------------------------------------
+
+    def _begin_tests(self) -> None:
+        if self._tests is None and self._next_test() is not None:
+            self._tests = asyncio.ensure_future(self._run_tests())
+            self._tests.add_done_callback(_tell_crash)
 
     async def _run_tests(self) -> None:
         """Send the tests that were asked for, one after the other."""
@@ -427,6 +462,16 @@ class WebhookSender:
     def _next_test(self) -> WebhookProbe | None:
         waiting = (probe for probe in self.stored.tests if probe.at > self._state.tested_to)
         return next(waiting, None)
+
+
+def _tell(what: str, error: BaseException) -> None:
+    """Report an error that is nobody's answer, as the loop reports those of callbacks."""
+    asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
+
+
+def _tell_crash(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _tell("a task of the webhooks failed", error)
 
 
 def _steers(stored: StoredWebhook) -> tuple[Any, ...]:

@@ -29,18 +29,20 @@ async def webhooks_of(
     """Send the webhooks of a terminal while the block lasts. ``allowed``: networks and hosts that may be
     posted to beside the public addresses; see ``landbridge.core.addresses``. ``http``: another way out."""
 
-    def token(subject: str, *scopes: str) -> str:
-        return terminal.issue_token(subject, list(scopes), TOKEN_LIFE)
+    own = [f"documents:{COLLECTION}", f"documents:{STATES}", f"publish:{TOPIC}"]
 
-    def own() -> str:
-        return token(SUBJECT, f"documents:{COLLECTION}", f"documents:{STATES}", f"publish:{TOPIC}")
+    def token() -> str:
+        return terminal.issue_token(SUBJECT, own, TOKEN_LIFE)
+
+    def token_of(owner: str, topic: str) -> str:
+        return terminal.lend_token(owner, [f"subscribe:{topic}"], [], TOKEN_LIFE)
 
     def bus_of(owner: str, topic: str) -> Bus:
-        # For one topic alone. Whether the owner is still let in, the terminal decides at the hello.
-        return Bus(dial, lambda: token(owner, f"subscribe:{topic}"), name=SUBJECT)
+        # For one topic alone. The terminal lets it in while the owner itself may read there.
+        return Bus(dial, lambda: token_of(owner, topic), name=SUBJECT)
 
     async with (
-        Bus(dial, own, name=SUBJECT) as bus,
+        Bus(dial, token, name=SUBJECT) as bus,
         http or OutgoingHttp(allowed) as way_out,
         WebhookSenders(bus, bus_of, way_out, terminal.broker.clock) as senders,
     ):

@@ -24,12 +24,17 @@ from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
 from landbridge.core.topic import TopicSpec, topic_spec
+from landbridge.core.webhook.webhook import COLLECTION as WEBHOOKS
+from landbridge.core.webhook.webhook import STATES as WEBHOOK_STATES
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, TopicExists, UnknownDocument, UnknownTopic
 from landbridge.protocol import operations as table
 
 #: Seconds that topic.wait waits at most.
 LONGEST_WAIT = 60.0
+#: Documents that a topic takes along when it is deleted, and what the topic of changes calls them: they would
+#: make it anew, or point to nothing. A webhook's state has no name of its own there.
+GONE_WITH_A_TOPIC = ((SCHEDULES, "schedule"), (WEBHOOKS, "webhook"), (WEBHOOK_STATES, ""))
 #: Topics that one request may name.
 MOST_TOPICS = 100
 
@@ -123,24 +128,26 @@ class TopicOperations:
                 f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
-        await self._remove_schedules(topic.name, caller.subject)
+        for collection, kind in GONE_WITH_A_TOPIC:
+            await self._remove_documents(collection, kind, topic.name, caller.subject)
         await self._broker.delete_topic(topic, caller.subject)
         return table.Deleted(deleted=topic.name)
 
-    async def _remove_schedules(self, topic: str, who: str) -> None:
-        """Remove the schedules of a topic that is to be deleted: they would make it anew."""
+    async def _remove_documents(self, collection: str, kind: str, topic: str, who: str) -> None:
+        """Remove what there is for a topic that is to be deleted."""
         broker, documents = self._broker, self._broker.documents
         writer = broker.writer_for(topic)
         after = ""
         while True:
-            found, more = await documents.find(SCHEDULES, topic, "", after, PAGE)
+            found, more = await documents.find(collection, topic, "", after, PAGE)
             for name, _ in found:
-                edit = Edit(check_place(SCHEDULES, topic, name), None, None)
+                edit = Edit(check_place(collection, topic, name), None, None)
                 try:
                     await writer.put(partial(documents.write, edits=[edit], subject=who))
                 except UnknownDocument:
                     continue  # somebody else was faster
-                broker.observe("schedule", f"{topic}/{name}", "deleted", who)
+                if kind:
+                    broker.observe(kind, f"{topic}/{name}", "deleted", who)
             if not more:
                 return
             after = found[-1][0]

@@ -111,6 +111,8 @@ class WebhookOperations:
                 f"the webhook {spec.name} of {spec.topic} exists with other options: "
                 f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
             )
+        if not self._has_group(place):
+            await self._make_group(caller, spec, request.start)
         row = await self._describe(place, found)
         return table.WebhookSigned(**msgspec.structs.asdict(row), secret="")
 
@@ -143,7 +145,7 @@ class WebhookOperations:
             return replace(stored, spec=spec, owner=caller.subject)
 
         place, changed = await self._change(caller, request, work)
-        if changed.spec.match != self._group(place).spec.match:
+        if self._has_group(place) and changed.spec.match != self._group(place).spec.match:
             options = table.GroupOptions(place.topic, core.group_name(place.key), match=changed.spec.match)
             await self._groups.update(caller, options)
         return await self._describe(place, changed)
@@ -332,6 +334,14 @@ class WebhookOperations:
 
     def _group(self, place: DocumentPlace) -> Any:
         return self._broker.group(place.topic, core.group_name(place.key))
+
+    def _has_group(self, place: DocumentPlace) -> bool:
+        """Whether it is there: somebody may have deleted it."""
+        try:
+            self._group(place)
+        except (UnknownGroup, UnknownTopic):
+            return False
+        return True
 
     async def _read(self, place: DocumentPlace) -> tuple[str, StoredWebhook]:
         """(version, webhook)"""
