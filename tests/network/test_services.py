@@ -7,10 +7,10 @@ import asyncio
 
 import pytest
 
-from landbridge.client import service_tokens
+from landbridge.client import registry_tokens
 from landbridge.client.reading import Reading
 from landbridge.client.registry_documents import CreatedServiceCredential
-from landbridge.client.service_tokens import ServiceTokens
+from landbridge.client.registry_tokens import ServiceTokens
 from landbridge.errors import Forbidden, NameTaken, RegistryUnreachable, Unauthenticated
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing.fleet import Fleet, FleetMember, until
@@ -244,7 +244,7 @@ async def test_tokens_stay_fresh_and_connections_go_on_with_them():
 async def test_fresh_tokens_outlast_a_registry_that_is_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(service_tokens, "AGAIN", 0.01)
+    monkeypatch.setattr(registry_tokens, "AGAIN", 0.01)
     async with Fleet() as fleet, fleet._client() as stranger:
         with pytest.raises(Unauthenticated):
             async with ServiceTokens(stranger, "shop", "lbsc1_wrong"):

@@ -27,7 +27,8 @@ import asyncio, importlib, pkgutil, sys
 import landbridge, landbridge.client, landbridge.sync
 
 for module in pkgutil.iter_modules(landbridge.client.__path__, "landbridge.client."):
-    if not module.name.startswith("landbridge.client.registry"):  # of administrators: with [terminal]
+    # Those of the registry come with [terminal], and telemetry with [otel].
+    if not module.name.startswith(("landbridge.client.registry", "landbridge.client.telemetry")):
         importlib.import_module(module.name)
 
 async def main(url, token):
@@ -142,6 +143,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 assert spark.range(3).count() == 3
 """,
+    "otel": "import landbridge.client.telemetry",
     "delta": "import landbridge.pipeline, deltalake",
     "all": "import landbridge.testing, landbridge.pipeline, deltalake, IPython",
 }
