@@ -121,7 +121,9 @@ def test_unknown_revision_or_scenario_is_told(repository, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_comparison_leaves_nothing_behind(repository, tmp_path, number):
-    script = f"from pathlib import Path; from bench.against import compare; import sys; \
+    # Whoever runs the tests in the background may have had SIGINT ignored, which children inherit.
+    script = f"from pathlib import Path; from bench.against import compare; import signal, sys; \
+signal.signal(signal.SIGINT, signal.default_int_handler); \
 sys.exit(compare('HEAD', ['hang'], root=Path({str(repository)!r})))"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
