@@ -17,8 +17,8 @@ from landbridge.core.options import read_options
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BadRequest
 
-#: "removed" is remembered so that tokens of a service that was removed stay refused.
-ServiceState: TypeAlias = Literal["active", "suspended", "removed"]
+#: A service that is removed has no document any more; its tokens end by the moment of the removal.
+ServiceState: TypeAlias = Literal["active", "suspended"]
 
 #: Endpoints, callbacks, topics and entries of metadata that a service may name, and characters of a text.
 MOST_ENTRIES, LONGEST_TEXT = 100, 2000
