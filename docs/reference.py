@@ -81,7 +81,7 @@ braces are fields of the request, the others are the query of a GET or DELETE an
 Moments are microseconds since 1970, spans are seconds, sizes are bytes. An unknown argument is refused
 (`bad_request`), a missing scope too (`forbidden`). A field without a default must be given.
 
-This page is made from `landbridge/protocol/operations.py` (`./dev docs`).
+This page is made from `landbridge/protocol/operations/` (`./dev docs`).
 """
 
 
@@ -106,7 +106,7 @@ def _operation(operation: Operation[..., Any, Any], seen: dict[str, Any]) -> str
     if msgspec.structs.fields(request):
         lines.append(_fields(request, "argument", seen))
     answer: Any = operation.answer
-    if _is_struct(answer) and answer.__module__ == request.__module__:
+    if _is_struct(answer) and answer.__module__.startswith("landbridge.protocol.operations."):
         lines += [f"Answers {_first_lower(_about(answer))}", "", _fields(answer, "answer", seen)]
     else:
         lines += [f"Answers {_type(answer, seen)}.", ""]

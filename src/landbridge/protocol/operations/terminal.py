@@ -1,0 +1,76 @@
+"""Operations on the status log and on the terminal itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET
+from msgspec import UnsetType as Unset
+
+from landbridge.core.status import Levels
+from landbridge.protocol.operations.common import Level, Nothing, TerminalName
+from landbridge.protocol.operations.operation import Arguments, Result, about, operation
+
+
+class StatusLevels(Arguments, frozen=True, kw_only=True):
+    """Status levels to set. What is not given stays; without any, nothing is changed."""
+
+    default: Annotated[Level | Unset, about("For everything that is not named below.")] = UNSET
+    topics: Annotated[dict[str, Level] | Unset, about("By topic.")] = UNSET
+    producers: Annotated[dict[str, Level] | Unset, about("By the subject that publishes.")] = UNSET
+    consumers: Annotated[dict[str, Level] | Unset, about("By the subject that consumes.")] = UNSET
+    topic: Annotated[
+        str | Unset, about("A topic that the status log is written to as well; empty: none.")
+    ] = UNSET
+
+
+class StatusNote(Arguments, frozen=True):
+    """Something that a gateway saw go wrong."""
+
+    cause: Annotated[str, about("A short word for the reason, such as an error's code.")]
+    detail: Annotated[str, about("What happened; cut after 1024 characters.")] = ""
+    topic: Annotated[str, about("The topic concerned; empty for none.")] = ""
+    messages: Annotated[int, about("Messages concerned.")] = 0
+
+
+class TerminalInfo(Result, frozen=True, kw_only=True):
+    """A terminal."""
+
+    name: TerminalName
+    version: Annotated[str, about("Version of Landbridge.")]
+    protocol: Annotated[int, about("Version of the wire protocol.")]
+    python: Annotated[str, about("Version of Python.")]
+    platform: Annotated[str, about("Operating system.")]
+    time: Annotated[int, about("Its clock, in microseconds.")]
+    started_at: Annotated[int, about("When it was started, in microseconds.")]
+    start: Annotated[int, about("The number of this start, from 1.")]
+    topics: Annotated[int, about("The number of its topics.")]
+    connections: Annotated[int, about("The number of its connections.")]
+    store: Annotated[str, about("Its store's driver.")]
+    incarnation: Annotated[str, about("Which life of its store this is: another one after a restore.")] = ""
+    free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")] = None
+    low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
+    damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
+
+
+# -- the entries ---------------------------------------------------------------------------------------
+
+
+STATUS_SHOW = operation(
+    "status.show", Nothing, Levels, "GET /v1/status/levels", "Show the status levels.", scope="observe"
+)
+STATUS_LEVELS = operation(
+    "status.levels", StatusLevels, Levels, "PATCH /v1/status/levels",
+    "Set status levels from now on, and return all of them.", scope="operate",
+)  # fmt: skip
+STATUS_NOTE = operation(
+    "status.note", StatusNote, type(None), "POST /v1/status/notes",
+    "Write an error event in the caller's name to the status log.", scope="publish:$status",
+)  # fmt: skip
+TERMINAL_INFO = operation(
+    "terminal.info", Nothing, TerminalInfo, "GET /v1/terminal", "Describe the terminal."
+)
+TERMINAL_METRICS = operation(
+    "terminal.metrics", Nothing, str, "GET /v1/terminal/metrics",
+    "Return the terminal's metrics in Prometheus' text format.", scope="observe",
+)  # fmt: skip
