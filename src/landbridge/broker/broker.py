@@ -27,18 +27,19 @@ from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.figures import GatewayFigure
-from landbridge.broker.group import Consumer, Group
+from landbridge.broker.group import Consumer, Enter, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import changes, faults, replies, status
+from landbridge.core import audit, changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, Column, build
@@ -110,6 +111,7 @@ LATE_START = 1_000_000
 #: The terminal's own topics that are made when they are first written, and what they keep.
 OWN = {
     status.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    audit.TOPIC: audit.KEEP,
     changes.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=16 << 20, discard="any"),
     faults.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
     replies.TOPIC: Retention(max_age=replies.KEEP, max_bytes=1 << 30, discard="any"),
@@ -130,6 +132,8 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+    #: Operations that a token's scopes did not allow.
+    forbidden: int = 0
     requests: int = 0
     replies: int = 0
     late_replies: int = 0
@@ -216,6 +220,8 @@ class Client(Protocol):
 
     closed: bool
     consumers: dict[int, Consumer]
+    #: It takes frames that tell of pauses.
+    hears_pauses: bool
 
     @property
     def scopes(self) -> Scopes: ...
@@ -276,7 +282,7 @@ class Broker:
         self.documents = Documents(store, lambda topic: unit_of(topic, store.units))
         #: The writer of each unit, and what each unit owes to the others.
         self.writers: list[Writer[BrokerCommit]] = []
-        self._handovers: list[Handovers] = []
+        self.handovers: list[Handovers] = []
         #: Per unit: the next log gets this number times the number of units, plus the unit. Number 0 is the
         #: log that has no batches, only the ledger of transactions.
         self._next_log = [1] * store.units
@@ -291,6 +297,8 @@ class Broker:
         self.room = DiskRoom(self, self.trimmer.run)
         #: Requests and replies that are not written to disk.
         self.requests = Requests(limits, self.totals, self.clock)
+        #: What an operator has paused.
+        self.pauses = Pauses(self)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -318,7 +326,8 @@ class Broker:
         with _without_collection():
             for unit in range(self.store.units):
                 await self._open_unit(unit, _acks_in(owed))
-        for handovers, documents in zip(self._handovers, owed, strict=True):
+        await self.pauses.open()
+        for handovers, documents in zip(self.handovers, owed, strict=True):
             handovers.load(documents)
         await self.write(
             [
@@ -359,7 +368,7 @@ class Broker:
             around=gathering,
         )
         self.writers.append(writer)
-        self._handovers.append(Handovers(self, writer, epoch))
+        self.handovers.append(Handovers(self, writer, epoch))
         return self._whole(await store.documents(unit, HANDOVER))
 
     def _whole(self, owed: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -466,7 +475,7 @@ class Broker:
             self._ticker.cancel()
         self.requests.close()
         await self.trimmer.close()
-        for handovers in self._handovers:
+        for handovers in self.handovers:
             await handovers.close()
         self.write_status()
         self._changes.write()
@@ -521,7 +530,7 @@ class Broker:
         commit.need_room()
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
-            return self._handovers[commit.unit].add(commit, found.name, batch, subject)
+            return self.handovers[commit.unit].add(commit, found.name, batch, subject)
         if not subject:
             found.save(commit)
             return commit.append(found.log, batch)
@@ -589,8 +598,9 @@ class Broker:
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
         return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
 
-    def create_topic(self, spec: TopicSpec, who: str = "") -> Topic:
-        """In memory; the commit that first speaks of it writes it down."""
+    def create_topic(self, spec: TopicSpec, who: str = "", enter: Enter | None = None) -> Topic:
+        """In memory; the commit that first speaks of it writes it down. ``enter``: writes the entry of the
+        audit log in that commit."""
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
         given = len(self.topics) - sum(name in self.topics for name in OWN)
@@ -600,6 +610,7 @@ class Broker:
         number = self._next_log[unit] * self.store.units + unit
         self._next_log[unit] += 1
         topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
+        topic.enter_in_audit = enter
         topic.on_made = partial(self.observe, "topic", spec.name, "created", who, after=spec)
         if self.crossing is not None:
             self.crossing.topic_made(topic)
@@ -618,10 +629,17 @@ class Broker:
             raise BadRequest("names that start with '$' or 'ephemeral-' are given by the terminal")
 
     def create_group(
-        self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True, who: str = ""
+        self,
+        topic: Topic,
+        spec: GroupSpec,
+        floor: int,
+        *,
+        durable: bool = True,
+        who: str = "",
+        enter: Enter | None = None,
     ) -> Group:
         """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
-        with. ``who``: for whom it is made."""
+        with. ``who``: for whom it is made. ``enter``: writes the entry of the audit log in that commit."""
         if len(topic.groups) >= self.limits.max_groups:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
@@ -639,6 +657,8 @@ class Broker:
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
         if durable and not is_reserved(spec.name):
             group.on_made = partial(self.observe_group, group, "created", who, after=spec)
+        if enter is not None:
+            group.owe_entry(enter)
         topic.groups[spec.name] = group
         group.changed()
         return group
@@ -650,13 +670,17 @@ class Broker:
             return max(topic.log.first, min(topic.log.end, found))
         return _edge(topic, start or "earliest")
 
-    async def delete_topic(self, topic: Topic, who: str = "") -> None:
+    async def delete_topic(self, topic: Topic, who: str = "", enter: Enter | None = None) -> None:
         def work(commit: BrokerCommit) -> None:
             if topic.deleted:
                 return
             topic.deleted = True
+            if enter is not None:
+                enter(commit)
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
             topic.keys.drop(commit)
+            if topic.pause is not None:
+                commit.writes.append(DeleteDocument(groups.PAUSE, topic.pause_key))
             commit.writes.append(DeleteDocument(HISTORY, str(topic.log.number)))
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
@@ -686,7 +710,7 @@ class Broker:
 
         await topic.writer.put(work)
 
-    async def give_up_topic(self, name: str) -> None:
+    async def give_up_topic(self, name: str, enter: Enter) -> None:
         """Delete what is stored of a topic whose document is damaged. Which log was its can't be read; but
         with the last such topic go all logs that are no topic's."""
         unit = unit_of(name, self.store.units)
@@ -698,14 +722,21 @@ class Broker:
         writes: list[Write] = [DeleteDocument(topics.KIND, name)]
         if not others:
             writes += [DropLog(number) for number in await self.store.logs(unit) if number not in known]
-        await self.write(writes, unit=unit)
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes += writes
+            enter(commit)
+
+        await self.writers[unit].put(work)
         self.damaged.pop(name, None)
 
-    async def delete_group(self, group: Group, who: str = "") -> None:
+    async def delete_group(self, group: Group, who: str = "", enter: Enter | None = None) -> None:
         def work(commit: BrokerCommit) -> None:
             if group.deleted:
                 return
             group.deleted = True
+            if enter is not None:
+                enter(commit)
             commit.writes += group.documents_to_delete()
             commit.on_stored.append(forget)
             commit.on_failed.append(keep)
@@ -1092,7 +1123,7 @@ class Broker:
                 published = group.delivery.published(lease)
                 held = group.delivery.set_aside(commit.now, lease, consumer.number, runs)
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
-                self._handovers[commit.unit].add_ack(commit, group, held, settle)
+                self.handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
             groups[group] = None
         for group in groups:
@@ -1155,6 +1186,7 @@ class Broker:
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
             by_pull=frame.by_pull,
+            hears_pauses=connection.hears_pauses,
         )
         group.join(consumer)
         if frame.answers:
@@ -1375,9 +1407,14 @@ class Broker:
             raise BadRequest(f"{target} is a queue, which has one producer", hint="use a stream")
         return topic
 
-    async def set_levels(self, levels: status.Levels, who: str = "") -> None:
+    async def set_levels(self, levels: status.Levels, who: str, enter: Enter) -> None:
         before = self.status.levels
-        await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes.append(PutDocument(SETTINGS, "status", msgspec.json.encode(levels)))
+            enter(commit)
+
+        await self.writers[0].put(work)
         self.status.levels = levels
         self.observe("status", "levels", "updated", who, before, levels)
 

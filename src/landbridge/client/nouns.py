@@ -101,6 +101,8 @@ class TopicCalls(Noun[W]):
     list = Pages(table.TOPIC_LIST, lambda page: page.topics)
     show = Method(table.TOPIC_SHOW)
     delete = Method(table.TOPIC_DELETE)
+    pause = Method(table.TOPIC_PAUSE)
+    resume = Method(table.TOPIC_RESUME)
     wait = Method(table.TOPIC_WAIT)
     watch = Method(table.TOPIC_WATCH)
     seek_time = Method(table.TOPIC_SEEK_TIME)
@@ -116,6 +118,8 @@ class GroupCalls(Noun[W]):
     seek = Method(table.GROUP_SEEK)
     advance = Method(table.GROUP_ADVANCE)
     redrive = Method(table.GROUP_REDRIVE)
+    pause = Method(table.GROUP_PAUSE)
+    resume = Method(table.GROUP_RESUME)
     delete = Method(table.GROUP_DELETE)
 
 
@@ -136,6 +140,8 @@ class ServiceCalls(Noun[W]):
     show = Method(table.SERVICE_SHOW)
     suspend = Method(table.SERVICE_SUSPEND)
     resume = Method(table.SERVICE_RESUME)
+    pause = Method(table.SERVICE_PAUSE)
+    unpause = Method(table.SERVICE_UNPAUSE)
     rotate = Method(table.SERVICE_ROTATE)
     remove = Method(table.SERVICE_REMOVE)
     token = Method(table.SERVICE_TOKEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from landbridge.broker.audit import AuditLog
 from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
@@ -11,6 +12,7 @@ from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
@@ -31,12 +33,13 @@ class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
     def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
-        super().__init__()
+        super().__init__(AuditLog(broker))
         self.stages = stages
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(broker)
         TopicOperations(broker).register(self)
         GroupOperations(broker).register(self)
+        PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
