@@ -15,7 +15,7 @@ from landbridge.core import audit
 from landbridge.core.audit import AuditEntry
 from landbridge.core.time import SECOND
 from landbridge.errors import BadRequest, BusError, Forbidden, StoreFailed
-from landbridge.protocol.operations import OPERATIONS
+from landbridge.protocol.operations import OPERATIONS, RetentionOptions
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal
@@ -168,7 +168,7 @@ async def test_the_log_is_read_by_whoever_has_its_scope(terminal: Terminal, bus:
         with pytest.raises(Forbidden):
             await operator.subscribe(audit.TOPIC, start="earliest").open()
         with pytest.raises(Forbidden, match="how long the audit log is kept"):
-            await operator.topics.update(audit.TOPIC, retention={"max_age": 1.0})
+            await operator.topics.update(audit.TOPIC, retention=RetentionOptions(max_age=1.0))
         with pytest.raises(BusError):
             await operator.topics.delete(audit.TOPIC)
     async with attach(terminal, subject="auditor", scopes=[f"subscribe:{audit.TOPIC}"]) as auditor:
@@ -179,7 +179,7 @@ async def test_the_log_is_read_by_whoever_has_its_scope(terminal: Terminal, bus:
             assert message.key == "topic/orders"
         with pytest.raises(Forbidden):
             await auditor.publish(audit.TOPIC, b"forged")
-    await bus.topics.update(audit.TOPIC, retention={"max_age": 86400.0})
+    await bus.topics.update(audit.TOPIC, retention=RetentionOptions(max_age=86400.0))
     assert (await settled(terminal, 2))[1].name == audit.TOPIC
 
 

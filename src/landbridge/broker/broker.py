@@ -23,7 +23,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, BrokerCommit
+from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.figures import GatewayFigure
@@ -36,6 +36,7 @@ from landbridge.broker.log import Cache, Log
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
+from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
@@ -88,7 +89,6 @@ from landbridge.transport.outgoing import gathering
 
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
-SETTINGS = "settings"
 #: The key of the setting that says which life of the store this is.
 INCARNATION = "incarnation"
 #: The setting of each unit that numbers its next log, where a log was deleted.
@@ -259,7 +259,8 @@ class Broker:
         #: The terminal's name, which is a part of the identity of its logs.
         self.name = name
         self.store = store
-        self.limits = limits
+        #: The object changes while the terminal runs: see ``set_limits``.
+        self.limits = msgspec.structs.replace(limits)
         self.clock: Callable[[], int] = clock or Clock()
         self.auto_create = auto_create
         self.topics: dict[str, Topic] = {}
@@ -296,7 +297,10 @@ class Broker:
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
         #: Requests and replies that are not written to disk.
-        self.requests = Requests(limits, self.totals, self.clock)
+        self.requests = Requests(self.limits, self.totals, self.clock)
+        #: Limits that an operator has set.
+        self.set_limits = SetLimits(self)
+        self.set_limits.on_change.append(lambda: self.cache.resize(self.limits.cache))
         #: What an operator has paused.
         self.pauses = Pauses(self)
         #: The other terminals of this customer; None where this one stands alone.
@@ -349,6 +353,7 @@ class Broker:
                 "the levels of the status log", _decode_levels, settings["status"], status.Levels(),
                 "set them again with 'landbridge status level'",
             )  # fmt: skip
+        self.set_limits.load(settings)
         known = decode("the store's incarnation", bytes.decode, settings.get(INCARNATION, b""), "", "")
         self.incarnation = known or new_incarnation()
 

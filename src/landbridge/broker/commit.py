@@ -16,6 +16,8 @@ from landbridge.stores.writer import Commit
 
 #: The kind of the documents that tell the history of a log, by its number.
 HISTORY = "history"
+#: The kind of the documents that are settings of the terminal.
+SETTINGS = "settings"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
 

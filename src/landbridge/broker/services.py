@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from landbridge.broker.audit import Caller
 from landbridge.broker.authority import TokenIdentity
-from landbridge.broker.broker import SETTINGS, Broker
-from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.broker import Broker
+from landbridge.broker.commit import SETTINGS, BrokerCommit
 from landbridge.broker.damage import decoded
 from landbridge.broker.tokens import Issued
 from landbridge.core.log.store import DeleteDocument, PutDocument

@@ -336,6 +336,27 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class LimitCalls(Noun[W]):
+    """``bus.limits``: how much of everything the terminal allows."""
+
+    show = Method(table.LIMITS_SHOW)
+    set = Method(table.LIMITS_SET)
+    reset = Method(table.LIMITS_RESET)
+
+
+class LogCalls(Noun[W]):
+    """``bus.logs``: what the terminal's process logs."""
+
+    show = Method(table.LOGS_SHOW)
+    level = Method(table.LOGS_LEVEL)
+
+
+class AuditCalls(Noun[W]):
+    """``bus.audit``: who has changed what of the terminal."""
+
+    list = Pages(table.AUDIT_LIST, lambda page: page.entries)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
@@ -353,4 +374,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,
+    "limits": LimitCalls,
+    "logs": LogCalls,
+    "audit": AuditCalls,
 }

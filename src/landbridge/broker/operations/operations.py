@@ -6,11 +6,13 @@ from typing import Protocol
 
 from landbridge.broker.audit import AuditLog
 from landbridge.broker.broker import Broker
+from landbridge.broker.operations.audit import AuditOperations
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
@@ -25,7 +27,7 @@ from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
 
 
-class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, Protocol):
+class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, LogsHost, Protocol):
     """The terminal, as far as its operations need it."""
 
 
@@ -49,6 +51,8 @@ class Operations(Dispatcher):
         MessageOperations(broker, terminal).register(self)
         EventOperations(broker, outcomes).register(self)
         ErrorOperations(broker).register(self)
+        LimitsOperations(broker, terminal).register(self)
+        AuditOperations(broker).register(self)
         self.register(table.STAGE_COMMIT, stages.stage_commit)
         self.register(table.STAGE_SHOW, stages.stage_show)
         self.register(table.STAGE_DROP, stages.stage_drop)
