@@ -78,7 +78,10 @@ async def test_a_change_is_told_with_who_from_where_and_from_what_to_what(
 
 #: What an operator does, in order, and the entries that follow from it.
 DOINGS: list[tuple[Callable[[Any], Awaitable[Any]], list[tuple[str, str, str]]]] = [
-    (lambda bus: bus.groups.create("t", "g"), [("group.create", "group", "t/g")]),
+    (
+        lambda bus: bus.groups.create("t", "g"),
+        [("group.create", "topic", "t"), ("group.create", "group", "t/g")],
+    ),
     (lambda bus: bus.groups.create("t", "g"), []),
     (lambda bus: bus.groups.update("t", "g", max_attempts=3), [("group.update", "group", "t/g")]),
     (lambda bus: bus.groups.update("t", "g", max_attempts=3), []),
@@ -141,7 +144,7 @@ async def test_tokens_and_secrets_are_not_told(terminal: Terminal, bus: Any) -> 
     hook = await bus.webhooks.create("t", "hook", url="https://example.com/")
     rotated = await bus.webhooks.rotate("t", "hook")
     await bus.tokens.revoke(id=made.id)
-    found = await settled(terminal, 7)
+    found = await settled(terminal, 8)
     raw = b"\n".join(map(audit.encode, found))
     for secret in (made.token, registered.credential, hook.secret, rotated.secret):
         assert secret.encode() not in raw

@@ -155,12 +155,14 @@ class AuditLog:
         )
 
     def write(self, commit: BrokerCommit, entry: AuditEntry) -> None:
-        """Write an entry within a commit. It needs no room: what frees room on a full disk is audited too,
-        and an entry is as small as what the disk's reserve is there for."""
+        """Write an entry within a commit. What frees room on a full disk is audited too: there the commit has
+        a handover, which is as small as what the disk's reserve is there for, and the entry follows when
+        there is room."""
         broker, topic = self._broker, self._broker.topic_for(audit.TOPIC)
         raw = build([audit.encode(entry)], id=broker.new_id(), time=commit.now, keys=[entry.key])
         batch = Batch.decode(raw)
-        if topic.writer.unit == commit.unit:
+        if topic.writer.unit == commit.unit and commit.full is None:
+            commit.can_shrink = True
             topic.save(commit)
             commit.append(topic.log, batch, needs_room=False)
         else:

@@ -592,8 +592,11 @@ class Broker:
                 raise self.damaged[name] from None
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
-    def topic_for(self, name: str, *, create: bool = False, who: str = "") -> Topic:
-        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom."""
+    def topic_for(
+        self, name: str, *, create: bool = False, who: str = "", enter: Enter | None = None
+    ) -> Topic:
+        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom. ``enter``:
+        writes the entry of the audit log where it is made by an operation."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -601,7 +604,8 @@ class Broker:
             return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
-        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
+        spec = topic_spec({"name": name, "max_backlog": self.limits.max_backlog})
+        return self.create_topic(spec, who, enter)
 
     def create_topic(self, spec: TopicSpec, who: str = "", enter: Enter | None = None) -> Topic:
         """In memory; the commit that first speaks of it writes it down. ``enter``: writes the entry of the

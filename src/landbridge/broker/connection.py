@@ -386,7 +386,7 @@ class Connection(Incoming):
 
     def _hello(self, frame: frames.Hello) -> None:
         self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
-        self.hears_pauses = "pauses" in frame.features
+        self.hears_pauses = isinstance(frame.features, list) and "pauses" in frame.features
         now = self.broker.clock()
         self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
         try:

@@ -312,7 +312,11 @@ class TerminalLine:
     async def call(self, op: str, /, **args: Any) -> Any:
         """Call an operation by name: ``await bus.call("topic.create", name="orders", kind="queue")``. Returns
         plain dictionaries and lists; ``bus.topics.create(…)`` and its kind are typed."""
-        answer = await self.ask(lambda request: frames.Call(request, op, args))
+        return await self.call_for("", op, args)
+
+    async def call_for(self, origin: str, op: str, args: dict[str, Any]) -> Any:
+        """The same for a gateway, which says for whom: the address of its client, for the audit log."""
+        answer = await self.ask(lambda request: frames.Call(request, op, args, origin))
         return answer.result
 
     async def renew(self, token: str) -> None:

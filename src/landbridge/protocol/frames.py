@@ -40,8 +40,9 @@ class Hello(Frame, tag=1, frozen=True):
     version: int
     token: Annotated[str, Meta(max_length=8192)]
     name: Text = ""  #: what the program calls itself, for the status log
-    #: What the client takes beyond the frames of the first version: "pauses".
-    features: Annotated[list[Text], Meta(max_length=64)] = []
+    #: What the client takes beyond the frames of the first version: a list of texts, such as "pauses". Of any
+    #: type here, so that the hello of another version is read as far as its version.
+    features: Any = None
 
 
 class Publish(Frame, tag=2, frozen=True):

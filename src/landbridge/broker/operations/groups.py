@@ -51,7 +51,7 @@ class GroupOperations:
         options = {key: options[key] for key in options if key not in ("start", "offset")}
         group_spec(options)  # what is wrong is refused before a topic is made
         broker.check_group_name(name)
-        found = broker.topic_for(topic)
+        found = broker.topic_for(topic, who=caller.subject, enter=topic_made(caller, topic))
         group = found.groups.get(name)
         # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
         default = found.spec.discipline if group is None else group.spec.discipline
@@ -97,7 +97,7 @@ class GroupOperations:
 
     async def _save(self, group: Group) -> None:
         """Wait until what has changed of a group is on disk."""
-        await self._broker.write([], unit=group.topic.writer.unit)
+        await save_group(group)
 
     async def list_page(self, caller: TokenBearer, request: table.GroupList) -> table.GroupRows:
         if request.topic is not None:
@@ -288,6 +288,17 @@ def _floor(topic: Topic | Home, offset: int) -> int:
     if offset < topic.log.first:
         raise OffsetGone(f"offset {offset} of {topic.name} is gone, the oldest is {topic.log.first}")
     return min(offset, topic.log.end)
+
+
+def topic_made(caller: Caller, name: str) -> Enter:
+    """Writes the entry of a topic that an operation on something else makes on its way."""
+    return partial(caller.enter, name=name, after={"name": name}, what="topic")
+
+
+async def save_group(group: Group) -> None:
+    """Write down what has changed of a group, with what the audit log has of it, and wait for that."""
+    if group.durable:
+        await group.topic.writer.put(group.save)
 
 
 def describe_group(group: Group) -> table.GroupRow:

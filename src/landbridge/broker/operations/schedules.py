@@ -20,6 +20,7 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
+from landbridge.broker.operations.groups import topic_made
 from landbridge.broker.turns import Turns
 from landbridge.core.options import differences, read_options
 from landbridge.core.schedule import schedule as core
@@ -77,7 +78,7 @@ class ScheduleOperations:
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
             raise BadRequest(f"{spec.when!r} names no moment that is to come")
-        broker.topic_for(spec.topic)
+        broker.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
         stored = StoredSchedule(
             spec=spec,
             owner=caller.subject,

@@ -23,7 +23,7 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
-from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
 from landbridge.core.options import differences, read_options
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import LEAST, read_secret, write_secret
@@ -85,7 +85,8 @@ class WebhookOperations:
         if request.secret:
             read_secret(request.secret)
         place = _place(spec.topic, spec.name)
-        topic = self._broker.topic_for(spec.topic)
+        enter = topic_made(caller, spec.topic)
+        topic = self._broker.topic_for(spec.topic, who=caller.subject, enter=enter)
         if topic.spec.delivery == "at-most-once":
             raise BadRequest(
                 f"the queue {topic.name} settles a message when it is handed out, before anybody has got it",
@@ -212,7 +213,7 @@ class WebhookOperations:
         messages = group.replay(first, end) if first < end else 0
         after = {"first": first, "end": end, "messages": messages}
         group.owe_entry(partial(caller.enter, name=_path(place), after=after))
-        await self._broker.write([], unit=group.topic.writer.unit)
+        await save_group(group)
         self._broker.observe("webhook", _path(place), "replayed", caller.subject, after=after)
         return table.WebhookReplayed(messages=messages)
 
