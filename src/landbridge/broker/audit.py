@@ -25,7 +25,7 @@ from landbridge.protocol.operations import Operation
 from landbridge.stores.writer import Commit, Writer
 
 
-class Caller(TokenBearer, Protocol):
+class AuditedCaller(TokenBearer, Protocol):
     """Who asks for an operation that changes something."""
 
     def enter(
@@ -94,7 +94,7 @@ class AuditedCall:
     def enter(
         self, commit: Commit, name: str, before: object = None, after: object = None, *, what: str = ""
     ) -> None:
-        """See ``Caller``."""
+        """See ``AuditedCaller``."""
         self.is_told = True
         source = self._source
         from_, to, cut = audit.told(before, after)
@@ -116,7 +116,7 @@ class AuditedCall:
         self._log.write(commit, entry)
 
     def change_nothing(self) -> None:
-        """See ``Caller``."""
+        """See ``AuditedCaller``."""
         self.is_told = True
 
     async def end(self, request: object) -> None:

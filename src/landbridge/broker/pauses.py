@@ -43,7 +43,7 @@ PauseEdit = Callable[[PauseNote | None], PauseNote | None]
 Noting = Callable[[BrokerCommit, PauseChange], None]
 
 
-class Requests(Protocol):
+class WithheldRequests(Protocol):
     """The requests that are not written to disk."""
 
     def withhold(self, consumer: Consumer) -> None:
@@ -61,7 +61,7 @@ class PausingBroker(Protocol):
     writers: list[Writer[BrokerCommit]]
 
     @property
-    def requests(self) -> Requests: ...
+    def requests(self) -> WithheldRequests: ...
 
 
 class Pauses:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenIdentity
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import SETTINGS, BrokerCommit
@@ -228,7 +228,7 @@ class Services:
             self._here[name] = widened(self._here.get(name, ()), scopes)
 
     async def include(
-        self, name: str, scopes: Iterable[str], *, revive: bool = False, caller: Caller | None = None
+        self, name: str, scopes: Iterable[str], *, revive: bool = False, caller: AuditedCaller | None = None
     ) -> RegisteredService:
         """A token with these scopes is to be made for a service. One that is not registered is registered by
         that; one that a token has registered gains the scopes. ``revive``: so does any other one, and one
@@ -277,7 +277,7 @@ class Services:
         self,
         name: str,
         edit: Callable[[RegisteredService | None], RegisteredService],
-        caller: Caller | None,
+        caller: AuditedCaller | None,
     ) -> RegisteredService:
         """Store what ``edit`` makes of a service (None: there is none yet), once all changes before are done.
         Nothing is written where that is the same object. ``caller``: who asks for it; None: the terminal."""
@@ -304,7 +304,7 @@ class Services:
             await self._broker.writers[0].put(work)
             return service
 
-    async def remove(self, name: str, caller: Caller | None) -> None:
+    async def remove(self, name: str, caller: AuditedCaller | None) -> None:
         """Remove a service. Its tokens stay refused, whoever gets the name after it."""
         async with self._changing:
             if name not in self.damaged:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.commit import SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage
 from landbridge.broker.limits import CEILINGS, Limits, SetLimit, about_limits, check_limit
@@ -72,7 +72,7 @@ class SetLimits:
         for follow in self.on_change:
             follow()
 
-    async def change(self, values: Mapping[str, int | float | None], caller: Caller) -> None:
+    async def change(self, values: Mapping[str, int | float | None], caller: AuditedCaller) -> None:
         """Set limits, all of these or none; None resets. BadRequest for what can't be set."""
         wanted = {name: check_limit(name, value) for name, value in values.items()}
         broker = self._broker

@@ -26,7 +26,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
-from landbridge.cli.pausing import told, with_pause
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 from landbridge.core.wording import counted
 
@@ -45,7 +45,7 @@ app = Commands(
 
 LIST = columns(
     "Topic@cyan | Group=name@cyan | Discipline | Lag:count@yellow | Leased:count | "
-    "Retrying:count@yellow | Consumers:count | Settled to=floor:count | Paused@yellow"
+    "Retrying:count@yellow | Consumers:count | Settled to=floor:count"
 )
 SHOW = columns(
     "Discipline | Order | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
@@ -231,7 +231,7 @@ def list_groups(
         return
     rows = ask(context, lambda bus: bus.groups.list(topic=topic))
     empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
-    output.rows(LIST, rows, empty=empty, show=with_pause)
+    output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 
 
 async def _crossing_groups(client: RegistryClient) -> tuple[list[TerminalGroup], dict[str, str]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from landbridge.cli import output, units
+from landbridge.cli.output import TableColumn, columns
 
 if TYPE_CHECKING:
     from landbridge.core.pauses import PauseNote
+
+#: In lists in which something is paused.
+COLUMN = columns("Paused@yellow")
 
 
 def told(pause: PauseNote | None) -> str:
@@ -21,3 +26,8 @@ def told(pause: PauseNote | None) -> str:
 def with_pause(row: Any) -> dict[str, Any]:
     """A row of a list, with its pause in words."""
     return output.fields(row, paused=told(row.pause))
+
+
+def and_paused(shown: Sequence[TableColumn], rows: Sequence[Any]) -> list[TableColumn]:
+    """The columns of a list, and one more where something is paused."""
+    return [*shown, *(COLUMN if any(row.pause is not None for row in rows) else ())]

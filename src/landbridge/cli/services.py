@@ -8,7 +8,7 @@ from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, OptionGroup, argument, flag, option, pairs, span
 from landbridge.cli.output import columns
-from landbridge.cli.pausing import told, with_pause
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.saving import place_for, save
 from landbridge.core.wording import counted
 
@@ -22,8 +22,7 @@ app = Commands(
 )
 
 LIST = columns(
-    "Service=name@cyan | State | Version | Owner | Scopes | Connections:count | Seen=seen_at:moment | "
-    "Health | Paused@yellow"
+    "Service=name@cyan | State | Version | Owner | Scopes | Connections:count | Seen=seen_at:moment | Health"
 )
 SHOW = columns(
     "State | Note | Version | Owner | Description | Scopes | Publishes | Subscribes | "
@@ -130,7 +129,12 @@ def list_services(context: ContextName = None) -> None:
     """
     rows = ask(context, lambda bus: bus.services.list())
     empty = "no services: 'landbridge service register' makes one"
-    output.rows(LIST, rows, empty=empty, show=lambda row: with_pause(row) | {"scopes": " ".join(row.scopes)})
+    output.rows(
+        and_paused(LIST, rows),
+        rows,
+        empty=empty,
+        show=lambda row: with_pause(row) | {"scopes": " ".join(row.scopes)},
+    )
 
 
 @app.command()

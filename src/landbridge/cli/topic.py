@@ -22,7 +22,7 @@ from landbridge.cli.options import (
     span,
 )
 from landbridge.cli.output import columns
-from landbridge.cli.pausing import told, with_pause
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class CrossingOptions(OptionGroup):
 ManyGroups = Annotated[list[str], argument("GROUP…", "Terminal groups.")]
 
 LIST = columns(
-    "Topic=name@cyan | Kind | Messages:count | Size=bytes:size | Groups:count | "
-    "Created=created_at:moment | Paused@yellow"
+    "Topic=name@cyan | Kind | Messages:count | Size=bytes:size | Groups:count | Created=created_at:moment"
 )
 SHOW = columns(
     "Kind | Messages:count | Offsets | Size=bytes:size | Created=created_at:moment | Max age | "
@@ -242,7 +241,7 @@ def list_topics(registry: Registry = False, context: ContextName = None) -> None
         return
     rows = ask(context, lambda bus: bus.topics.list())
     empty = "no topics yet: 'landbridge topic create NAME', or just publish to one"
-    output.rows(LIST, rows, empty=empty, show=with_pause)
+    output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 
 
 @app.command()
@@ -297,7 +296,8 @@ def _show(topic: TopicDetails) -> None:
     more = {"queue": SHOW_QUEUE, "work": SHOW_WORK}.get(topic.kind, [])
     output.record(topic.name, SHOW + more, row)
     print()
-    output.table(GROUPS[1:], [with_pause(group) for group in topic.groups], empty="  no groups")
+    rows = [with_pause(group) for group in topic.groups]
+    output.table(and_paused(GROUPS[1:], topic.groups), rows, empty="  no groups")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -43,7 +43,7 @@ class GroupOperations:
         dispatcher.register(table.GROUP_REDRIVE, self.redrive)
         dispatcher.register(table.GROUP_DELETE, self.delete)
 
-    async def create(self, caller: Caller, request: table.GroupCreate) -> table.GroupRow:
+    async def create(self, caller: AuditedCaller, request: table.GroupCreate) -> table.GroupRow:
         broker, topic, name = self._broker, request.topic, request.name
         if request.start is not None and request.offset is not None:
             raise BadRequest("a group begins at a start or at an offset, not at both")
@@ -79,7 +79,7 @@ class GroupOperations:
         caller.change_nothing()  # or else its making has an entry
         return describe_group(group)
 
-    async def update(self, caller: Caller, request: table.GroupOptions) -> table.GroupRow:
+    async def update(self, caller: AuditedCaller, request: table.GroupOptions) -> table.GroupRow:
         group = self._broker.group(request.topic, request.name)
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
@@ -133,7 +133,7 @@ class GroupOperations:
             **_facts(group), options=group.spec, consumers=consumers, closed_until=group.closed_until()
         )
 
-    async def seek(self, caller: Caller, request: table.GroupSeek) -> table.GroupRow:
+    async def seek(self, caller: AuditedCaller, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker
         group = broker.group(request.topic, request.name)
         to, time = request.to, request.time
@@ -178,7 +178,7 @@ class GroupOperations:
             broker.trimmer.plan(found, soon=True)
         return describe_group(group)
 
-    async def delete(self, caller: Caller, request: table.GroupDelete) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.GroupDelete) -> table.Deleted:
         group = self._broker.group(request.topic, request.name)
         lag = group.delivery.cursor.lag(group.topic.log.end)
         if lag and not request.force:
@@ -190,7 +190,7 @@ class GroupOperations:
         await self._broker.delete_group(group, caller.subject, enter)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
-    async def redrive(self, caller: Caller, request: table.OfGroup) -> table.Redriven:
+    async def redrive(self, caller: AuditedCaller, request: table.OfGroup) -> table.Redriven:
         """Each dead letter goes back into the topic, for this group alone, and is settled in the dead-letter
         topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
         without a letter being lost or sent twice."""
@@ -290,7 +290,7 @@ def _floor(topic: Topic | Home, offset: int) -> int:
     return min(offset, topic.log.end)
 
 
-def topic_made(caller: Caller, name: str) -> Enter:
+def topic_made(caller: AuditedCaller, name: str) -> Enter:
     """Writes the entry of a topic that an operation on something else makes on its way."""
     return partial(caller.enter, name=name, after={"name": name}, what="topic")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import Dispatcher
@@ -54,11 +54,11 @@ class LimitsOperations:
         rows = [table.LimitRow(**each._asdict()) for each in self._broker.set_limits.describe()]
         return table.LimitRows(limits=rows)
 
-    async def set(self, caller: Caller, request: table.LimitsSet) -> table.LimitRows:
+    async def set(self, caller: AuditedCaller, request: table.LimitsSet) -> table.LimitRows:
         await self._broker.set_limits.change(dict(request.values), caller)
         return await self.show(caller, table.Nothing())
 
-    async def reset(self, caller: Caller, request: table.LimitsReset) -> table.LimitRows:
+    async def reset(self, caller: AuditedCaller, request: table.LimitsReset) -> table.LimitRows:
         await self._broker.set_limits.change(dict.fromkeys(request.names), caller)
         return await self.show(caller, table.Nothing())
 
@@ -66,7 +66,7 @@ class LimitsOperations:
         found = self._log_level
         return table.LogLevelShown(level=found.level, at_start=found.at_start)
 
-    async def set_level(self, caller: Caller, request: table.LogLevelSet) -> table.LogLevelShown:
+    async def set_level(self, caller: AuditedCaller, request: table.LogLevelSet) -> table.LogLevelShown:
         found, wanted = self._log_level, request.level
         if found.level == wanted:
             caller.change_nothing()

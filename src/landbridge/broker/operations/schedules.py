@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -71,7 +71,7 @@ class ScheduleOperations:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    async def create(self, caller: Caller, request: table.ScheduleCreate) -> table.ScheduleRow:
+    async def create(self, caller: AuditedCaller, request: table.ScheduleCreate) -> table.ScheduleRow:
         broker = self._broker
         broker.check_target(caller, request.topic)
         spec = schedule_spec(msgspec.to_builtins(request))
@@ -129,7 +129,7 @@ class ScheduleOperations:
         if self._count is not None:
             self._count = max(0, self._count - 1)
 
-    async def update(self, caller: Caller, request: table.ScheduleUpdate) -> table.ScheduleRow:
+    async def update(self, caller: AuditedCaller, request: table.ScheduleUpdate) -> table.ScheduleRow:
         self._broker.check_target(caller, request.topic)
         now = self._broker.clock()
 
@@ -149,13 +149,13 @@ class ScheduleOperations:
         changed, _ = await self._change(caller, _place(request.topic, request.name), work)
         return self._describe(changed)
 
-    async def pause(self, caller: Caller, request: table.SchedulePause) -> table.ScheduleRow:
+    async def pause(self, caller: AuditedCaller, request: table.SchedulePause) -> table.ScheduleRow:
         now = self._broker.clock()
         return await self._move(
             caller, request, lambda stored: core.pause(stored.state, now, caller.subject, request.note)
         )
 
-    async def resume(self, caller: Caller, request: table.OfSchedule) -> table.ScheduleRow:
+    async def resume(self, caller: AuditedCaller, request: table.OfSchedule) -> table.ScheduleRow:
         now = self._broker.clock()
         return await self._move(
             caller,
@@ -165,7 +165,7 @@ class ScheduleOperations:
 
     async def _move(
         self,
-        caller: Caller,
+        caller: AuditedCaller,
         request: table.OfSchedule,
         to: Callable[[StoredSchedule], ScheduleState],
     ) -> table.ScheduleRow:
@@ -176,7 +176,7 @@ class ScheduleOperations:
         )
         return self._describe(changed)
 
-    async def trigger(self, caller: Caller, request: table.OfSchedule) -> table.ScheduleTriggered:
+    async def trigger(self, caller: AuditedCaller, request: table.OfSchedule) -> table.ScheduleTriggered:
         now = self._broker.clock()
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, int]:
@@ -186,7 +186,7 @@ class ScheduleOperations:
         _, at = await self._change(caller, _place(request.topic, request.name), work)
         return table.ScheduleTriggered(id=core.message_id(request.name, at, "trigger"), at=at)
 
-    async def backfill(self, caller: Caller, request: table.ScheduleBackfill) -> table.ScheduleFilled:
+    async def backfill(self, caller: AuditedCaller, request: table.ScheduleBackfill) -> table.ScheduleFilled:
         now = self._broker.clock()
         _, found = await self._read(_place(request.topic, request.name))
         _check_may_change(caller, found)
@@ -206,7 +206,7 @@ class ScheduleOperations:
         _, count = await self._change(caller, _place(request.topic, request.name), work)
         return table.ScheduleFilled(firings=count)
 
-    async def remove(self, caller: Caller, request: table.OfSchedule) -> table.Deleted:
+    async def remove(self, caller: AuditedCaller, request: table.OfSchedule) -> table.Deleted:
         place = _place(request.topic, request.name)
         for _ in range(TRIES):
             stored: StoredSchedule | None = None
@@ -300,7 +300,7 @@ class ScheduleOperations:
 
     async def _write(
         self,
-        caller: Caller,
+        caller: AuditedCaller,
         place: DocumentPlace,
         stored: StoredSchedule | None,
         expect: str | None,
@@ -321,7 +321,7 @@ class ScheduleOperations:
 
     async def _change(
         self,
-        caller: Caller,
+        caller: AuditedCaller,
         place: DocumentPlace,
         work: Callable[[StoredSchedule], tuple[StoredSchedule, T]],
     ) -> tuple[StoredSchedule, T]:

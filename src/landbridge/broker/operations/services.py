@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import Authority, TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.heartbeats import Heartbeats
@@ -72,7 +72,7 @@ class ServiceOperations:
 
     # -- registering -------------------------------------------------------------------------------
 
-    async def create(self, caller: Caller, request: table.ServiceRegister) -> table.ServiceRegistered:
+    async def create(self, caller: AuditedCaller, request: table.ServiceRegister) -> table.ServiceRegistered:
         name, services = request.name, self._services
         options = msgspec.to_builtins(request)
         options.pop("credential", None)
@@ -111,7 +111,7 @@ class ServiceOperations:
                 hint="register it under another name",
             )
 
-    async def update(self, caller: Caller, request: table.ServiceDescription) -> table.ServiceDetails:
+    async def update(self, caller: AuditedCaller, request: table.ServiceDescription) -> table.ServiceDetails:
         options = msgspec.to_builtins(request)
         if not caller.scopes.admin:
             for name in _NOT_ITS_OWN:
@@ -127,7 +127,7 @@ class ServiceOperations:
 
         return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def suspend(self, caller: Caller, request: table.ServiceSuspend) -> table.ServiceDetails:
+    async def suspend(self, caller: AuditedCaller, request: table.ServiceSuspend) -> table.ServiceDetails:
         note = request.note
         if len(note) > LONGEST_TEXT:
             raise BadRequest(f"a note of {len(note)} characters, allowed are {LONGEST_TEXT}")
@@ -141,7 +141,7 @@ class ServiceOperations:
 
         return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def resume(self, caller: Caller, request: table.OfService) -> table.ServiceDetails:
+    async def resume(self, caller: AuditedCaller, request: table.OfService) -> table.ServiceDetails:
         def edit(found: RegisteredService | None) -> RegisteredService:
             found = self._services.get(request.name)
             _check_may_operate(caller, found)
@@ -149,7 +149,7 @@ class ServiceOperations:
 
         return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def rotate(self, caller: Caller, request: table.ServiceRotate) -> table.ServiceCredential:
+    async def rotate(self, caller: AuditedCaller, request: table.ServiceRotate) -> table.ServiceCredential:
         if not 0 <= request.overlap <= LONGEST_OVERLAP:
             raise BadRequest(f"an overlap of {request.overlap} s, allowed are 0 to {LONGEST_OVERLAP:.0f} s")
         self._check_not_revoked(request.name)
@@ -173,7 +173,7 @@ class ServiceOperations:
         ends_at = before[0].ends_at if before else self._broker.clock() if had else None
         return table.ServiceCredential(name=request.name, credential=made[0], before_ends_at=ends_at)
 
-    async def remove(self, caller: Caller, request: table.OfService) -> table.Deleted:
+    async def remove(self, caller: AuditedCaller, request: table.OfService) -> table.Deleted:
         self._check_another(caller, request.name, "removed")
         await self._services.remove(request.name, caller)
         return table.Deleted(deleted=request.name)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.metrics import render
@@ -51,7 +51,7 @@ class TerminalOperations:
     async def show_levels(self, caller: TokenBearer, request: table.Nothing) -> Levels:
         return self._broker.status.levels
 
-    async def set_levels(self, caller: Caller, request: table.StatusLevels) -> Levels:
+    async def set_levels(self, caller: AuditedCaller, request: table.StatusLevels) -> Levels:
         wanted = msgspec.to_builtins(request)
         if wanted.get("topic"):
             self._broker.check_target(caller, check_name(wanted["topic"], "topic"))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import Authority, TokenBearer, check_scopes
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -45,7 +45,7 @@ class TokenOperations:
         dispatcher.register(table.TOKEN_LIST, self.list_page)
         dispatcher.register(table.TOKEN_REVOKE, self.revoke)
 
-    async def create(self, caller: Caller, request: table.TokenCreate) -> table.TokenMade:
+    async def create(self, caller: AuditedCaller, request: table.TokenCreate) -> table.TokenMade:
         subject, scopes, life = request.subject, request.scopes, request.life
         most = self._broker.limits.max_token_life
         if not 0 < life <= most:
@@ -83,7 +83,7 @@ class TokenOperations:
                 return table.TokenRows(tokens=rows, next=f"{token.expires_at}/{token.id}")
         return table.TokenRows(tokens=rows, next="")
 
-    async def revoke(self, caller: Caller, request: table.TokenRevoke) -> table.Revoked:
+    async def revoke(self, caller: AuditedCaller, request: table.TokenRevoke) -> table.Revoked:
         if (request.id is None) == (request.subject is None):
             raise BadRequest("name a token by id or by subject")
         entry = request.id if request.id is not None else f"sub:{request.subject}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -57,7 +57,7 @@ class TopicOperations:
         dispatcher.register(table.TOPIC_WATCH, self.watch)
         dispatcher.register(table.TOPIC_SEEK_TIME, self.seek_time)
 
-    async def create(self, caller: Caller, request: table.TopicOptions) -> table.TopicRow:
+    async def create(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
         options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
         spec = topic_spec(options)
         if is_reserved(spec.name):
@@ -79,7 +79,7 @@ class TopicOperations:
         caller.change_nothing()  # or else its making has an entry
         return describe_topic(topic)
 
-    async def update(self, caller: Caller, request: table.TopicOptions) -> table.TopicRow:
+    async def update(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
         topic = self._broker.topic(request.name)
         if topic.name == AUDIT:
             caller.scopes.demand_rank("admin", "change how long the audit log is kept")
@@ -125,7 +125,7 @@ class TopicOperations:
             crossing=None if crossing is None else crossing.groups_of(topic.name),
         )
 
-    async def delete(self, caller: Caller, request: table.TopicDelete) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.TopicDelete) -> table.Deleted:
         if request.name in self._broker.damaged and request.force:
             enter = partial(caller.enter, name=request.name, before={"damaged": True})
             await self._broker.give_up_topic(request.name, enter)
@@ -145,7 +145,7 @@ class TopicOperations:
         await self._broker.delete_topic(topic, caller.subject, enter)
         return table.Deleted(deleted=topic.name)
 
-    async def _remove_documents(self, collection: str, kind: str, topic: str, caller: Caller) -> None:
+    async def _remove_documents(self, collection: str, kind: str, topic: str, caller: AuditedCaller) -> None:
         """Remove what there is for a topic that is to be deleted."""
         broker, documents = self._broker, self._broker.documents
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from landbridge.broker.audit import Caller
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -78,7 +78,7 @@ class WebhookOperations:
 
     # -- making and changing -----------------------------------------------------------------------
 
-    async def create(self, caller: Caller, request: table.WebhookCreate) -> table.WebhookSigned:
+    async def create(self, caller: AuditedCaller, request: table.WebhookCreate) -> table.WebhookSigned:
         options = msgspec.to_builtins(request)
         options = {key: options[key] for key in options if key not in ("secret", "start")}
         spec = core.webhook_spec(options)
@@ -132,7 +132,7 @@ class WebhookOperations:
         if count >= self._broker.limits.max_webhooks:
             raise LimitReached(f"there are {count} webhooks, as many as max_webhooks allows")
 
-    async def _make_group(self, caller: Caller, spec: WebhookSpec, start: Any) -> None:
+    async def _make_group(self, caller: AuditedCaller, spec: WebhookSpec, start: Any) -> None:
         wanted = table.GroupCreate(
             spec.topic,
             core.group_name(spec.name),
@@ -144,7 +144,7 @@ class WebhookOperations:
         )
         await self._groups.create(caller, wanted)
 
-    async def update(self, caller: Caller, request: table.WebhookUpdate) -> table.WebhookRow:
+    async def update(self, caller: AuditedCaller, request: table.WebhookUpdate) -> table.WebhookRow:
         def work(stored: StoredWebhook) -> StoredWebhook:
             spec = core.webhook_spec({**msgspec.to_builtins(stored.spec), **msgspec.to_builtins(request)})
             return replace(stored, spec=spec, owner=caller.subject)
@@ -155,7 +155,7 @@ class WebhookOperations:
             await self._groups.update(caller, options)
         return await self._describe(place, changed)
 
-    async def pause(self, caller: Caller, request: table.WebhookPause) -> table.WebhookRow:
+    async def pause(self, caller: AuditedCaller, request: table.WebhookPause) -> table.WebhookRow:
         now, note = self._broker.clock(), request.note
         if len(note) > LONGEST_NOTE:
             raise BadRequest(f"a note of {len(note)} characters, allowed are {LONGEST_NOTE}")
@@ -167,7 +167,7 @@ class WebhookOperations:
         )
         return await self._describe(place, changed)
 
-    async def resume(self, caller: Caller, request: table.OfWebhook) -> table.WebhookRow:
+    async def resume(self, caller: AuditedCaller, request: table.OfWebhook) -> table.WebhookRow:
         now = self._broker.clock()
 
         def work(stored: StoredWebhook) -> StoredWebhook:
@@ -178,7 +178,7 @@ class WebhookOperations:
         place, changed = await self._change(caller, request, work, "resumed")
         return await self._describe(place, changed)
 
-    async def rotate(self, caller: Caller, request: table.WebhookRotate) -> table.WebhookSigned:
+    async def rotate(self, caller: AuditedCaller, request: table.WebhookRotate) -> table.WebhookSigned:
         now, secret = self._broker.clock(), request.secret or _new_secret()
         place, changed = await self._change(
             caller,
@@ -189,7 +189,7 @@ class WebhookOperations:
         row = await self._describe(place, changed)
         return table.WebhookSigned(**msgspec.structs.asdict(row), secret=secret)
 
-    async def replay(self, caller: Caller, request: table.WebhookReplay) -> table.WebhookReplayed:
+    async def replay(self, caller: AuditedCaller, request: table.WebhookReplay) -> table.WebhookReplayed:
         by_offset = request.first is not None
         if (
             by_offset == (request.begin is not None)
@@ -217,7 +217,7 @@ class WebhookOperations:
         self._broker.observe("webhook", _path(place), "replayed", caller.subject, after=after)
         return table.WebhookReplayed(messages=messages)
 
-    async def delete(self, caller: Caller, request: table.OfWebhook) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.OfWebhook) -> table.Deleted:
         place = _place(request.topic, request.name)
         for _ in range(TRIES):
             version: str | None = None
@@ -250,7 +250,7 @@ class WebhookOperations:
 
     # -- testing -----------------------------------------------------------------------------------
 
-    async def test(self, caller: Caller, request: table.WebhookTry) -> table.WebhookTested:
+    async def test(self, caller: AuditedCaller, request: table.WebhookTry) -> table.WebhookTested:
         if not 0 <= request.within <= LONGEST_TEST:
             raise BadRequest(f"within is 0 to {LONGEST_TEST:.0f} seconds, not {request.within:g}")
         now = self._broker.clock()
@@ -373,7 +373,7 @@ class WebhookOperations:
 
     async def _commit(
         self,
-        caller: Caller,
+        caller: AuditedCaller,
         place: DocumentPlace,
         edits: list[Edit],
         change: str,
@@ -391,7 +391,7 @@ class WebhookOperations:
 
     async def _change(
         self,
-        caller: Caller,
+        caller: AuditedCaller,
         request: table.OfWebhook | table.WebhookUpdate,
         work: Callable[[StoredWebhook], StoredWebhook],
         change: str = "updated",
