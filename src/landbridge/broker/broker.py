@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.surroundings import AckingClient, Client, Crossing
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
@@ -66,7 +67,6 @@ from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
 from landbridge.core.topic import GroupSpec, TopicSpec, new_group, topic_spec
-from landbridge.core.trust.scopes import Scopes
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
     BadFrame,
@@ -83,7 +83,6 @@ from landbridge.errors import (
     UnknownTopic,
 )
 from landbridge.protocol import frames
-from landbridge.protocol.session import Session
 from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 from landbridge.transport.outgoing import gathering
 
@@ -182,68 +181,6 @@ class TransactionKey(NamedTuple):
         self.topic.keys.remember(
             commit, {self.name: entry}, max(entry.first, commit.end_of(self.topic.log) - 1)
         )
-
-
-class Crossing(Protocol):
-    """What the broker asks of the part that links this terminal to others (``landbridge.crossing``)."""
-
-    def topic_made(self, topic: Topic) -> None:
-        """A topic was made here: do groups elsewhere want its messages?"""
-
-    def check_subscribe(self, group: Group) -> None:
-        """Raise Misuse where this terminal may not have consumers of the group."""
-
-    def check_size(self, topic: str, batch: Batch) -> None:
-        """Raise TooLarge where a message is larger than what reaches the terminals of the topic's groups."""
-
-    def consumers_changed(self, group: Group) -> None: ...
-
-    def reply_to(self, terminal: str) -> bool:
-        """A reply is to be stored for another terminal. Is it one of the customer's? Then what is stored in
-        the terminal's group of ``$replies`` goes there."""
-
-    def settled(self, group: Group) -> None:
-        """The group has settled messages."""
-
-    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
-        """Another terminal has dialled in: the connection is a link from here on."""
-
-    def groups_of(self, topic: str) -> list[str] | None:
-        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
-        known yet."""
-
-    async def close(self) -> None: ...
-
-
-class Client(Protocol):
-    """The connection that a request came over, as far as the broker needs it."""
-
-    closed: bool
-    consumers: dict[int, Consumer]
-    #: It takes frames that tell of pauses.
-    hears_pauses: bool
-
-    @property
-    def scopes(self) -> Scopes: ...
-
-    @property
-    def subject(self) -> str: ...
-
-    @property
-    def who(self) -> str: ...
-
-    @property
-    def writable(self) -> bool: ...
-
-    def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
-    def flush(self) -> None: ...
-    def lose(self, consumer: Consumer, why: BusError) -> None: ...
-
-
-class AckingClient(Protocol):
-    """Who acks: a connection, or a part of the terminal that consumes a topic of its own."""
-
-    consumers: dict[int, Consumer]
 
 
 class Broker:

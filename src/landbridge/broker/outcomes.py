@@ -21,10 +21,11 @@ from typing import Any
 import msgspec
 
 from landbridge.broker.authority import TokenBearer
-from landbridge.broker.broker import Broker, Client
+from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.requests import check_headers
+from landbridge.broker.surroundings import Client
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
