@@ -9,7 +9,7 @@ def test_a_topic_and_a_group_are_paused_and_resumed(shared: Place, topic: str) -
     shared.call("group", "create", topic, "g")
     assert "PAUSED" not in shared.call("group", "list", topic).out
     assert shared.call("topic", "pause", topic, "--note", "why not").out == f"the topic {topic} is paused\n"
-    refused = shared.call("publish", topic, "x", "--json")
+    refused = shared.call("request", topic, "x", "--json")  # a publish would wait for a while
     assert (refused.status, refused.error["code"]) == (100, "topic_paused")
     assert "by admin: why not" in shared.call("topic", "show", topic).out
     assert "by admin: why not" in shared.call("topic", "list").out

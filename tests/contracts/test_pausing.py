@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from landbridge import Service
+from landbridge.broker.group import PAUSE
 from landbridge.broker.server import Terminal
+from landbridge.core.log.store import PutDocument
 from landbridge.core.pauses import PauseNote
 from landbridge.errors import (
     BadRequest,
@@ -329,6 +331,21 @@ async def answering_later(terminal: Terminal, name: str) -> AsyncIterator[None]:
 
 
 # -- lasting -------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_that_is_damaged_goes_on(tmp_path: Path) -> None:
+    store = tmp_path / "bus"
+    async with run_terminal(JournalStore(store)) as terminal, attach(terminal) as bus:
+        await bus.topics.create("orders")
+        await bus.topics.pause("orders", note="a")
+        key = terminal.broker.topics["orders"].pause_key
+        await terminal.broker.write([PutDocument(PAUSE, key, b"damaged")])
+    async with run_terminal(JournalStore(store)) as terminal, impatient(terminal) as bus:
+        with pytest.raises(TopicPaused, match="is damaged"):
+            await bus.publish("orders", b"1")
+        assert any("the pause" in finding for finding in (await bus.terminal.info()).damage)
+        await bus.topics.resume("orders")
+        await bus.publish("orders", b"1")
 
 
 async def test_pauses_survive_a_restart(tmp_path: Path) -> None:

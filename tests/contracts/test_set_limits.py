@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from landbridge.broker.limits import CEILINGS, Limits, parse_limits
+from landbridge.broker.limits import CEILINGS, Limits, check_limit, parse_limits
 from landbridge.broker.server import Terminal
 from landbridge.broker.set_limits import KEY
 from landbridge.core.log.store import PutDocument
@@ -88,6 +91,31 @@ async def test_what_is_stored_beyond_a_ceiling_is_brought_back(crashes: list[Any
         await terminal.broker.write([PutDocument("settings", KEY, raw)])
         terminal.broker.set_limits.load(dict(await terminal.store.documents(0, "settings")))
         assert terminal.broker.limits.max_topics == CEILINGS["max_topics"].most
+
+
+@given(
+    st.sampled_from([*CEILINGS, "max_frame", "nothing"]),
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats()),
+)
+def test_a_value_is_taken_or_refused_by_its_ceiling(name: str, value: Any) -> None:
+    ceiling = CEILINGS.get(name)
+    is_whole = isinstance(getattr(Limits(), name, 0), int)
+    fits = ceiling is not None and (
+        value is None
+        or (
+            not isinstance(value, bool)
+            and math.isfinite(value)
+            and ceiling.least <= value <= ceiling.most
+            and (not is_whole or value == int(value))
+        )
+    )
+    if not fits:
+        with pytest.raises(BadRequest):
+            check_limit(name, value)
+        return
+    found = check_limit(name, value)
+    assert found == value
+    assert value is None or type(found) is (int if is_whole else float)
 
 
 def test_every_ceiling_is_of_a_limit_and_has_room_for_its_default() -> None:

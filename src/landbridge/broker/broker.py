@@ -1153,6 +1153,7 @@ class Broker:
         group = consumer.group
         group.leave(consumer, counted=counted)
         self.requests.leave(consumer)
+        self.pauses.leave(consumer)
         if not group.durable and not group.consumers and not group.deleted:
             self._drop_group(group, UnknownGroup("its subscriber is gone"))
 

@@ -10,7 +10,8 @@ whichever group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +27,9 @@ from landbridge.errors import BadRequest, UnknownGroup, UnknownTopic
 from landbridge.protocol import frames
 from landbridge.stores.writer import Writer
 
+T = TypeVar("T", Topic, Group)
+#: A pause that can't be read goes on: nobody has resumed what is paused.
+_DAMAGED = PauseNote(paused_at=0, paused_by="somebody", note="what is stored of the pause is damaged")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PauseNote).decode
 
@@ -69,6 +73,11 @@ class Pauses:
         self._broker = broker
         #: By name. The pauses of topics and groups are theirs.
         self.services: dict[str, PauseNote] = {}
+        #: Those that are paused; some of them may have been deleted since.
+        self._topics: dict[Topic, None] = {}
+        self._groups: dict[Group, None] = {}
+        #: Subject → its consumers.
+        self._consumers: dict[str, dict[Consumer, None]] = {}
 
     async def open(self) -> None:
         """Load what is paused."""
@@ -76,18 +85,16 @@ class Pauses:
         by_log = {topic.log.number: topic for topic in broker.topics.values()}
         for unit in range(broker.store.units):
             for key, raw in await broker.store.documents(unit, KIND):
-                found = broker.damage.decode(f"the pause of {key}", _decode, raw, None, "pause it again")
+                found = broker.damage.decode(f"the pause of {key}", _decode, raw, _DAMAGED, "it stays paused")
                 what, _, rest = key.partition("/")
                 number, _, name = rest.partition("/")
-                if found is None:
-                    continue
                 if what == "service":
                     self.services[rest] = found
                 elif number.isdecimal() and (topic := by_log.get(int(number))) is not None:
                     if what == "topic":
-                        topic.pause = found
+                        self._put_topic(topic, found)
                     elif name in topic.groups:
-                        topic.groups[name].pause = found
+                        self._put_group(topic.groups[name], found)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -95,13 +102,11 @@ class Pauses:
         if is_reserved(topic.name):
             raise BadRequest(f"{topic.name} belongs to the terminal")
 
-        def put(after: PauseNote | None) -> None:
-            topic.pause = after
-
         def work(commit: BrokerCommit) -> PauseChange:
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             topic.save(commit)
+            put = partial(self._put_topic, topic)
             return self._write(commit, topic.pause_key, topic.pause, edit, put, look, noting)
 
         def look() -> None:
@@ -119,13 +124,11 @@ class Pauses:
                 f"the group {group.name} lives with its subscriber", hint="subscribe with a group's name"
             )
 
-        def put(after: PauseNote | None) -> None:
-            group.pause = after
-
         def work(commit: BrokerCommit) -> PauseChange:
             if group.deleted or group.topic.deleted:
                 raise UnknownGroup(f"the group {group.name} was deleted")
             group.save(commit)
+            put = partial(self._put_group, group)
             return self._write(commit, group.pause_key, group.pause, edit, put, look, noting)
 
         def look() -> None:
@@ -133,6 +136,14 @@ class Pauses:
             group.pump()
 
         return await group.topic.writer.put(work)
+
+    def _put_topic(self, topic: Topic, pause: PauseNote | None) -> None:
+        topic.pause = pause
+        _enter(self._topics, topic, is_paused=pause is not None)
+
+    def _put_group(self, group: Group, pause: PauseNote | None) -> None:
+        group.pause = pause
+        _enter(self._groups, group, is_paused=pause is not None)
 
     async def change_service(self, name: str, edit: PauseEdit, noting: Noting) -> PauseChange:
         def put(after: PauseNote | None) -> None:
@@ -146,12 +157,10 @@ class Pauses:
             return self._write(commit, f"service/{name}", found, edit, put, look, noting)
 
         def look() -> None:
-            for topic in self._broker.topics.values():
-                for group in list(topic.listening_groups):
-                    own = [each for each in group.own_consumers if each.connection.subject == name]
-                    if own:
-                        self._look(own)
-                        group.pump()
+            own = list(self._consumers.get(name, ()))
+            self._look(own)
+            for group in dict.fromkeys(consumer.group for consumer in own):
+                group.pump()
 
         return await self._broker.writers[0].put(work)
 
@@ -183,7 +192,15 @@ class Pauses:
 
     def admit(self, consumer: Consumer) -> None:
         """A consumer has begun: what it belongs to may be paused."""
+        self._consumers.setdefault(consumer.connection.subject, {})[consumer] = None
         self._look((consumer,))
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer has ended."""
+        of_subject = self._consumers.get(consumer.connection.subject, {})
+        of_subject.pop(consumer, None)
+        if not of_subject:
+            self._consumers.pop(consumer.connection.subject, None)
 
     def of_consumer(self, consumer: Consumer) -> PauseNote | None:
         """Why a consumer gets nothing; None while nothing is paused."""
@@ -208,16 +225,24 @@ class Pauses:
 
     def told(self) -> Iterator[str]:
         """All that is paused, a line each."""
-        for name in sorted(self._broker.topics):
-            topic = self._broker.topics[name]
-            if topic.pause is not None:
+        for topic in sorted(self._topics, key=lambda topic: topic.name):
+            if topic.pause is not None and not topic.deleted:
                 more = " with its groups" if topic.pause.delivery else ""
-                yield f"the topic {name}{more}, {topic.pause.told}"
-            for group in topic.groups.values():
-                if group.pause is not None:
-                    yield f"the group {group.name} of {name}, {group.pause.told}"
+                yield f"the topic {topic.name}{more}, {topic.pause.told}"
+        for group in sorted(self._groups, key=lambda group: (group.topic.name, group.name)):
+            if group.pause is not None and not group.deleted:
+                yield f"the group {group.name} of {group.topic.name}, {group.pause.told}"
         for name, pause in sorted(self.services.items()):
             yield f"the service {name}, {pause.told}"
+
+
+def _enter(paused: dict[T, None], one: T, *, is_paused: bool) -> None:
+    """Keep a set of what is paused, without what was deleted."""
+    for other in [other for other in paused if other.deleted]:
+        del paused[other]
+    paused.pop(one, None)
+    if is_paused:
+        paused[one] = None
 
 
 def _told(consumer: Consumer, pause: PauseNote | None) -> frames.Paused:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -148,11 +147,6 @@ class Topic:
             listening.pop(group, None)
             if not listening:
                 del self._listening_to[group.sole_key]
-
-    @property
-    def listening_groups(self) -> Iterator[Group]:
-        """The groups that have consumers."""
-        return chain(self.listening, *self._listening_to.values())
 
     def grown(self, batches: list[tuple[int, Batch]]) -> list[Group]:
         """These were added to the log. Whom do they have to be shown to?"""
