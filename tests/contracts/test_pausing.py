@@ -360,6 +360,9 @@ async def test_pauses_survive_a_restart(tmp_path: Path) -> None:
         await bus.topics.pause("gone")
         await bus.groups.pause("gone", "billing")
         told = (await bus.terminal.info()).paused
+        metrics = await bus.terminal.metrics()
+        for what, count in (("topic", 2), ("group", 2), ("service", 1)):
+            assert f'landbridge_paused{{what="{what}"}} {count}.0' in metrics
         await bus.topics.delete("gone")
     async with run_terminal(JournalStore(store)) as terminal, attach(terminal) as bus:
         assert (await bus.terminal.info()).paused == [line for line in told if "gone" not in line]

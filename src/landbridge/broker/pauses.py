@@ -235,6 +235,15 @@ class Pauses:
         for name, pause in sorted(self.services.items()):
             yield f"the service {name}, {pause.told}"
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much is paused, by what it is."""
+        return {
+            "topic": sum(not topic.deleted for topic in self._topics),
+            "group": sum(not group.deleted for group in self._groups),
+            "service": len(self.services),
+        }
+
 
 def _enter(paused: dict[T, None], one: T, *, is_paused: bool) -> None:
     """Keep a set of what is paused, without what was deleted."""
