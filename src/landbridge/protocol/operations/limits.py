@@ -60,7 +60,7 @@ class LogLevelShown(Result, frozen=True, kw_only=True):
 
 # -- the entries ---------------------------------------------------------------------------------------
 
-_LOG_LEVEL = "/v1/terminal/log-level"
+_LOG_LEVEL = "/v1/terminal/logs"
 
 LIMITS_SHOW = operation(
     "limits.show", Nothing, LimitRows, "GET /v1/limits",
