@@ -212,6 +212,17 @@ async def test_who_subscribes_to_a_paused_group_is_told(terminal: Terminal, bus:
         assert [message.payload for message in await pulling.pull(10, LIMIT)] == [b"1"]
 
 
+async def test_every_kind_of_subscription_says_that_it_is_paused(terminal: Terminal, bus: Any) -> None:
+    await bus.groups.create("orders", "billing")
+    await bus.groups.pause("orders", "billing", note="not yet")
+    reader = Reader(bus.subscribe("orders", group="billing"))
+    async with reader, attach(terminal) as operator:
+        await eventually(lambda: reader.subscription.paused is not None)
+        assert reader.subscription.paused.note == "not yet"
+        await operator.groups.resume("orders", "billing")
+        await eventually(lambda: reader.subscription.paused is None)
+
+
 async def test_a_group_without_a_name_is_not_paused(terminal: Terminal, bus: Any) -> None:
     async with Reader(bus.subscribe("orders")):
         (name,) = terminal.broker.topics["orders"].groups
