@@ -2,9 +2,10 @@
 
 A webhook is a durable group of its topic and two documents beside it. The sender is a client of the terminal.
 It watches the documents, and reads each group in the name of the webhook's owner, with a credential for that
-topic alone. Subscriptions of feeds (``landbridge.gateways.websub``) are sent by the same sender in another
-*form*: other documents, other headers, and another end. A message is acked when the receiver has answered with 2xx, so each is sent at least once, also
-after a ``kill -9``. What follows from an answer is decided in ``landbridge.core.webhook``.
+topic alone. A message is acked when the receiver has answered with 2xx, so each is sent at least once, also
+after a ``kill -9``. What follows from an answer is decided in ``landbridge.core.webhook``. Subscriptions of
+feeds (``landbridge.gateways.websub``) are sent by the same sender in another *form*: other documents, other
+headers, and another end.
 
 A message that fails goes back to its group for a time (``requeue``). An ordered webhook doesn't do that: it
 stops reading until the message may be tried again, and so does any webhook whose receiver throttles or whose

@@ -152,7 +152,7 @@ def links(hub: str, url: str) -> str:
 
 
 def ping(stored: StoredFeed, now: int) -> StoredFeed:
-    """Somebody says that the source has changed. A feed without one is as it was: its content is its topic."""
+    """Somebody says that the source has changed. A feed without one has its content in its topic."""
     if not stored.spec.source:
         return stored
     return replace(stored, pinged_at=max(now, stored.pinged_at + 1))

@@ -147,14 +147,13 @@ def read_request(pairs: Sequence[tuple[str, str]]) -> HubRequest:
     secret = given.get("hub.secret", "")
     if len(secret.encode(errors="surrogatepass")) > LONGEST_SECRET:
         raise BadRequest(f"a hub.secret of {LONGEST_SECRET + 1} bytes or more")
-    found = HubRequest(
+    return HubRequest(
         "subscribe" if mode == "subscribe" else "unsubscribe",
         check_callback(callback, topics[0]),
         tuple(topics),
         lease_of(given.get("hub.lease_seconds", "")),
         secret,
     )
-    return found
 
 
 def check_callback(callback: str, url: str) -> str:
@@ -339,5 +338,3 @@ def target(id: str, sub: StoredSubscription, feed: StoredFeed) -> WebSubTarget:
         url=sub.url,
         secret=sub.terms.secret,
     )
-
-
