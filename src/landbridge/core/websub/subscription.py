@@ -82,6 +82,8 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_default
     #: Which feed of the topic: when that was opened.
     feed_at: int
     created_at: int
+    #: When something was asked for the last time. Never the same moment twice: it names the intent.
+    asked_at: int = 0
     intent: SubscriptionIntent | None = None
     terms: SubscriptionTerms | None = None
     #: It ends, as soon as the callback was told and its group is gone.
@@ -203,9 +205,6 @@ def ask(
     if found is not None and found.feed_at != feed.opened_at:
         found = None  # of a feed that was closed before
     assert request.mode != "publish"
-    intent = SubscriptionIntent(
-        mode=request.mode, asked_at=now, lease=request.lease, secret=request.secret, next_at=now
-    )
     url = request.topics[0]
     if found is None:
         found = StoredSubscription(
@@ -216,10 +215,11 @@ def ask(
             feed_at=feed.opened_at,
             created_at=now,
         )
-    elif found.intent is not None:
-        # Never the same moment twice, also if somebody has set the clock back: it names the intent.
-        intent = replace(intent, asked_at=max(now, found.intent.asked_at + 1))
-    return replace(found, intent=intent)
+    asked_at = max(now, found.asked_at + 1)
+    intent = SubscriptionIntent(
+        mode=request.mode, asked_at=asked_at, lease=request.lease, secret=request.secret, next_at=now
+    )
+    return replace(found, asked_at=asked_at, intent=intent)
 
 
 def hub_of(feed: StoredFeed, base: str) -> str:
