@@ -194,8 +194,7 @@ class Oracle:
 
 
 class SubscriptionMachine(RuleBasedStateMachine):
-    """Anybody asks for anything, callbacks answer as they like, time passes, and what is done twice or late is
-    done twice or late."""
+    """Anybody asks for anything, callbacks answer as they like and when they like, and time passes."""
 
     def __init__(self) -> None:
         super().__init__()

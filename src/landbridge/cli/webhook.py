@@ -12,7 +12,6 @@ from landbridge.cli.options import (
     START,
     Commands,
     ContextName,
-    OptionGroup,
     Topic,
     argument,
     given,
@@ -22,6 +21,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
+from landbridge.cli.sending import ATTEMPTS, SendingFlags
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
@@ -39,25 +39,15 @@ SHOW = columns(
     "Blocked until=blocked_until:moment | Disabled=disabled_why@red | Trouble@red | Ordered | Rate | "
     "Content type | Match | Secrets | Paused=paused_at:moment | Paused by | Note"
 )
-ATTEMPTS = columns(
-    "Sent=at:moment | Id@cyan | Offset | Attempt=number | Verdict | Status | Took=seconds:span | Answer | "
-    "Detail@red"
-)
 
 Name = Annotated[str, argument("NAME", "The webhook's name.", autocompletion=completion.webhook_names)]
 Url = Annotated[str, argument("URL", "Where messages are sent to.")]
 Secret = Annotated[str, option("A secret of yours; without it, one is made.", metavar="whsec_…", value="")]
 
 
-class WebhookFlags(OptionGroup):
+class WebhookFlags(SendingFlags):
     """The options of a webhook."""
 
-    content_type: str | None = option(
-        "The header Content-Type, or 'message' for each message's own.", default="message"
-    )
-    ordered: bool | None = option(
-        "One message at a time, in order; one that fails holds the others.", "--ordered/--unordered"
-    )
     rate: float | None = option("Requests per second at most, or 0 for no limit.", default="0", min=0)
     match_key: str | None = option("Only messages whose key matches, e.g. 'eu-*'.", metavar="PATTERN")
     match_header: list[str] | None = option(
@@ -68,9 +58,7 @@ class WebhookFlags(OptionGroup):
         """Those that were given, as the terminal wants them."""
         from landbridge.core.delivery.filters import Match
 
-        options = self.given("ordered")
-        if self.content_type is not None:
-            options["content_type"] = None if self.content_type == "message" else self.content_type
+        options = super().as_asked()
         if self.rate is not None:
             options["rate"] = self.rate or None
         match = given(key=self.match_key, headers=pairs(self.match_header, "match") or None)
