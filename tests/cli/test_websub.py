@@ -9,6 +9,7 @@ import httpx
 import landbridge
 from tests.cli.conftest import Place, until
 from tests.cli.test_webhooks import receiving
+from tests.ports import free_port
 from tests.receivers import OK, Received, says
 
 
@@ -20,7 +21,10 @@ def test_all_that_can_be_done_with_a_feed(tmp_path: Path) -> None:
             return OK
         return says(200, body=request.path.partition("hub.challenge=")[2].partition("&")[0].encode())
 
-    with place.up("--allow-outgoing", "127.0.0.0/8", "--http-port", "0") as up, receiving() as receiver:
+    with (
+        place.up("--allow-outgoing", "127.0.0.0/8", "--http-port", str(free_port())) as up,
+        receiving() as receiver,
+    ):
         receiver.answer = confirm
         base = up.ready["http"]
         feed = f"{base}/v1/feeds/news"
