@@ -324,6 +324,32 @@ async def test_an_address_that_is_not_allowed_gets_nothing(crashes: list[Any]) -
         assert receiver.requests == []
 
 
+async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ["127.0.0.1"]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return found
+
+    async with staged(FakeClock()) as scene, Receiver() as receiver:
+        assert scene.clock
+        monkeypatch.setattr(scene.senders.http, "_resolve", resolve)
+        await scene.bus.topics.create("orders")
+        url = receiver.url.replace("127.0.0.1", "rebind.example")
+        await scene.bus.webhooks.create("orders", "shop", url)
+        await scene.bus.publish("orders", b"1")
+        await scene.until(lambda shown: shown.delivered == 1)
+        found[0] = "10.0.0.1"
+        await scene.bus.publish("orders", b"2")
+        shown = await scene.until(lambda shown: shown.failed == 1)
+        assert "may not send to" in shown.attempts[0].detail
+        assert receiver.bodies == [b"1"]
+        found[0] = "127.0.0.1"
+        scene.clock.advance(10)
+        await scene.until(lambda shown: shown.delivered == 2)
+
+
 async def test_a_pause_keeps_messages_and_a_test_is_sent_all_the_same(scene: Scene) -> None:
     async with Receiver() as receiver:
         secret = await scene.create(receiver)

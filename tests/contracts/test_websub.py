@@ -103,9 +103,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def staged(store: Any = None, allowed: list[str] | None = None, **options: Any) -> AsyncIterator[Scene]:
+async def staged(
+    store: Any = None, allowed: list[str] | None = None, way_out: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Scene]:
     clock = FakeClock()
-    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
+    limits = OutgoingLimits(within=2.0)
+    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=limits, **(way_out or {}))
     async with (
         run_terminal(store, clock=clock, **options) as terminal,
         hub_of(terminal, dial_to(terminal), LOOPBACK, http) as hub,
@@ -388,6 +391,44 @@ async def test_an_address_that_is_not_allowed_is_not_asked(crashes: list[Any]) -
             scene.clock.advance(span)
         await scene.ended(id)
         assert subscriber.asked == []
+
+
+async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(crashes: list[Any]) -> None:
+    found = ["127.0.0.1"]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return found
+
+    async with staged(way_out={"resolve": resolve}) as scene, Subscriber() as subscriber:
+        await scene.open()
+        callback = subscriber.callback.replace("127.0.0.1", "rebind.example")
+        id = await scene.ask("subscribe", callback)
+        await scene.until(id, lambda shown: shown.state == "active")
+        found[0] = "10.0.0.1"
+        await scene.bus.publish("news", b"1")
+        shown = await scene.until(id, lambda shown: shown.failed == 1)
+        assert "may not send to" in shown.attempts[0].detail
+        assert not subscriber.got
+        found[0] = "127.0.0.1"
+        scene.clock.advance(10)
+        await scene.until(id, lambda shown: shown.delivered == 1)
+
+
+@pytest.mark.parametrize(
+    "takes",
+    [HANG, says(302, "Location: http://127.0.0.1:1/"), b"SSH-2.0\r\n\r\n", says(500, body=b"x" * (4 << 20))],
+    ids=["hang", "redirect", "no HTTP", "megabytes"],
+)  # fmt: skip
+async def test_callbacks_that_are_no_good_fail_and_hold_nobody_up(scene: Scene, takes: bytes) -> None:
+    await scene.open()
+    async with Subscriber(takes=takes) as bad, Subscriber() as good:
+        id, other = await scene.subscribe(bad), await scene.subscribe(good)
+        for number in range(20):
+            await scene.bus.publish("news", b"%d" % number)
+        await scene.until(other, lambda shown: shown.delivered == 20)
+        shown = await scene.until(id, lambda shown: shown.failed >= 1)
+        assert (shown.state, shown.delivered) == ("active", 0)
+        assert all(len(attempt.answer) <= 200 for attempt in shown.attempts)
 
 
 async def test_a_source_is_fetched_at_pings_and_published_when_it_has_changed(scene: Scene) -> None:
