@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from landbridge.core.time import SECOND
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
-from landbridge.core.websub.feed import FeedSource, FeedSpec, FetchedPage, StoredFeed
+from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
+from landbridge.core.websub.spec import FeedSpec
 from landbridge.core.websub.subscription import HubRequest, StoredSubscription, SubscriptionIntent
 from landbridge.errors import BadName, BadRequest
 

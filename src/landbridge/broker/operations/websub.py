@@ -26,7 +26,8 @@ from landbridge.core.webhook import webhook
 from landbridge.core.webhook.webhook import WebhookState
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
-from landbridge.core.websub.feed import FeedSource, FeedSpec, StoredFeed
+from landbridge.core.websub.feed import FeedSource, StoredFeed
+from landbridge.core.websub.spec import FeedSpec
 from landbridge.core.websub.subscription import HubRequest, StoredSubscription
 from landbridge.errors import (
     BadRequest,

@@ -21,6 +21,7 @@ from landbridge.core.names import check_name, is_reserved
 from landbridge.core.options import read_options
 from landbridge.core.time import SECOND
 from landbridge.core.webhook.webhook import check_content_type
+from landbridge.core.websub.spec import FeedSpec
 from landbridge.errors import BadRequest
 
 #: The collections of the documents, beside their topics.
@@ -36,21 +37,6 @@ FETCH_EVERY = 10.0
 #: Seconds before a fetch that has failed is repeated; after the last one the hub waits for the next ping.
 FETCH_RETRIES = (5.0, 60.0, 600.0)
 LONGEST_TROUBLE = 300
-
-
-class FeedSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a feed."""
-
-    topic: str
-    #: How the terminal's HTTP port is reached from outside, such as https://hub.example; empty: as the
-    #: subscriber has reached it.
-    base: str = ""
-    #: A page whose content becomes messages of the topic when somebody pings the hub; empty: there is none.
-    source: str = ""
-    #: The header Content-Type; None: the message's own, otherwise application/json.
-    content_type: str | None = None
-    #: One message at a time to each subscriber, in the order of the topic.
-    ordered: bool = False
 
 
 class StoredFeed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

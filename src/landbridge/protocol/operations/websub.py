@@ -8,7 +8,7 @@ from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
 from landbridge.core.webhook.spec import Circuit, WebhookAttempt
-from landbridge.core.websub.feed import FeedSpec
+from landbridge.core.websub.spec import FeedSpec
 from landbridge.protocol.operations.common import SEE_ITS_TOPIC, After, Deleted, Next, TopicName
 from landbridge.protocol.operations.operation import ANYBODY, Arguments, Result, about, operation
 
