@@ -89,6 +89,12 @@ class Scene:
             await asyncio.sleep(0.005)
         raise AssertionError(f"this never came true; it is {found[0]}")
 
+    async def fetched(self, times: int, source: Receiver) -> None:
+        """Until the source was fetched so often, the last time at this moment."""
+        await eventually(lambda: len(source.requests) == times)
+        while (await self.bus.websub.show("news")).fetched_at != self.clock():
+            await asyncio.sleep(0.005)
+
     async def ended(self, id: str) -> None:
         """Until nothing of a subscription is left."""
         for _ in range(6000):
@@ -441,7 +447,7 @@ async def test_a_source_is_fetched_at_pings_and_published_when_it_has_changed(sc
 
     async with Receiver(answer) as source, Subscriber() as subscriber:
         await scene.open(source=source.url)
-        await eventually(lambda: len(source.requests) == 1)
+        await scene.fetched(1, source)
         feed = {"topic": source.url}
         await scene.ask("publish", "", **feed)
         id = await scene.ask("subscribe", subscriber, **feed)
@@ -452,12 +458,13 @@ async def test_a_source_is_fetched_at_pings_and_published_when_it_has_changed(sc
         assert len(source.requests) == 1
         scene.clock.advance(feeds.FETCH_EVERY)
         await eventually(lambda: subscriber.got)
+        await scene.fetched(2, source)
         (request,) = subscriber.got
         assert (request.body, request.headers["content-type"]) == (b"two", "text/xml")
         assert f'<{source.url}>; rel="self"' in request.headers["link"]
         scene.clock.advance(60)
         await scene.ask("publish", "", **feed)
-        await eventually(lambda: len(source.requests) == 3)
+        await scene.fetched(3, source)
         scene.clock.advance(60)
         page[0] = b"three"
         await scene.send([("hub.mode", "publish"), ("hub.url", source.url), ("hub.url", FEED)])
