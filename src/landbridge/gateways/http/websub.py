@@ -35,7 +35,7 @@ async def call(pool: SessionPool, request: HttpRequest) -> None:
         raise BadRequest(f"a body of the type {request.content_type[:60]!r}", hint=f"the hub takes {FORM}")
     body = await request.body(MOST_OF_STRANGERS)
     try:
-        text = body.decode()
+        text = body.decode().strip()  # a file's last line break is no part of the form
         form = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_PARAMETERS, errors="strict")
     except ValueError as error:
         raise BadPayload(f"the form can't be read: {str(error)[:200]}") from None
@@ -104,20 +104,24 @@ _CALL = Described(
 )
 
 
-def _reading(name: str, summary: str, forms: dict[str, Any]) -> Described:
-    return Described(
-        name=name,
-        summary=summary,
-        description="Needs no token. The header `Link` names the hub and the feed (WebSub).",
-        tag="websub",
-        headers={"If-None-Match": (_TEXT, "The ETag of an answer before.")},
-        answers={
-            200: ("The payload of its newest message, with that one's content type.", forms),
-            304: ("There is no newer message.", {}),
-        },
-        refusals=(400, 404, 413, 429, 503, 504),
-        needs_token=False,
-    )
+_READ = Described(
+    name="websub.read",
+    summary="Read the newest message of a feed",
+    description=(
+        "Needs no token. The header `Link` names the hub and the feed (WebSub); HEAD is enough to see it."
+    ),
+    tag="websub",
+    headers={"If-None-Match": (_TEXT, "The ETag of an answer before.")},
+    answers={
+        200: (
+            "The payload of its newest message, with that one's content type.",
+            {RAW: {"description": "The payload, of any content type."}},
+        ),
+        304: ("There is no newer message.", {}),
+    },
+    refusals=(400, 404, 413, 429, 503, 504),
+    needs_token=False,
+)
 
 
 def routes(publishing: HttpRoute) -> list[HttpRoute]:
@@ -134,12 +138,9 @@ def routes(publishing: HttpRoute) -> list[HttpRoute]:
         answers=said.answers,
         refusals=said.refusals,
     )
-    content = {RAW: {"description": "The payload, of any content type."}}
     return [
         HttpRoute("POST", HUB_PATH, call, _CALL),
-        HttpRoute(
-            "GET", _ONE_FEED, read, _reading("websub.read", "Read the newest message of a feed", content)
-        ),
-        HttpRoute("HEAD", _ONE_FEED, read, _reading("headFeed", "Find the hub of a feed", {})),
+        HttpRoute("GET", _ONE_FEED, read, _READ),
+        HttpRoute("HEAD", _ONE_FEED, read, _READ),
         HttpRoute("POST", _ONE_FEED, publishing.answer, posting),
     ]
