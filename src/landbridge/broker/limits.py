@@ -21,6 +21,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_schedules: int = 10_000
     #: Webhooks of all topics together.
     max_webhooks: int = 1_000
+    #: Topics that are open as feeds, and subscriptions of one feed (WebSub).
+    max_feeds: int = 1_000
+    max_subscribers: int = 500
     max_connections: int = 4_000
     #: Subscriptions of one connection.
     max_subscriptions: int = 1_000
