@@ -16,6 +16,7 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
     @property
     def id(self) -> str:
@@ -85,7 +86,7 @@ class Receiver:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        request = Received(first.split()[1], headers, body)
+        request = Received(first.split()[1], headers, body, first.split()[0])
         self.requests.append(request)
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)

@@ -168,6 +168,18 @@ class WebhookExists(Misuse, code="webhook_exists", exit_status=93, http_status=4
     default_hint = "'landbridge webhook update' changes it"
 
 
+class UnknownFeed(Misuse, code="unknown_feed", exit_status=104, http_status=404):
+    """The topic is not open as a feed, or the URL is no feed's."""
+
+    default_hint = "see 'landbridge websub feeds'"
+
+
+class UnknownSubscription(Misuse, code="unknown_subscription", exit_status=105, http_status=404):
+    """The feed has no such subscription."""
+
+    default_hint = "see 'landbridge websub list'"
+
+
 class UnknownTopic(Misuse, code="unknown_topic", exit_status=20, http_status=404):
     """The topic does not exist, and the caller may not create it."""
 

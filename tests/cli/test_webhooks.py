@@ -62,6 +62,9 @@ def test_all_that_can_be_done_with_a_webhook(tmp_path: Path) -> None:
         rotated = place.call("webhook", "rotate", *webhook, "--overlap", "1h", "--json").json
         assert rotated["secret"] != made["secret"]
         assert "whsec_" in place.call("webhook", "rotate", *webhook).out
+        asymmetric = place.call("webhook", "rotate", *webhook, "--asymmetric")
+        assert "whpk_" in asymmetric.out
+        assert "whpk_" in place.call("webhook", "show", *webhook).out
         assert place.call("webhook", "update", *webhook, "--unordered", "--rate", "5").status == 0
         assert place.call("webhook", "update", *webhook).status == 2
         options = place.call("webhook", "show", *webhook, "--json").json["options"]

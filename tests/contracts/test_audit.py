@@ -122,6 +122,8 @@ DOINGS: list[tuple[Callable[[Any], Awaitable[Any]], list[tuple[str, str, str]]]]
         lambda bus: bus.webhooks.delete("t", "hook"),
         [("webhook.delete", "group", "t/webhook.hook"), ("webhook.delete", "webhook", "t/hook")],
     ),
+    (lambda bus: bus.websub.open("t"), [("websub.open", "feed", "t")]),
+    (lambda bus: bus.websub.close("t"), [("websub.close", "feed", "t")]),
     (lambda bus: bus.status.set(default="messages"), [("status.levels", "status", "levels")]),
     (lambda bus: bus.status.set(default="messages"), []),
     (lambda bus: bus.groups.delete("t", "g", force=True), [("group.delete", "group", "t/g")]),
@@ -264,6 +266,7 @@ async def test_operations_that_change_something_say_whether_they_are_audited() -
         "event.trigger",
         "error.report",
         "status.note",
+        "websub.call",
     }
 
 

@@ -155,6 +155,12 @@ LEAST: list[tuple[str, list[str] | None]] = [
     # Of a webhook that there is: its owner, or observers to show and operators to change it.
     ("webhook.show webhook.test webhook.pause webhook.resume webhook.replay webhook.rotate", None),
     ("webhook.delete", None),
+    # To open a topic to all takes the right to read it, too, so no one scope is enough.
+    ("websub.open", []),
+    ("websub.close websub.delete", ["operate"]),
+    ("websub.list websub.inspect", OBSERVE),
+    ("websub.show", SEE_ORDERS),
+    ("websub.feeds websub.read websub.call", None),
     ("topic.list terminal.info service.token", None),
 ]
 ENOUGH = {name: scopes for names, scopes in LEAST for name in names.split()}

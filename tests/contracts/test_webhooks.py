@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
@@ -16,7 +19,7 @@ from landbridge.client.bus import Bus
 from landbridge.core.delivery.filters import Match
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
-from landbridge.core.webhook.signature import webhook_id, write_secret
+from landbridge.core.webhook.signature import PRIVATE, public_key, webhook_id, write_secret
 from landbridge.errors import (
     BadRequest,
     Forbidden,
@@ -324,6 +327,32 @@ async def test_an_address_that_is_not_allowed_gets_nothing(crashes: list[Any]) -
         assert receiver.requests == []
 
 
+async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ["127.0.0.1"]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return found
+
+    async with staged(FakeClock()) as scene, Receiver() as receiver:
+        assert scene.clock
+        monkeypatch.setattr(scene.senders.http, "_resolve", resolve)
+        await scene.bus.topics.create("orders")
+        url = receiver.url.replace("127.0.0.1", "rebind.example")
+        await scene.bus.webhooks.create("orders", "shop", url)
+        await scene.bus.publish("orders", b"1")
+        await scene.until(lambda shown: shown.delivered == 1)
+        found[0] = "10.0.0.1"
+        await scene.bus.publish("orders", b"2")
+        shown = await scene.until(lambda shown: shown.failed == 1)
+        assert "may not send to" in shown.attempts[0].detail
+        assert receiver.bodies == [b"1"]
+        found[0] = "127.0.0.1"
+        scene.clock.advance(10)
+        await scene.until(lambda shown: shown.delivered == 2)
+
+
 async def test_a_pause_keeps_messages_and_a_test_is_sent_all_the_same(scene: Scene) -> None:
     async with Receiver() as receiver:
         secret = await scene.create(receiver)
@@ -358,6 +387,63 @@ async def test_a_rotation_signs_with_both_secrets_until_the_old_one_ends(timed: 
         shown = await timed.show()
         assert shown.secrets == [None]
         assert given not in str(shown)
+
+
+async def test_a_webhook_signs_with_a_key_that_is_never_shown(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.bus.topics.create("orders")
+        made = await scene.bus.webhooks.create("orders", "shop", receiver.url, asymmetric=True)
+        assert (made.secret, made.public_key[:5]) == ("", "whpk_")
+        again = await scene.bus.webhooks.create("orders", "shop", receiver.url, asymmetric=True)
+        assert (again.secret, again.public_key) == ("", "")
+        await scene.bus.publish("orders", b"1")
+        await eventually(lambda: len(receiver.requests) == 1)
+        assert _verified(receiver.requests[0], made.public_key) == "v1a"
+        # A rotation makes the same kind again; both are shown and sign until the old one ends.
+        rotated = await scene.bus.webhooks.rotate("orders", "shop", overlap=60.0)
+        assert (rotated.secret, (await scene.show()).public_keys) == (
+            "",
+            [rotated.public_key, made.public_key],
+        )
+        await scene.bus.publish("orders", b"2")
+        await eventually(lambda: len(receiver.requests) == 2)
+        for key in (made.public_key, rotated.public_key):
+            assert _verified(receiver.requests[1], key) == "v1a"
+        back = await scene.bus.webhooks.rotate("orders", "shop", asymmetric=False, overlap=0.0)
+        assert (back.secret[:6], back.public_key) == ("whsec_", "")
+        await scene.bus.publish("orders", JSON)
+        await eventually(lambda: len(receiver.requests) == 3)
+        receiver.requests[2].verify(back.secret)
+        key = write_secret(b"k" * 32, PRIVATE)
+        given = await scene.bus.webhooks.rotate("orders", "shop", secret=key)
+        assert (given.secret, given.public_key) == ("", public_key(key))
+        assert key not in str(await scene.show())
+
+
+def _verified(request: Received, key: str) -> str:
+    """The version of the signature that a public key verifies; empty where there is none."""
+    judge = Ed25519PublicKey.from_public_bytes(base64.b64decode(key.removeprefix("whpk_")))
+    head = f"{request.id}.{request.headers['webhook-timestamp']}."
+    for each in request.headers["webhook-signature"].split():
+        version, _, text = each.partition(",")
+        try:
+            judge.verify(base64.b64decode(text), head.encode() + request.body)
+        except InvalidSignature:
+            continue
+        return version
+    return ""
+
+
+async def test_a_list_shows_the_paths_of_urls_to_those_who_may_look_after_them(scene: Scene) -> None:
+    async with Receiver() as receiver:
+        await scene.create(receiver)
+        for scopes, sees in ((["publish:orders"], False), (["observe"], True)):
+            async with attach(scene.terminal, subject="other", scopes=scopes) as bus:
+                (row,) = await bus.webhooks.list(topic="orders")
+                assert (row.url == receiver.url) == sees
+                assert "hook" in row.url or not sees
+                assert row.url.startswith(f"http://127.0.0.1:{receiver.port}/")
+                assert "a=b" not in row.url or sees
 
 
 async def test_a_replay_sends_a_range_again(scene: Scene) -> None:

@@ -55,13 +55,18 @@ class Web:
 @asynccontextmanager
 async def web(**options: Any) -> AsyncIterator[Web]:
     site_options = {name: options.pop(name) for name in ("origins", "registry") if name in options}
+    tls = options.pop("tls", (None, None))
+    endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
     async with run_terminal(**options) as terminal, attach(terminal) as bus:
-        site = Site(dial_to(terminal), **site_options)
-        port = HttpPort(site, Endpoint("127.0.0.1"), 0, None, most=64, hint="", web_sockets=True)
+        site = Site(dial_to(terminal), answer_stranger=terminal.answer_stranger, **site_options)
+        port = HttpPort(site, endpoint, 0, endpoint.tls(), most=64, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)
         headers = {"authorization": f"Bearer {token}"}
         try:
-            async with httpx.AsyncClient(base_url=port.url, headers=headers, timeout=LIMIT) as http:
+            # Certificates are for those who look at them.
+            async with httpx.AsyncClient(
+                base_url=port.url, headers=headers, timeout=LIMIT, verify=not tls[0]
+            ) as http:
                 yield Web(terminal, site, port, http, bus)
         finally:
             site.stop()

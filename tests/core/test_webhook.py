@@ -6,6 +6,8 @@ import base64
 from datetime import UTC, datetime
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,7 +15,14 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
-from landbridge.core.webhook.signature import read_secret, sign, webhook_id, write_secret
+from landbridge.core.webhook.signature import (
+    PRIVATE,
+    public_key,
+    read_secret,
+    sign,
+    webhook_id,
+    write_secret,
+)
 from landbridge.core.webhook.spec import Verdict, WebhookAttempt, WebhookSpec
 from landbridge.core.webhook.webhook import StoredWebhook, WebhookSecret, WebhookState
 from landbridge.errors import BadName, BadRequest
@@ -52,6 +61,29 @@ def test_the_reference_library_takes_a_signature_with_each_of_the_secrets(
         Webhook(write_secret(b"x" * 25)).verify(body, headers)
 
 
+@given(st.binary(min_size=32, max_size=32), st.integers())
+def test_a_key_signs_what_its_public_one_verifies_and_the_reference_library_passes_over_it(
+    raw: bytes, number: int
+) -> None:
+    body = b'{"n": %d}' % number
+    key, timestamp = write_secret(raw, PRIVATE), int(datetime.now(UTC).timestamp())
+    shown = public_key(key)
+    assert shown.startswith("whpk_")
+    assert public_key(SECRET) == ""
+    by_secret, by_key = sign([SECRET, key], "m-0", timestamp, body).split()
+    version, _, text = by_key.partition(",")
+    assert version == "v1a"
+    judge = Ed25519PublicKey.from_public_bytes(base64.b64decode(shown.removeprefix("whpk_")))
+    judge.verify(base64.b64decode(text), b"m-0.%d.%b" % (timestamp, body))
+    with pytest.raises(InvalidSignature):
+        judge.verify(base64.b64decode(text), b"m-1.%d.%b" % (timestamp, body))
+    headers = {"webhook-id": "m-0", "webhook-timestamp": str(timestamp)}
+    both = headers | {"webhook-signature": f"{by_key} {by_secret}"}
+    assert Webhook(SECRET).verify(body, both) == {"n": number}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(body, headers | {"webhook-signature": by_key})
+
+
 def test_the_example_of_the_specification() -> None:
     secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}'
     signature = sign([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
@@ -71,7 +103,9 @@ def test_an_id_is_one_that_a_header_and_the_signature_can_have(id: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "whsec_", "whsec_!!!!", "whsec_" + base64.b64encode(b"x" * 23).decode(), "whsec_é",
+    ["", "whsk_", "whsk_" + base64.b64encode(b"x" * 31).decode(),
+     "whpk_" + base64.b64encode(b"x" * 32).decode(),
+     "whsec_", "whsec_!!!!", "whsec_" + base64.b64encode(b"x" * 23).decode(), "whsec_é",
      "whsec_" + base64.b64encode(b"x" * 65).decode(), base64.b64encode(b"x" * 32).decode()],
 )  # fmt: skip
 def test_what_is_no_secret_is_refused_and_not_repeated(text: str) -> None:
@@ -220,8 +254,8 @@ def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
 
 
 def test_the_content_type() -> None:
-    assert core.content_type(SPEC, None) == "application/json"
-    assert core.content_type(SPEC, "text/plain; charset=utf-8") == "text/plain; charset=utf-8"
+    assert core.content_type(None, None) == "application/json"
+    assert core.content_type(None, "text/plain; charset=utf-8") == "text/plain; charset=utf-8"
     for bad in (5, "a\r\nb: c", "x" * 500, ""):
-        assert core.content_type(SPEC, bad) == "application/json"
-    assert core.content_type(replace(SPEC, content_type="image/png"), "text/plain") == "image/png"
+        assert core.content_type(None, bad) == "application/json"
+    assert core.content_type("image/png", "text/plain") == "image/png"

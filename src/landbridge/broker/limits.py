@@ -35,6 +35,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = 1_000
     max_schedules: Annotated[Count, _about("Schedules of all topics together.")] = 10_000
     max_webhooks: Annotated[Count, _about("Webhooks of all topics together.")] = 1_000
+    max_feeds: Annotated[Count, _about("Topics that are open as feeds (WebSub).")] = 1_000
+    max_subscribers: Annotated[Count, _about("Subscriptions of one feed (WebSub).")] = 500
     max_connections: Annotated[Count, _about("Connections.")] = 4_000
     max_subscriptions: Annotated[Count, _about("Subscriptions of one connection.")] = 1_000
     max_waits: Annotated[
@@ -100,6 +102,8 @@ CEILINGS = {
     "max_groups": Ceiling(1, 100_000),
     "max_schedules": Ceiling(1, 1_000_000),
     "max_webhooks": Ceiling(1, 100_000),
+    "max_feeds": Ceiling(1, 100_000),
+    "max_subscribers": Ceiling(1, 100_000),
     "max_subscriptions": Ceiling(1, 100_000),
     "max_waits": Ceiling(1, 100_000),
     "max_requests": Ceiling(1, 1_000_000),

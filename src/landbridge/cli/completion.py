@@ -62,6 +62,16 @@ def webhook_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def subscription_ids(running: typer.Context, incomplete: str) -> list[str]:
+    """The subscriptions of the feed that is already on the line."""
+    topic = running.params.get("topic")
+
+    async def names(bus: Bus) -> list[str]:
+        return [subscription.id for subscription in await bus.websub.list(topic=topic)]
+
+    return _asked(running, incomplete, names)
+
+
 def service_names(running: typer.Context, incomplete: str) -> list[str]:
     async def names(bus: Bus) -> list[str]:
         return [service.name for service in await bus.services.list()]

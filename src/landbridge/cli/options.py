@@ -131,6 +131,9 @@ LogLevel = Annotated[
     option("How much is logged, to stderr.", callback=_configure_log),
 ]
 Topic = Annotated[str, argument("TOPIC", "The topic's name.", autocompletion=completion.topic_names)]
+Note = Annotated[str, option("Why, for whoever looks at it.", value="")]
+From = option("From when.", "--from", metavar="TIME", parser=units.parse_moment)
+Until = Annotated[float | None, option("Until when.", metavar="TIME", parser=units.parse_moment)]
 Group = Annotated[str, argument("GROUP", "The group's name.", autocompletion=completion.group_names)]
 #: Where to begin, if not where the terminal would.
 START = "Where to begin: an ISO 8601 time, '10m ago', -10m."

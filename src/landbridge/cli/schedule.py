@@ -12,8 +12,11 @@ from landbridge.cli.loop import ask
 from landbridge.cli.options import (
     Commands,
     ContextName,
+    From,
+    Note,
     OptionGroup,
     Topic,
+    Until,
     argument,
     given,
     option,
@@ -180,7 +183,7 @@ def _show(found: ScheduleDetails) -> None:
 def pause(
     topic: Topic,
     name: Name,
-    note: str = option("Why, for whoever looks at it.", value=""),
+    note: Note = "",
     context: ContextName = None,
 ) -> None:
     """Pause a schedule. What it would have published meanwhile is not made up for.
@@ -218,8 +221,8 @@ def trigger(topic: Topic, name: Name, context: ContextName = None) -> None:
 def backfill(
     topic: Topic,
     name: Name,
-    begin: Annotated[float, option("From when.", "--from", metavar="TIME", parser=units.parse_moment)],
-    until: Annotated[float | None, option("Until when.", metavar="TIME", parser=units.parse_moment)] = None,
+    begin: Annotated[float, From],
+    until: Until = None,
     context: ContextName = None,
 ) -> None:
     """Publish the messages of a range of the past, with the ids that they would have had.

@@ -12,9 +12,12 @@ from landbridge.cli.options import (
     START,
     Commands,
     ContextName,
-    OptionGroup,
+    From,
+    Note,
     Topic,
+    Until,
     argument,
+    flag,
     given,
     option,
     pairs,
@@ -22,6 +25,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
+from landbridge.cli.sending import ATTEMPTS, SendingFlags
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
@@ -37,11 +41,7 @@ SHOW = columns(
     "URL=url | State | Circuit | Owner | Group | Lag:count@yellow | Delivered:count | Failed:count@red | "
     "Buried:count@red | Last success=last_success_at:moment | Failing since=failing_since:moment | "
     "Blocked until=blocked_until:moment | Disabled=disabled_why@red | Trouble@red | Ordered | Rate | "
-    "Content type | Match | Secrets | Paused=paused_at:moment | Paused by | Note"
-)
-ATTEMPTS = columns(
-    "Sent=at:moment | Id@cyan | Offset | Attempt=number | Verdict | Status | Took=seconds:span | Answer | "
-    "Detail@red"
+    "Content type | Match | Secrets | Public keys:list | Paused=paused_at:moment | Paused by | Note"
 )
 
 Name = Annotated[str, argument("NAME", "The webhook's name.", autocompletion=completion.webhook_names)]
@@ -49,15 +49,9 @@ Url = Annotated[str, argument("URL", "Where messages are sent to.")]
 Secret = Annotated[str, option("A secret of yours; without it, one is made.", metavar="whsec_…", value="")]
 
 
-class WebhookFlags(OptionGroup):
+class WebhookFlags(SendingFlags):
     """The options of a webhook."""
 
-    content_type: str | None = option(
-        "The header Content-Type, or 'message' for each message's own.", default="message"
-    )
-    ordered: bool | None = option(
-        "One message at a time, in order; one that fails holds the others.", "--ordered/--unordered"
-    )
     rate: float | None = option("Requests per second at most, or 0 for no limit.", default="0", min=0)
     match_key: str | None = option("Only messages whose key matches, e.g. 'eu-*'.", metavar="PATTERN")
     match_header: list[str] | None = option(
@@ -68,9 +62,7 @@ class WebhookFlags(OptionGroup):
         """Those that were given, as the terminal wants them."""
         from landbridge.core.delivery.filters import Match
 
-        options = self.given("ordered")
-        if self.content_type is not None:
-            options["content_type"] = None if self.content_type == "message" else self.content_type
+        options = super().as_asked()
         if self.rate is not None:
             options["rate"] = self.rate or None
         match = given(key=self.match_key, headers=pairs(self.match_header, "match") or None)
@@ -85,6 +77,7 @@ def create(
     *,
     options: WebhookFlags,
     secret: Secret = "",
+    asymmetric: bool = flag("Sign with a key (Ed25519); the receiver gets its public one.", "--asymmetric"),
     start: str | None = start_of(START, "latest"),
     context: ContextName = None,
 ) -> None:
@@ -94,20 +87,22 @@ def create(
     Examples:
       landbridge webhook create orders shop https://shop.example/hooks/orders
       landbridge webhook create orders audit https://audit.example/ --ordered --from earliest
+      landbridge webhook create orders bank https://bank.example/ --asymmetric
       landbridge webhook create orders eu https://eu.example/ --match-key 'eu-*' --rate 50
     """
-    wanted = options.as_asked() | given(start=start)
+    wanted = options.as_asked() | given(start=start, asymmetric=asymmetric)
     made = ask(context, lambda bus: bus.webhooks.create(topic, name, url, secret=secret, **wanted))
     output.emit(made, _show_secret)
 
 
 def _show_secret(made: WebhookSigned) -> None:
-    if not made.secret:
+    if not made.secret and not made.public_key:
         output.done(f"the webhook {made.name} of {made.topic} was there already")
         return
     output.done(f"the webhook {made.name} of {made.topic} sends to {made.url}")
-    print(made.secret)
-    output.note("this is its secret; it is not shown again")
+    print(made.secret or made.public_key)
+    is_shown = "this is its secret; it is not shown again"
+    output.note(is_shown if made.secret else "this is its public key; its receiver verifies with it")
 
 
 @app.command()
@@ -196,7 +191,7 @@ def _show_test(tested: WebhookTested) -> None:
 def pause(
     topic: Topic,
     name: Name,
-    note: str = option("Why, for whoever looks at it.", value=""),
+    note: Note = "",
     context: ContextName = None,
 ) -> None:
     """Pause a webhook. Its messages wait.
@@ -225,10 +220,8 @@ def replay(
     name: Name,
     first: int | None = option("The first offset.", metavar="OFFSET", min=0),
     end: int | None = option("The offset behind the last one.", metavar="OFFSET", min=0),
-    begin: Annotated[
-        float | None, option("From when.", "--from", metavar="TIME", parser=units.parse_moment)
-    ] = None,
-    until: Annotated[float | None, option("Until when.", metavar="TIME", parser=units.parse_moment)] = None,
+    begin: Annotated[float | None, From] = None,
+    until: Until = None,
     context: ContextName = None,
 ) -> None:
     """Send a range of messages again, by offset or by time. They have the ids that they had.
@@ -253,15 +246,18 @@ def rotate(
     name: Name,
     overlap: float | None = span("How long requests are signed with the old secret, too.", default="1d"),
     secret: Secret = "",
+    asymmetric: bool | None = option(
+        "Sign with a key (Ed25519), or with a secret; as before by default.", "--asymmetric/--symmetric"
+    ),
     context: ContextName = None,
 ) -> None:
-    """Give a webhook a new secret, which is shown once. For a while, requests are signed with both.
+    """Give a webhook a new secret or key. A secret is shown once. For a while, requests are signed with both.
 
     Examples:
       landbridge webhook rotate orders shop
       landbridge webhook rotate orders shop --overlap 0s
     """
-    wanted = given(overlap=overlap)
+    wanted = given(overlap=overlap, asymmetric=asymmetric)
     made = ask(context, lambda bus: bus.webhooks.rotate(topic, name, secret=secret, **wanted))
     output.emit(made, _show_secret)
 

@@ -85,6 +85,7 @@ class WithNouns(Generic[W]):
     documents: nouns.DocumentCalls[W]
     schedules: nouns.ScheduleCalls[W]
     webhooks: nouns.WebhookCalls[W]
+    websub: nouns.WebSubCalls[W]
     requests: nouns.RequestCalls[W]
     events: nouns.EventCalls[W]
     errors: nouns.ErrorCalls[W]

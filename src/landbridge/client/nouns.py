@@ -357,6 +357,20 @@ class AuditCalls(Noun[W]):
     list = Pages(table.AUDIT_LIST, lambda page: page.entries)
 
 
+class WebSubCalls(Noun[W]):
+    """``bus.websub``: topics as feeds, and who has subscribed to them."""
+
+    open = Method(table.WEBSUB_OPEN)
+    close = Method(table.WEBSUB_CLOSE)
+    show = Method(table.WEBSUB_SHOW)
+    feeds = Pages(table.WEBSUB_FEEDS, lambda page: page.feeds)
+    list = Pages(table.WEBSUB_LIST, lambda page: page.subscriptions)
+    inspect = Method(table.WEBSUB_INSPECT)
+    delete = Method(table.WEBSUB_DELETE)
+    read = Method(table.WEBSUB_READ)
+    call = Method(table.WEBSUB_CALL)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
@@ -371,6 +385,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
+    "websub": WebSubCalls,
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,

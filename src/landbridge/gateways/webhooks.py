@@ -3,7 +3,9 @@
 A webhook is a durable group of its topic and two documents beside it. The sender is a client of the terminal.
 It watches the documents, and reads each group in the name of the webhook's owner, with a credential for that
 topic alone. A message is acked when the receiver has answered with 2xx, so each is sent at least once, also
-after a ``kill -9``. What follows from an answer is decided in ``landbridge.core.webhook``.
+after a ``kill -9``. What follows from an answer is decided in ``landbridge.core.webhook``. Subscriptions of
+feeds (``landbridge.gateways.websub``) are sent by the same sender in another *form*: other documents, other
+headers, and another end.
 
 A message that fails goes back to its group for a time (``requeue``). An ordered webhook doesn't do that: it
 stops reading until the message may be tried again, and so does any webhook whose receiver throttles or whose
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -28,7 +30,7 @@ from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import sign, webhook_id
 from landbridge.core.webhook.spec import WebhookAttempt
-from landbridge.core.webhook.webhook import StoredWebhook, WebhookProbe, WebhookState
+from landbridge.core.webhook.webhook import AfterAttempt, StoredWebhook, WebhookProbe, WebhookState
 from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, UnknownDocument
 from landbridge.gateways.outgoing import HttpAnswer, HttpResult, HttpTimedOut, OutgoingHttp
 
@@ -52,65 +54,94 @@ TEST = {"type": "landbridge.test"}
 WebhookKey = tuple[str, str]
 
 
-class WebhookSenders:
-    """Sends the webhooks of a terminal.
+class SendingForm(Protocol):
+    """What webhooks and subscriptions of feeds don't have in common."""
+
+    #: The collection of what the sender writes down.
+    states: str
+    #: Messages of one of them that are sent at the same time, unless it is ordered.
+    width: int
+
+    def group_name(self, name: str) -> str:
+        """The group that is read."""
+
+    def headers(self, stored: StoredWebhook, id: str, body: bytes, now: int) -> dict[str, str]:
+        """What makes a request one of its kind. ``id``: the message's."""
+
+    def after_attempt(
+        self, stored: StoredWebhook, state: WebhookState, attempt: WebhookAttempt, now: int
+    ) -> AfterAttempt:
+        """What follows from an answer."""
+
+    async def on_disabled(self, bus: Bus, stored: StoredWebhook, why: str) -> None:
+        """Nothing more is sent. Tell who has to know."""
+
+
+class WebhookForm:
+    """Webhooks: signed as Standard Webhooks says."""
+
+    states = core.STATES
+    width = CONCURRENCY
+
+    def group_name(self, name: str) -> str:
+        """The group that is read."""
+        return core.group_name(name)
+
+    def headers(self, stored: StoredWebhook, id: str, body: bytes, now: int) -> dict[str, str]:
+        """Id, moment and signature."""
+        shown, timestamp = webhook_id(id), now // SECOND
+        return {
+            "webhook-id": shown,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": sign(core.valid_secrets(stored.secrets, now), shown, timestamp, body),
+        }
+
+    def after_attempt(
+        self, stored: StoredWebhook, state: WebhookState, attempt: WebhookAttempt, now: int
+    ) -> AfterAttempt:
+        """What follows from an answer."""
+        return core.after_attempt(stored.spec, state, attempt, now)
+
+    async def on_disabled(self, bus: Bus, stored: StoredWebhook, why: str) -> None:
+        """Write an event of the status log that names the webhook."""
+        topic, name = stored.spec.topic, stored.spec.name
+        log.warning("webhook_disabled", topic=topic, webhook=name, why=why)
+        await bus.status.note("webhook_disabled", f"webhook {name} of {topic}: {why}", topic=topic)
+
+
+class PostSenders:
+    """The senders of one form, by topic and name.
 
     ``bus``: for the documents and the status log. ``bus_of``: makes a bus that is not open yet, in the name
-    of an owner, for a topic. ``clock``: the terminal's.
+    of an owner, for a topic. ``clock``: the terminal's. Whoever has one calls ``take`` with what is stored,
+    and ``stop`` at the end.
     """
 
     def __init__(
-        self, bus: Bus, bus_of: Callable[[str, str], Bus], http: OutgoingHttp, clock: Callable[[], int]
+        self,
+        bus: Bus,
+        bus_of: Callable[[str, str], Bus],
+        http: OutgoingHttp,
+        clock: Callable[[], int],
+        form: SendingForm,
     ) -> None:
         self.bus = bus
         self.bus_of = bus_of
         self.http = http
         self.clock = clock
+        self.form = form
         self.room = asyncio.Semaphore(MOST_AT_ONCE)
         self._senders: dict[WebhookKey, WebhookSender] = {}
-        self._watching: asyncio.Task[None] | None = None
         #: Senders whose webhook is gone, until they have ended.
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> WebhookSenders:
-        self._watching = asyncio.ensure_future(self._watch())
-        self._watching.add_done_callback(_tell_crash)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-        await asyncio.gather(*(sender.stop() for sender in self._senders.values()))
-        if self._ending:
-            await asyncio.wait(self._ending)
-
     @property
     def states(self) -> dict[WebhookKey, WebhookState]:
-        """How far each webhook is."""
+        """How far each of them is."""
         return {key: sender.state for key, sender in self._senders.items()}
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                async for found in self.bus.documents.watch(core.COLLECTION, topic="*"):
-                    document = found.document
-                    self._take((found.topic, found.key), None if document is None else document.value)
-            except BusError as error:
-                if self.bus.closed is not None:
-                    return
-                log.warning("webhooks are listed again", why=str(error))
-                await asyncio.sleep(AGAIN_AFTER)
-
-    def _take(self, key: WebhookKey, value: object) -> None:
-        """This is what the document says."""
-        try:
-            stored = None if value is None else read_options(value, StoredWebhook, "webhook")
-        except BadRequest as error:
-            log.warning("a webhook can't be read", topic=key[0], name=key[1], why=str(error))
-            stored = None
-        if stored is not None and (stored.spec.topic, stored.spec.name) != key:
-            stored = None  # not written by the terminal
+    def take(self, key: WebhookKey, stored: StoredWebhook | None) -> None:
+        """This is stored now; None: nothing is sent from now on."""
         sender = self._senders.get(key)
         if stored is None:
             if sender is not None:
@@ -124,14 +155,65 @@ class WebhookSenders:
         else:
             sender.take(stored)
 
+    async def stop(self) -> None:
+        """End all of them. What is being sent is sent again by whoever comes next."""
+        await asyncio.gather(*(sender.stop() for sender in self._senders.values()))
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+class WebhookSenders(PostSenders):
+    """Sends the webhooks of a terminal while its block lasts."""
+
+    def __init__(
+        self, bus: Bus, bus_of: Callable[[str, str], Bus], http: OutgoingHttp, clock: Callable[[], int]
+    ) -> None:
+        super().__init__(bus, bus_of, http, clock, WebhookForm())
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> WebhookSenders:
+        self._watching = asyncio.ensure_future(self._watch())
+        self._watching.add_done_callback(tell_crash)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        await self.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for found in self.bus.documents.watch(core.COLLECTION, topic="*"):
+                    document = found.document
+                    self._read((found.topic, found.key), None if document is None else document.value)
+            except BusError as error:
+                if self.bus.closed is not None:
+                    return
+                log.warning("webhooks are listed again", why=str(error))
+                await asyncio.sleep(AGAIN_AFTER)
+
+    def _read(self, key: WebhookKey, value: object) -> None:
+        """This is what the document says."""
+        try:
+            stored = None if value is None else read_options(value, StoredWebhook, "webhook")
+        except BadRequest as error:
+            log.warning("a webhook can't be read", topic=key[0], name=key[1], why=str(error))
+            stored = None
+        if stored is not None and (stored.spec.topic, stored.spec.name) != key:
+            stored = None  # not written by the terminal
+        self.take(key, stored)
+
 
 class WebhookSender:
     """Sends one webhook."""
 
     def __init__(
-        self, senders: WebhookSenders, stored: StoredWebhook, before: WebhookSender | None = None
+        self, senders: PostSenders, stored: StoredWebhook, before: WebhookSender | None = None
     ) -> None:
         self._senders = senders
+        self._form = senders.form
         self.stored = stored
         self._bus = senders.bus
         self._clock = senders.clock
@@ -151,7 +233,7 @@ class WebhookSender:
         #: Why a message of an ordered webhook was not sent, other than an answer or a lost connection.
         self._crash: Exception | None = None
         self._task = asyncio.ensure_future(self._run(before))
-        self._task.add_done_callback(_tell_crash)
+        self._task.add_done_callback(tell_crash)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -229,7 +311,7 @@ class WebhookSender:
     async def _read_state(self) -> None:
         """The state on disk, with whatever is not written yet. UnknownDocument: the webhook is gone."""
         topic, name = self._key
-        found = await self._bus.documents.read(core.STATES, name, topic=topic)
+        found = await self._bus.documents.read(self._form.states, name, topic=topic)
         if not self._version or (found.version != self._version and not self._dirty):
             try:
                 self._state = read_options(found.value, WebhookState, "webhook")
@@ -242,7 +324,7 @@ class WebhookSender:
         self._dirty = True
         if self._write_soon is None:
             self._write_soon = asyncio.ensure_future(self._write_in_a_while())
-            self._write_soon.add_done_callback(_tell_crash)
+            self._write_soon.add_done_callback(tell_crash)
 
     async def _write_in_a_while(self) -> None:
         try:
@@ -262,7 +344,7 @@ class WebhookSender:
             value = msgspec.to_builtins(self._state)
             try:
                 written = await self._bus.documents.update(
-                    core.STATES, name, value, version=self._version, topic=topic
+                    self._form.states, name, value, version=self._version, topic=topic
                 )
             except BusError:
                 self._dirty = True
@@ -283,15 +365,15 @@ class WebhookSender:
 
     async def _read_topic(self) -> None:
         stored = self.stored
-        topic, name = self._key
+        topic, group = self._key[0], self._form.group_name(self._key[1])
         is_closed = core.circuit(self._state, self._clock()) == "closed"
         is_slow = stored.spec.rate is not None and stored.spec.rate < 1
-        width = 1 if stored.spec.ordered or is_slow or not is_closed else CONCURRENCY
+        width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, topic) as bus:
             # Subscribing would make a topic or a group that is gone, and the group without the match.
-            await bus.groups.show(topic, core.group_name(name))
-            subscription = bus.subscribe(topic, group=core.group_name(name), prefetch=width)
+            await bus.groups.show(topic, group)
+            subscription = bus.subscribe(topic, group=group, prefetch=width)
             async with subscription:
                 await self._note_trouble("")
                 reading = asyncio.ensure_future(self._hand_on(subscription, width, sending))
@@ -366,11 +448,10 @@ class WebhookSender:
         number = core.number_of(before, spec, message.offset, message.attempt)
         own = {"Landbridge-Topic": spec.topic, "Landbridge-Offset": str(message.offset)}
         own["Landbridge-Attempt"] = str(number)
-        said = core.content_type(spec, message.headers.get("content-type"))
-        id = webhook_id(message.id)
-        attempt = await self._post(id, message.payload, said, own, number, message.offset)
+        said = core.content_type(spec.content_type, message.headers.get("content-type"))
+        attempt = await self._post(message.id, message.payload, said, own, number, message.offset)
         # From here to the next await, nobody else changes the state.
-        after = core.after_attempt(spec, self._state, attempt, self._clock())
+        after = self._form.after_attempt(self.stored, self._state, attempt, self._clock())
         was_disabled, self._state, self._dirty = self._state.disabled_at, after.state, True
         if not self._may_go_on() or core.circuit(before, attempt.at) == "half-open":
             self._close.set()
@@ -384,7 +465,10 @@ class WebhookSender:
             await message.bury(_told(attempt))
         await self._write()
         if after.state.disabled_at and not was_disabled:
-            await self._note_disabled(after.state.disabled_why)
+            try:
+                await self._form.on_disabled(self._bus, self.stored, after.state.disabled_why)
+            except BusError as error:
+                self._log.warning("note refused", why=str(error))
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be sent now."""
@@ -400,21 +484,18 @@ class WebhookSender:
         stored = self.stored
         async with self._senders.room:
             now = self._clock()
-            timestamp = now // SECOND
             headers = {
                 **own,
                 "Content-Type": content_type,
                 "User-Agent": "landbridge",
-                "webhook-id": id,
-                "webhook-timestamp": str(timestamp),
-                "webhook-signature": sign(core.valid_secrets(stored.secrets, now), id, timestamp, body),
+                **self._form.headers(stored, id, body, now),
             }
             begun = asyncio.get_running_loop().time()
             result = await self._senders.http.send("POST", stored.spec.url, body, headers)
             seconds = round(asyncio.get_running_loop().time() - begun, 3)
         status = result.status if isinstance(result, HttpAnswer) else 0
         return WebhookAttempt(
-            id=id,
+            id=webhook_id(id),
             at=now,
             seconds=seconds,
             verdict=core.verdict_of(status),
@@ -426,21 +507,12 @@ class WebhookSender:
             retry_after=result.retry_after if isinstance(result, HttpAnswer) else None,
         )
 
-    async def _note_disabled(self, why: str) -> None:
-        """An event of the status log that names the webhook."""
-        topic, name = self._key
-        self._log.warning("webhook_disabled", why=why)
-        try:
-            await self._bus.status.note("webhook_disabled", f"webhook {name} of {topic}: {why}", topic=topic)
-        except BusError as error:
-            self._log.warning("note refused", why=str(error))
-
     # -- tests -------------------------------------------------------------------------------------
 
     def _begin_tests(self) -> None:
         if self._tests is None and self._next_test() is not None:
             self._tests = asyncio.ensure_future(self._run_tests())
-            self._tests.add_done_callback(_tell_crash)
+            self._tests.add_done_callback(tell_crash)
 
     async def _run_tests(self) -> None:
         """Send the tests that were asked for, one after the other."""
@@ -469,7 +541,7 @@ def _tell(what: str, error: BaseException) -> None:
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
 
 
-def _tell_crash(task: asyncio.Task[None]) -> None:
+def tell_crash(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _tell("a task of the webhooks failed", error)
 

@@ -41,6 +41,7 @@ from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.node.webhooks import webhooks_of
+from landbridge.node.websub import hub_of
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.transport.memory import join
@@ -105,6 +106,8 @@ async def serve(
                     await stack.enter_async_context(callbacks)
                     webhooks = webhooks_of(terminal, dial_to(terminal), plan.allow_outgoing)
                     await stack.enter_async_context(webhooks)
+                    hub = hub_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    await stack.enter_async_context(hub)
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)

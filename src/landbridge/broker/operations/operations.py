@@ -21,6 +21,7 @@ from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
 from landbridge.broker.operations.webhooks import WebhookOperations
+from landbridge.broker.operations.websub import WebSubOperations
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import Issued
@@ -45,6 +46,7 @@ class Operations(Dispatcher):
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
+        WebSubOperations(broker).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)
         TerminalOperations(broker, terminal).register(self)

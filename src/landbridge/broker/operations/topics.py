@@ -28,6 +28,9 @@ from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
 from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.webhook.webhook import COLLECTION as WEBHOOKS
 from landbridge.core.webhook.webhook import STATES as WEBHOOK_STATES
+from landbridge.core.websub.feed import FEEDS, SOURCES
+from landbridge.core.websub.subscription import STATES as SUBSCRIPTION_STATES
+from landbridge.core.websub.subscription import SUBSCRIPTIONS
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, TopicExists, UnknownDocument, UnknownTopic
 from landbridge.protocol import operations as table
@@ -36,7 +39,15 @@ from landbridge.protocol import operations as table
 LONGEST_WAIT = 60.0
 #: Documents that a topic takes along when it is deleted, and what the topic of changes calls them: they would
 #: make it anew, or point to nothing. A webhook's state has no name of its own there.
-GONE_WITH_A_TOPIC = ((SCHEDULES, "schedule"), (WEBHOOKS, "webhook"), (WEBHOOK_STATES, ""))
+GONE_WITH_A_TOPIC = (
+    (SCHEDULES, "schedule"),
+    (WEBHOOKS, "webhook"),
+    (WEBHOOK_STATES, ""),
+    (FEEDS, ""),
+    (SOURCES, ""),
+    (SUBSCRIPTIONS, ""),
+    (SUBSCRIPTION_STATES, ""),
+)
 #: Topics that one request may name.
 MOST_TOPICS = 100
 

@@ -9,12 +9,14 @@ right to read the topic, and becomes its owner, so that nobody has a topic sent 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from landbridge.broker.audit import AuditedCaller
@@ -24,9 +26,18 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
+from landbridge.core.addresses import read_url
 from landbridge.core.options import differences, read_options
 from landbridge.core.webhook import webhook as core
-from landbridge.core.webhook.signature import LEAST, read_secret, write_secret
+from landbridge.core.webhook.signature import (
+    KEY_SIZE,
+    LEAST,
+    PRIVATE,
+    is_key,
+    public_key,
+    read_secret,
+    write_secret,
+)
 from landbridge.core.webhook.spec import WebhookSpec
 from landbridge.core.webhook.webhook import StoredWebhook, WebhookProbe, WebhookSecret, WebhookState
 from landbridge.errors import (
@@ -80,7 +91,7 @@ class WebhookOperations:
 
     async def create(self, caller: AuditedCaller, request: table.WebhookCreate) -> table.WebhookSigned:
         options = msgspec.to_builtins(request)
-        options = {key: options[key] for key in options if key not in ("secret", "start")}
+        options = {key: options[key] for key in options if key not in ("secret", "asymmetric", "start")}
         spec = core.webhook_spec(options)
         if request.secret:
             read_secret(request.secret)
@@ -92,7 +103,7 @@ class WebhookOperations:
                 f"the queue {topic.name} settles a message when it is handed out, before anybody has got it",
                 hint="create the queue with delivery at-least-once",
             )
-        secret = request.secret or _new_secret()
+        secret = request.secret or _new_secret(asymmetric=request.asymmetric)
         now = self._broker.clock()
         stored = StoredWebhook(
             spec=spec, owner=caller.subject, created_at=now, secrets=(WebhookSecret(secret, now),)
@@ -107,8 +118,7 @@ class WebhookOperations:
                 except DocumentExists:
                     pass
                 else:
-                    row = await self._describe(place, stored)
-                    return table.WebhookSigned(**msgspec.structs.asdict(row), secret=secret)
+                    return await self._tell(place, stored, secret)
         _, found = await self._read(place)
         if (found.spec, found.owner) != (spec, caller.subject):
             raise WebhookExists(
@@ -118,8 +128,7 @@ class WebhookOperations:
         caller.change_nothing()
         if not self._has_group(place):
             await self._make_group(caller, spec, request.start)
-        row = await self._describe(place, found)
-        return table.WebhookSigned(**msgspec.structs.asdict(row), secret="")
+        return await self._tell(place, found, "")
 
     async def _check_room(self) -> None:
         count, after = 0, ""
@@ -179,15 +188,25 @@ class WebhookOperations:
         return await self._describe(place, changed)
 
     async def rotate(self, caller: AuditedCaller, request: table.WebhookRotate) -> table.WebhookSigned:
-        now, secret = self._broker.clock(), request.secret or _new_secret()
-        place, changed = await self._change(
-            caller,
-            request,
-            lambda stored: replace(stored, secrets=core.rotate(stored.secrets, secret, now, request.overlap)),
-            "rotated",
+        now = self._broker.clock()
+
+        def work(stored: StoredWebhook) -> StoredWebhook:
+            said = request.asymmetric
+            asymmetric = is_key(stored.secrets[0].secret) if said is UNSET else said
+            secret = request.secret or _new_secret(asymmetric=asymmetric)
+            return replace(stored, secrets=core.rotate(stored.secrets, secret, now, request.overlap))
+
+        place, changed = await self._change(caller, request, work, "rotated")
+        return await self._tell(place, changed, changed.secrets[0].secret)
+
+    async def _tell(self, place: DocumentPlace, stored: StoredWebhook, secret: str) -> table.WebhookSigned:
+        """A webhook with what its receiver verifies by. A private key is told to nobody."""
+        row = await self._describe(place, stored)
+        return table.WebhookSigned(
+            **msgspec.structs.asdict(row),
+            secret="" if is_key(secret) else secret,
+            public_key=public_key(secret),
         )
-        row = await self._describe(place, changed)
-        return table.WebhookSigned(**msgspec.structs.asdict(row), secret=secret)
 
     async def replay(self, caller: AuditedCaller, request: table.WebhookReplay) -> table.WebhookReplayed:
         by_offset = request.first is not None
@@ -284,11 +303,13 @@ class WebhookOperations:
         else:
             found, more = await self._documents.find_anywhere(core.COLLECTION, request.after, PAGE)
             after = f"{found[-1][0].topic}/{found[-1][0].key}" if more else ""
-        rows = [
-            await self._describe(place, _decode(place, document.value))
-            for place, document in found
-            if may_see(caller, place.topic)
-        ]
+        rows = []
+        for place, document in found:
+            if may_see(caller, place.topic):
+                row = await self._describe(place, _decode(place, document.value))
+                if caller.subject != row.owner and not caller.scopes.has("observe"):
+                    row = replace(row, url=_without_path(row.url))
+                rows.append(row)
         return table.WebhookRows(webhooks=rows, next=after)
 
     async def show(self, caller: TokenBearer, request: table.OfWebhook) -> table.WebhookDetails:
@@ -308,6 +329,7 @@ class WebhookOperations:
                 for each in stored.secrets
                 if not each.expires_at or each.expires_at > now
             ],
+            public_keys=list(filter(None, map(public_key, core.valid_secrets(stored.secrets, now)))),
             failing_since=state.failing_since or None,
             blocked_until=blocked,
             disabled_why=state.disabled_why if core.is_disabled(stored, state) else "",
@@ -416,11 +438,20 @@ def _told(stored: StoredWebhook | None) -> dict[str, Any] | None:
     if stored is None:
         return None
     told: dict[str, Any] = msgspec.to_builtins(stored)
-    return {**told.pop("spec"), **told}
+    spec = told.pop("spec")
+    # For many receivers the path is the secret: its digest shows whether it has changed.
+    digest = hashlib.sha256(stored.spec.url.encode()).hexdigest()[:8]
+    return {**spec, "url": f"{_without_path(stored.spec.url)} ({digest})", **told}
 
 
-def _new_secret() -> str:
-    return write_secret(os.urandom(LEAST + 8))
+def _new_secret(*, asymmetric: bool) -> str:
+    return write_secret(os.urandom(KEY_SIZE), PRIVATE) if asymmetric else write_secret(os.urandom(LEAST + 8))
+
+
+def _without_path(url: str) -> str:
+    """Whom a webhook sends to. For many receivers, the path is the secret."""
+    target = read_url(url)
+    return f"{target.scheme}://{target.authority}/…"
 
 
 def _place(topic: str, name: str) -> DocumentPlace:

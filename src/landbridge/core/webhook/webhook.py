@@ -140,9 +140,7 @@ def webhook_spec(raw: dict[str, Any]) -> WebhookSpec:
     check_name(spec.name, "webhook")
     check_name(group_name(spec.name), "group")
     read_url(spec.url)
-    said = spec.content_type
-    if said is not None and (len(said) > LONGEST_TYPE or not _MEDIA_TYPE.match(said)):
-        raise BadRequest(f"no media type: {said[:60]!r}", hint="such as application/json")
+    check_content_type(spec.content_type)
     if spec.rate is not None and not LEAST_RATE <= spec.rate <= MOST_RATE:
         raise BadRequest(f"a rate of {spec.rate:g} per second", hint=f"one in 60 seconds to {MOST_RATE:,.0f}")
     if spec.match is not None:
@@ -154,15 +152,22 @@ def webhook_spec(raw: dict[str, Any]) -> WebhookSpec:
     return spec
 
 
+def check_content_type(said: str | None) -> None:
+    """BadRequest for what the header Content-Type can't have; None is the message's own."""
+    if said is not None and (len(said) > LONGEST_TYPE or not _MEDIA_TYPE.match(said)):
+        raise BadRequest(f"no media type: {said[:60]!r}", hint="such as application/json")
+
+
 def group_name(name: str) -> str:
     """The group of a webhook."""
     return f"webhook.{name}"
 
 
-def content_type(spec: WebhookSpec, own: object) -> str:
-    """The header Content-Type. ``own``: the message's header of that name, whatever it is."""
-    if spec.content_type is not None:
-        return spec.content_type
+def content_type(said: str | None, own: object) -> str:
+    """The header Content-Type. ``said``: by the options. ``own``: the message's header of that name, whatever
+    it is."""
+    if said is not None:
+        return said
     fits = isinstance(own, str) and len(own) <= LONGEST_TYPE and _MEDIA_TYPE.match(own)
     return str(own) if fits else _TYPE_IF_NONE
 
@@ -258,8 +263,15 @@ def number_of(state: WebhookState, spec: WebhookSpec, offset: int, delivered: in
     return delivered
 
 
-def after_attempt(spec: WebhookSpec, state: WebhookState, attempt: WebhookAttempt, now: int) -> AfterAttempt:
-    """What follows from an attempt with a message."""
+def after_attempt(
+    spec: WebhookSpec,
+    state: WebhookState,
+    attempt: WebhookAttempt,
+    now: int,
+    failing_for: float = FAILING_FOR,
+) -> AfterAttempt:
+    """What follows from an attempt with a message. ``failing_for``: seconds of nothing but failures that
+    disable the webhook."""
     state = replace(state, recent=(*state.recent, attempt)[-MOST_ATTEMPTS:])
     if attempt.verdict == "delivered":
         state = replace(
@@ -282,7 +294,7 @@ def after_attempt(spec: WebhookSpec, state: WebhookState, attempt: WebhookAttemp
     )
     if attempt.verdict == "gone":
         return AfterAttempt(_disable(state, now, "the receiver answered 410, it wants no more"), "leave")
-    if now - state.failing_since >= FAILING_FOR * SECOND:
+    if now - state.failing_since >= failing_for * SECOND:
         return AfterAttempt(_disable(state, now, "nothing but failures for five days"), "leave")
     asked = min(attempt.retry_after or 0.0, LONGEST_RETRY_AFTER)
     if attempt.verdict == "throttled":

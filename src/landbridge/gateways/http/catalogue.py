@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from landbridge.gateways.http import administration, asking
+from landbridge.gateways.http import administration, asking, websub
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
 from landbridge.gateways.http.forms import MessageGiven
@@ -212,8 +212,12 @@ EVENTS = Described(
     refusals=(400, 401, 403, 404, 409, 410, 429, 503),
 )
 
+_PUBLISHING = HttpRoute("POST", "/v1/topics/{topic}/messages", publish, SEND_MESSAGE)
+_WEBSUB = websub.routes(_PUBLISHING)
+#: Operations that have a route of their own.
+_SPECIAL = {(route.verb, route.path) for route in (asking.ROUTE, *_WEBSUB)}
 ROUTES: tuple[HttpRoute, ...] = (
-    HttpRoute("POST", "/v1/topics/{topic}/messages", publish, SEND_MESSAGE),
+    _PUBLISHING,
     HttpRoute("POST", "/v1/publish", publish_several, PUBLISH_SEVERAL),
     HttpRoute("POST", "/v1/topics/{topic}/groups/{group}/pull", pull, PULL),
     HttpRoute("POST", "/v1/receipts", settle_many, SETTLE_MANY),
@@ -235,5 +239,6 @@ ROUTES: tuple[HttpRoute, ...] = (
     HttpRoute("POST", "/v1/receipts/{receipt}/reply", reply, REPLY),
     HttpRoute("GET", "/v1/topics/{topic}/events", events, EVENTS),
     asking.ROUTE,
-    *(route for route in administration.routes() if route.path != asking.ROUTE.path),
+    *_WEBSUB,
+    *(route for route in administration.routes() if (route.verb, route.path) not in _SPECIAL),
 )

@@ -69,6 +69,8 @@ def document(routes: Iterable[HttpRoute], *, with_registry: bool) -> dict[str, A
     problem = schemas.of(Problem)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
+        if route.verb == "HEAD":
+            continue  # the answer of GET without its body (RFC 9110 9.3.2)
         paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
     if with_registry:
         for operation in registry_operations.ALL:

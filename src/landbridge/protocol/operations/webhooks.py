@@ -22,7 +22,13 @@ from landbridge.protocol.operations.operation import Arguments, Result, about, o
 
 WebhookName = Annotated[str, about("Name of the webhook, among those of its topic.")]
 WebhookUrl = Annotated[str, about("Where messages are sent to, by POST: http:// or https://.")]
-Secret = Annotated[str, about("whsec_ and 24 to 64 bytes in base64; empty: one is made.")]
+Secret = Annotated[
+    str,
+    about("whsec_ and 24 to 64 bytes in base64, or a key: whsk_ and 32 bytes; empty: one is made."),
+]
+PublicKey = Annotated[
+    str, about("whpk_…, which receivers verify signatures v1a with; empty: both sides have the secret.")
+]
 
 
 class OfWebhook(Arguments, frozen=True):
@@ -55,6 +61,9 @@ class WebhookCreate(WebhookOptions, frozen=True):
     name: WebhookName
     url: WebhookUrl
     secret: Secret = ""
+    asymmetric: Annotated[
+        bool, about("Sign with a key that is made and never shown (Ed25519, v1a) instead of a secret.")
+    ] = False
     start: Annotated[
         Place | int | None, about("'earliest', 'latest' (default) or a moment in microseconds.")
     ] = None
@@ -100,6 +109,9 @@ class WebhookRotate(OfWebhook, frozen=True, kw_only=True):
     """A webhook that gets a new secret."""
 
     secret: Secret = ""
+    asymmetric: Annotated[
+        bool | Unset, about("Make a key (Ed25519, v1a), or a secret; as before by default.")
+    ] = UNSET
     overlap: Annotated[
         float, about("Seconds for which requests are signed with the secrets before, too; a day by default.")
     ] = 86400.0
@@ -110,7 +122,9 @@ class WebhookRow(Result, frozen=True, kw_only=True):
 
     topic: TopicName
     name: WebhookName
-    url: WebhookUrl
+    url: Annotated[
+        str, about("Where messages are sent to. In a list, others than its owner and observers see no path.")
+    ]
     owner: Annotated[str, about("The subject in whose name the topic is read.")]
     state: Annotated[
         Literal["active", "paused", "disabled"],
@@ -143,6 +157,7 @@ class WebhookDetails(WebhookRow, frozen=True, kw_only=True):
         list[int | None],
         about("Of each valid secret, newest first: when it ends, in microseconds; None: at a rotation."),
     ]
+    public_keys: Annotated[list[PublicKey], about("The public key of each valid secret that is a key.")]
     failing_since: Annotated[int | None, about("The first failure since the last success; None: none.")]
     blocked_until: Annotated[int | None, about("No request before this moment; None: at any time.")]
     disabled_why: Annotated[str, about("Why it is disabled.")]
@@ -156,7 +171,10 @@ class WebhookDetails(WebhookRow, frozen=True, kw_only=True):
 class WebhookSigned(WebhookRow, frozen=True, kw_only=True):
     """A webhook, with the secret that its requests are signed with from now on."""
 
-    secret: Annotated[str, about("Shown this once; empty: it existed with the same options.")]
+    secret: Annotated[
+        str, about("Shown this once; empty: it existed with the same options, or signs with a key.")
+    ]
+    public_key: PublicKey
 
 
 class WebhookTested(Result, frozen=True, kw_only=True):

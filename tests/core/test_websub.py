@@ -1,0 +1,302 @@
+"""Feeds and subscriptions without I/O: what is asked, what is verified, what ends when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from landbridge.core.time import SECOND
+from landbridge.core.websub import feed as feeds
+from landbridge.core.websub import subscription as core
+from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
+from landbridge.core.websub.spec import FeedSpec
+from landbridge.core.websub.subscription import HubRequest, StoredSubscription, SubscriptionIntent
+from landbridge.errors import BadName, BadRequest
+
+NOW = 1_800_000_000 * SECOND
+BASE = "https://hub.example"
+URL = f"{BASE}/v1/feeds/news"
+CALLBACK = "https://reader.example/in?id=7"
+FEED = StoredFeed(spec=FeedSpec(topic="news", base=BASE), owner="o", opened_at=1)
+
+
+def form(**more: str) -> list[tuple[str, str]]:
+    said = {"mode": "subscribe", "topic": URL, "callback": CALLBACK} | more
+    return [(f"hub.{name}", value) for name, value in said.items()]
+
+
+# -- requests ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.text(), st.text())))
+def test_parameters_that_nobody_knows_change_nothing(more: list[tuple[str, str]]) -> None:
+    strange = [(name, value) for name, value in more if not name.startswith("hub.")]
+    assert core.read_request([*strange, *form(), *strange]) == core.read_request(form())
+
+
+@pytest.mark.parametrize(
+    ("asked", "lease"),
+    [("", core.LEASE), ("0", core.LEASE), ("1", 60), ("86400", 86400), ("9" * 20, 30 * 86400)],
+)
+def test_a_lease_is_within_bounds_and_never_for_ever(asked: str, lease: int) -> None:
+    assert core.read_request(form(lease_seconds=asked)).lease == lease
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [], form(mode=""), form(mode="SUBSCRIBE"), [*form(), ("hub.topic", f"{URL}2")], form(callback="x"),
+        [*form(), ("hub.callback", CALLBACK + "2")], form(lease_seconds="1.5"), form(lease_seconds="٣"),
+        form(lease_seconds="9" * 21), form(secret="x" * 200), form(callback="http://u:p@a.example/"),
+        form(callback=f"https://a.example/{'x' * 990}", topic=f"{BASE}/v1/feeds/{'é' * 300}"),
+        [("hub.mode", "publish")], [("hub.mode", "publish"), *[("hub.url", str(n)) for n in range(11)]],
+    ],
+)  # fmt: skip
+def test_what_is_no_request(pairs: list[tuple[str, str]]) -> None:
+    with pytest.raises(BadRequest):
+        core.read_request(pairs)
+
+
+def test_a_ping_names_its_topics_in_any_of_the_usual_ways() -> None:
+    pairs = [
+        ("hub.mode", "publish"),
+        ("hub.url", "a"),
+        ("hub.topic", "b"),
+        ("hub.url[]", "c"),
+        ("hub.url", "a"),
+    ]
+    assert core.read_request(pairs).topics == ("a", "b", "c")
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N")), max_size=20), st.text(max_size=30))
+def test_the_query_of_the_callback_stays_and_ours_can_be_read_back(own: str, challenge: str) -> None:
+    callback = f"https://reader.example/in?id={own}&x=%2F" if own else "https://reader.example/in"
+    url = core.verification_url(callback, "subscribe", URL, challenge, 77)
+    assert url.startswith(callback)
+    query = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    wanted = [("hub.mode", "subscribe"), ("hub.topic", URL), ("hub.challenge", challenge)]
+    assert query[-4:] == [*wanted, ("hub.lease_seconds", "77")]
+    assert query[:-4] == ([("id", own), ("x", "/")] if own else [])
+
+
+def test_the_signature_of_the_recommendation() -> None:
+    # RFC 4231, test case 2.
+    assert core.sign("Jefe", b"what do ya want for nothing?") == (
+        "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    )
+
+
+# -- feeds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"topic": "$bus"}, {"topic": "a b"}, {"topic": ""}, {"base": "ftp://a.example"}, {"base": "https://a/b"},
+        {"base": "https://a.example/#x"}, {"source": "file:///etc/passwd"}, {"content_type": "a/b\r\nX: y"},
+        {"source": "https://a.example/" + "x" * 500}, {"ordered": "yes"}, {"unknown": 1},
+    ],
+)  # fmt: skip
+def test_wrong_options_of_a_feed(raw: dict[str, Any]) -> None:
+    with pytest.raises((BadRequest, BadName)):
+        feeds.feed_spec({"topic": "news", **raw})
+
+
+def test_which_urls_are_a_feeds() -> None:
+    spec = feeds.feed_spec(
+        {"topic": "News.all", "base": f"{BASE}/", "source": "https://blog.example/feed?x=1"}
+    )
+    url = feeds.feed_url(spec.base, spec.topic)
+    assert url == f"{BASE}/v1/feeds/News.all"
+    for right in (url, "HTTPS://Hub.Example/v1/feeds/News.all", "https://blog.example/feed?x=1"):
+        assert feeds.is_its_url(spec, right, "http://anything")
+    for wrong in (
+        f"{url}?a",
+        f"{url}/",
+        f"{url}#a",
+        url.lower(),
+        "https://blog.example/feed",
+        "",
+        "News.all",
+    ):
+        assert not feeds.is_its_url(spec, wrong, BASE)
+    open_spec = FeedSpec(topic="news")
+    assert feeds.is_its_url(open_spec, "http://localhost:7480/v1/feeds/news", "http://localhost:7480")
+    assert not feeds.is_its_url(open_spec, "http://localhost:7480/v1/feeds/news", "http://other:7480")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ping", "ok", "same", "500", "none", "304"]),
+            st.integers(0, 2000),
+        ),
+        max_size=30,
+    )
+)
+def test_a_source_is_fetched_for_each_ping_and_published_where_it_has_changed(
+    steps: list[tuple[str, int]],
+) -> None:
+    feed = StoredFeed(spec=FeedSpec(topic="news", source="https://b.example/"), owner="o", opened_at=1)
+    source, now, published, fetched_at = FeedSource(), NOW, [], []
+    content, number = b"", 0
+    for what, span in steps:
+        now += span * SECOND
+        if what == "ping":
+            before = feed.pinged_at
+            feed = feeds.ping(feed, now)
+            assert feed.pinged_at > before
+            continue
+        due = feeds.fetch_due(feed, source)
+        if due is None or due > now:
+            continue
+        fetched_at.append(now)
+        if what == "ok":
+            number += 1
+            content = b"%d" % number
+        page = {
+            "ok": FetchedPage(200, content, "tag"),
+            "same": FetchedPage(200, content),
+            "304": FetchedPage(304),
+            "500": FetchedPage(500),
+            "none": FetchedPage(0, why="no answer"),
+        }[what]
+        source, body = feeds.after_fetch(feed, source, page, now)
+        if body is not None:
+            published.append(body)
+        assert bool(source.trouble) == (what in ("500", "none"))
+        if what not in ("500", "none"):
+            assert feeds.fetch_due(feed, source) is None
+    assert len(published) == len(set(published))
+    assert published[-1:] == ([content] if number or published else [])
+    for first, second in pairwise(fetched_at):
+        assert second - first >= feeds.FETCH_RETRIES[0] * SECOND
+
+
+# -- a subscription ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Oracle:
+    """What W3C WebSub says of one subscription, in plain words."""
+
+    lease_end: int = 0
+    secret: str = ""
+
+    def is_on(self, now: int) -> bool:
+        return now < self.lease_end
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    """Anybody asks for anything, callbacks answer as they like and when they like, and time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.feed: StoredFeed | None = FEED
+        self.sub: StoredSubscription | None = None
+        self.oracle = Oracle()
+        #: Verifications under way: the intent as it was when the request was sent.
+        self.under_way: list[SubscriptionIntent] = []
+        self.number = 0
+
+    @rule(
+        mode=st.sampled_from(["subscribe", "unsubscribe"]),
+        lease=st.sampled_from([60, 3600, core.LONGEST_LEASE]),
+    )
+    def ask(self, mode: Any, lease: int) -> None:
+        if self.feed is None or (self.sub is None and mode == "unsubscribe"):
+            return  # the operation refuses
+        if self.sub is not None and (self.sub.ending or self.sub.feed_at != self.feed.opened_at):
+            return
+        self.number += 1
+        request = HubRequest(mode, CALLBACK, (URL,), lease, f"secret-{self.number}")
+        before = None if self.sub is None else self.sub.terms
+        self.sub = core.ask(self.sub, self.feed, request, BASE, self.now)
+        assert self.sub.terms == before
+
+    @precondition(lambda self: self.sub is not None and self.sub.intent is not None)
+    @rule()
+    def send(self) -> None:
+        step = core.next_step(self.sub, self.feed, self.now)  # type: ignore[arg-type]
+        if step.what == "verify" and step.at <= self.now and len(self.under_way) < 3:
+            assert self.sub is not None
+            assert self.sub.intent is not None
+            self.under_way.append(self.sub.intent)
+
+    @precondition(lambda self: bool(self.under_way))
+    @rule(
+        index=st.integers(0, 2),
+        status=st.sampled_from([0, 200, 204, 299, 301, 404, 410, 429, 500, 503]),
+        echoes=st.booleans(),
+    )
+    def answer(self, index: int, status: int, echoes: bool) -> None:
+        intent = self.under_way.pop(index % len(self.under_way))
+        if self.sub is None:
+            return
+        before = self.sub
+        body = b"challenge" if echoes else b"challenge "
+        self.sub = core.after_verification(before, intent, status, body, "challenge", self.now)
+        is_current = before.intent is not None and before.intent.asked_at == intent.asked_at
+        if is_current and before.ending is None and 200 <= status < 300 and echoes:
+            is_open = self.feed is not None and self.feed.opened_at == before.feed_at
+            self.oracle = Oracle()
+            if intent.mode == "subscribe" and is_open:  # the feed may have been closed meanwhile
+                self.oracle = Oracle(self.now + intent.lease * SECOND, intent.secret)
+        else:
+            assert self.sub.terms == before.terms
+        if self.sub.intent is not None and self.sub.intent.asked_at == intent.asked_at:
+            assert status in (0, 429) or status >= 500 or not is_current
+
+    @rule(seconds=st.sampled_from([0, 1, 5, 60, 600, 3600, 86400]))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds * SECOND
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.feed = None if self.feed else StoredFeed(spec=FEED.spec, owner="o", opened_at=self.now)
+        self.oracle = Oracle()
+
+    @precondition(lambda self: self.sub is not None)
+    @rule()
+    def end(self) -> None:
+        step = core.next_step(self.sub, self.feed, self.now)  # type: ignore[arg-type]
+        if step.what == "end":
+            assert not self.oracle.is_on(self.now)
+            self.sub = None
+            self.under_way.clear()
+
+    @invariant()
+    def messages_are_sent_exactly_while_a_verified_lease_lasts(self) -> None:
+        is_active = self.sub is not None and core.is_active(self.sub, self.feed, self.now)
+        assert is_active == self.oracle.is_on(self.now)
+        if is_active:
+            assert self.sub is not None
+            assert self.feed is not None
+            target = core.target("id", self.sub, self.feed)
+            assert (target.secret, target.spec.url) == (self.oracle.secret, CALLBACK)
+
+    @invariant()
+    def something_is_always_to_be_done_and_none_lasts_for_ever(self) -> None:
+        if self.sub is None:
+            return
+        step = core.next_step(self.sub, self.feed, self.now)
+        assert step.at - self.now <= core.LONGEST_LEASE * SECOND
+        if self.sub.intent is not None:
+            assert self.sub.intent.tries <= len(core.VERIFY_RETRIES)
+
+
+TestSubscription = SubscriptionMachine.TestCase
+
+
+def test_names_differ_by_callback_and_feed() -> None:
+    names = {core.subscription_id(a, b) for a in ("x", "y") for b in ("x", "y")}
+    assert len(names) == 4
+    assert core.subscription_id(CALLBACK, URL) == core.subscription_id(CALLBACK, URL)
