@@ -344,6 +344,12 @@ class BacklogFull(Unavailable, code="backlog_full", exit_status=52, http_status=
     default_hint = "let the groups catch up, delete an abandoned group, or raise the topic's max_backlog"
 
 
+class TopicPaused(Unavailable, code="topic_paused", exit_status=100, http_status=503):
+    """An operator has paused the topic: it takes no messages until it is resumed."""
+
+    default_hint = "'landbridge topic show' says why; 'landbridge topic resume' ends it"
+
+
 class TerminalUnreachable(Unavailable, code="unreachable", exit_status=53, http_status=503):
     """The address can't be connected to, or can't be listened on."""
 

@@ -139,7 +139,7 @@ async def test_an_empty_dead_letter_name_only_settles(terminal: Terminal, bus: A
         for message in await reader.take(2):
             await message.bury()
     await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 2)
-    assert list(terminal.broker.topics) in (["orders"], ["orders", "$status"])
+    assert set(terminal.broker.topics) - {"$audit", "$status"} == {"orders"}
 
 
 async def test_a_topic_whose_name_ends_in_dead_has_its_own_dead_letters(terminal: Terminal, bus: Any) -> None:

@@ -16,6 +16,7 @@ from landbridge.broker.server import Terminal
 from landbridge.client.events import MOST_WAITS
 from landbridge.core.replies import CALLBACKS, KEEP
 from landbridge.errors import BadRequest, Forbidden, LimitReached, NameTaken, TimedOut, TooLarge, UnknownEvent
+from landbridge.gateways import callbacks
 from landbridge.gateways.callbacks import posting
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.stores.memory import MemoryStore
@@ -194,7 +195,7 @@ async def test_events_survive_a_restart() -> None:
 
 
 async def test_bad_events_are_refused() -> None:
-    limits = Limits(max_events=2)
+    limits = Limits(max_events=2, events_share=1.0)
     async with run_terminal(limits=limits) as terminal, attach(terminal, scopes=["publish:reports.#"]) as bus:
         for callback in ("ftp://x/", "topic:a b", "nonsense", "https:", "http://" + "a" * 3000):
             with pytest.raises(Exception, match=r"callback|can't be the name|scope"):
@@ -235,6 +236,19 @@ class Hooks:
             status = self.statuses.pop(0) if self.statuses else 204
             writer.write(f"HTTP/1.1 {status} x\r\ncontent-length: 0\r\nlocation: /elsewhere\r\n\r\n".encode())
             await writer.drain()
+
+
+class Stuck:
+    """A receiver that answers nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.answer = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.open += 1
+        await self.answer.wait()
 
 
 def settled(terminal: Terminal, count: int) -> bool:
@@ -314,3 +328,27 @@ async def test_a_receiver_that_hangs_keeps_nobody_else_waiting(terminal: Termina
             await bus.trigger(REPORTS, 0, callback=f"http://127.0.0.1:{slow}/")
         id = await bus.trigger(REPORTS, 1, callback=f"http://127.0.0.1:{port}/")
         await eventually(lambda: [post["event"] for _, post in hooks.got] == [id])
+
+
+async def test_a_slow_receiver_leaves_room_for_others(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outcomes for a receiver that never answers fill its share, and those for another one go on."""
+    monkeypatch.setattr(callbacks, "PLACE_WITHIN", 0.05)
+    stuck, quick = Stuck(), Hooks()
+    async with (
+        receiver(stuck) as slow_port,
+        receiver(quick) as port,
+        attach(terminal) as bus,
+        building(terminal),
+        OutgoingHttp(LOOPBACK) as http,
+        posting(bus, http),
+    ):
+        for number in range(callbacks.PLACES + 10):
+            await bus.trigger(REPORTS, number, callback=f"http://127.0.0.1:{slow_port}/hook")
+        await eventually(lambda: stuck.open >= callbacks.SHARE)
+        for number in range(3):
+            await bus.trigger(REPORTS, number, callback=f"http://127.0.0.1:{port}/hook")
+        await eventually(lambda: len(quick.got) == 3)
+        assert stuck.open == callbacks.SHARE
+        stuck.answer.set()

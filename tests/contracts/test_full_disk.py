@@ -92,10 +92,16 @@ async def test_what_frees_room_goes_through(faulty: Terminal, full: FaultyStore)
                 await bus.documents.update("jobs", "a", 2, version=made.version)
         await beside(bus.documents.delete("jobs", "a"))
         await bus.groups.create("orders", "other")
-        assert set(faulty.broker.topics) - {"$status"} == {"orders"}
+        assert set(faulty.broker.topics) - {"$status", "$audit"} == {"orders"}
         assert set(faulty.broker.topics["orders"].groups) == {"other"}
         full.full = False
         assert (await bus.publish("orders", b"2")).offset == 1
+        # The entries of the audit log were put aside in the commits of the changes, and follow.
+        told = [("group.create", "orders/g"), ("group.create", "old/g"), ("topic.delete", "old")]
+        told += [("group.seek", "orders/g"), ("group.delete", "orders/g"), ("group.create", "orders/other")]
+        await eventually(lambda: faulty.broker.topics["$audit"].log.end == len(told))
+        entries = await bus.audit.list()
+        assert sorted((entry.operation, entry.name) for entry in entries) == sorted(told)
 
 
 async def test_retention_goes_on(store: FaultyStore, crashes: list[Any]) -> None:

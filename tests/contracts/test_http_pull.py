@@ -276,3 +276,29 @@ async def test_a_client_that_leaves_ends_its_long_poll(site: Web) -> None:
     await fill(site, 1)
     [message] = await site.pull(wait=10)
     assert message["attempt"] == 1
+
+
+async def test_what_is_paused_is_told(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE", 0.1)
+    await fill(site, 1)
+    assert (await site.http.post("/v1/topics/orders/groups", json={"name": "g"})).status_code == 201
+    answer = await site.http.post("/v1/topics/orders/groups/g/pause", json={"note": "wait"})
+    assert answer.json()["pause"]["note"] == "wait"
+    assert (await site.http.post("/v1/topics/orders/pause", json={"note": "too"})).status_code == 200
+    for _ in range(2):
+        refused = await site.http.post("/v1/topics/orders/messages", json={"n": 1})
+        assert (refused.status_code, refused.json()["code"]) == (503, "topic_paused")
+        assert refused.headers["retry-after"] == "2"
+        made = await site.http.post("/v1/topics/orders/groups", json={"name": "other"})
+        assert made.status_code == 201
+    pulled = await site.http.post(PULL, params={"wait": 0.3})
+    assert pulled.json() == {"messages": [], "paused": "by admin: wait"}
+    assert pulled.headers["landbridge-paused"] == "by admin: wait"
+    raw = await site.http.post(PULL, headers={"accept": "application/octet-stream"})
+    assert (raw.status_code, raw.headers["landbridge-paused"]) == (204, "by admin: wait")
+    for what in ("orders/groups/g", "orders"):
+        assert (await site.http.post(f"/v1/topics/{what}/resume")).status_code == 200
+    assert (await site.http.post("/v1/topics/orders/messages", json={"n": 1})).status_code == 201
+    assert len(await site.pull(wait=5)) == 2
+    (entry,) = (await site.http.get("/v1/audit", params={"operation": "topic.pause"})).json()["entries"]
+    assert (entry["origin"], entry["peer"], entry["to"]["pause"]["note"]) == ("127.0.0.1", "memory", "too")

@@ -221,3 +221,27 @@ async def test_the_connections_of_many_endpoints_are_bounded(monkeypatch: pytest
             answer = await http.send("POST", f"http://127.0.0.{last}:{port}/")
             assert isinstance(answer, HttpAnswer | HttpFailed)
         assert len(http._endpoints) <= 2
+
+
+async def test_what_waits_for_a_slow_endpoint_takes_no_place_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(outgoing, "CONNECTIONS", 2)
+    answer, arrived = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.release()
+        await answer.wait()
+
+    ok = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with receiver(wait) as slow, receiver(saying(ok)) as quick, OutgoingHttp(LOOPBACK) as http:
+        sending = [asyncio.ensure_future(http.send("POST", f"http://127.0.0.1:{slow}/")) for _ in range(8)]
+        for _ in range(2):
+            await arrived.acquire()
+        found = await http.send("POST", f"http://127.0.0.1:{quick}/")
+        assert isinstance(found, HttpAnswer)
+        assert not any(each.done() for each in sending)
+        answer.set()
+        await asyncio.gather(*sending)

@@ -48,7 +48,7 @@ def test_entry_is_whole(operation: Operation[..., Any, Any]) -> None:
     scope, _, target = operation.scope.partition(":")
     assert scope in ("", ANYBODY) or set(scope.split("|")) <= {*RANKS, *VERBS, "self"}
     assert bool(target) == bool(set(scope.split("|")) & {*VERBS, "self"})
-    assert target in ("", "$status") or names_in(target)[0] in fields
+    assert target in ("", "$status", "$audit") or names_in(target)[0] in fields
 
 
 @pytest.mark.parametrize("kind", structs(), ids=lambda kind: kind.__name__)

@@ -74,6 +74,7 @@ ANSWERED: list[tuple[Frame, bytes]] = [
     (frames.Fetched(9, 3, BIG, [(3, 2, 4, ""), (5, 1, 2, "ter_a")]), b"aaaabb"),
     (frames.Requested(1, BIG, "prices.quote", 5, "shop", {"a": 1}, b"key"), b"question"),
     (frames.Replied(11, "quotes", False, {}, frames.Failure("no_thing", 404, "none")), b""),
+    (frames.Paused(3, True, "ana", "moving house", 1_800_000_000_000_000), b""),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]
 #: What makes a link, at the side that was dialled and at the one that dials; then what goes over it both

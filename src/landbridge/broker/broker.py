@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,22 +23,25 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, BrokerCommit
+from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.figures import GatewayFigure
-from landbridge.broker.group import Consumer, Group
+from landbridge.broker.group import Consumer, Enter, Group
 from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
+from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.surroundings import AckingClient, Client, Crossing
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.trimmer import Trimmer
-from landbridge.core import changes, faults, replies, status
+from landbridge.core import audit, changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch, Column, build
@@ -64,7 +67,6 @@ from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
 from landbridge.core.time import SECOND, uuid7
 from landbridge.core.topic import GroupSpec, TopicSpec, new_group, topic_spec
-from landbridge.core.trust.scopes import Scopes
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import (
     BadFrame,
@@ -81,13 +83,11 @@ from landbridge.errors import (
     UnknownTopic,
 )
 from landbridge.protocol import frames
-from landbridge.protocol.session import Session
 from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 from landbridge.transport.outgoing import gathering
 
 T = TypeVar("T")
 EMPTY = LogBounds(0, 0, 0, 0)
-SETTINGS = "settings"
 #: The key of the setting that says which life of the store this is.
 INCARNATION = "incarnation"
 #: The setting of each unit that numbers its next log, where a log was deleted.
@@ -110,6 +110,7 @@ LATE_START = 1_000_000
 #: The terminal's own topics that are made when they are first written, and what they keep.
 OWN = {
     status.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
+    audit.TOPIC: audit.KEEP,
     changes.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=16 << 20, discard="any"),
     faults.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
     replies.TOPIC: Retention(max_age=replies.KEEP, max_bytes=1 << 30, discard="any"),
@@ -130,6 +131,8 @@ class Totals(msgspec.Struct):
     requeued: int = 0
     buried: int = 0
     refused: int = 0
+    #: Operations that a token's scopes did not allow.
+    forbidden: int = 0
     requests: int = 0
     replies: int = 0
     late_replies: int = 0
@@ -180,66 +183,6 @@ class TransactionKey(NamedTuple):
         )
 
 
-class Crossing(Protocol):
-    """What the broker asks of the part that links this terminal to others (``landbridge.crossing``)."""
-
-    def topic_made(self, topic: Topic) -> None:
-        """A topic was made here: do groups elsewhere want its messages?"""
-
-    def check_subscribe(self, group: Group) -> None:
-        """Raise Misuse where this terminal may not have consumers of the group."""
-
-    def check_size(self, topic: str, batch: Batch) -> None:
-        """Raise TooLarge where a message is larger than what reaches the terminals of the topic's groups."""
-
-    def consumers_changed(self, group: Group) -> None: ...
-
-    def reply_to(self, terminal: str) -> bool:
-        """A reply is to be stored for another terminal. Is it one of the customer's? Then what is stored in
-        the terminal's group of ``$replies`` goes there."""
-
-    def settled(self, group: Group) -> None:
-        """The group has settled messages."""
-
-    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
-        """Another terminal has dialled in: the connection is a link from here on."""
-
-    def groups_of(self, topic: str) -> list[str] | None:
-        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
-        known yet."""
-
-    async def close(self) -> None: ...
-
-
-class Client(Protocol):
-    """The connection that a request came over, as far as the broker needs it."""
-
-    closed: bool
-    consumers: dict[int, Consumer]
-
-    @property
-    def scopes(self) -> Scopes: ...
-
-    @property
-    def subject(self) -> str: ...
-
-    @property
-    def who(self) -> str: ...
-
-    @property
-    def writable(self) -> bool: ...
-
-    def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
-    def flush(self) -> None: ...
-    def lose(self, consumer: Consumer, why: BusError) -> None: ...
-
-
-class AckingClient(Protocol):
-    """Who acks: a connection, or a part of the terminal that consumes a topic of its own."""
-
-    consumers: dict[int, Consumer]
-
-
 class Broker:
     def __init__(
         self,
@@ -253,7 +196,8 @@ class Broker:
         #: The terminal's name, which is a part of the identity of its logs.
         self.name = name
         self.store = store
-        self.limits = limits
+        #: The object changes while the terminal runs: see ``set_limits``.
+        self.limits = msgspec.structs.replace(limits)
         self.clock: Callable[[], int] = clock or Clock()
         self.auto_create = auto_create
         self.topics: dict[str, Topic] = {}
@@ -276,7 +220,7 @@ class Broker:
         self.documents = Documents(store, lambda topic: unit_of(topic, store.units))
         #: The writer of each unit, and what each unit owes to the others.
         self.writers: list[Writer[BrokerCommit]] = []
-        self._handovers: list[Handovers] = []
+        self.handovers: list[Handovers] = []
         #: Per unit: the next log gets this number times the number of units, plus the unit. Number 0 is the
         #: log that has no batches, only the ledger of transactions.
         self._next_log = [1] * store.units
@@ -290,7 +234,12 @@ class Broker:
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
         #: Requests and replies that are not written to disk.
-        self.requests = Requests(limits, self.totals, self.clock)
+        self.requests = Requests(self.limits, self.totals, self.clock)
+        #: Limits that an operator has set.
+        self.set_limits = SetLimits(self)
+        self.set_limits.on_change.append(lambda: self.cache.resize(self.limits.cache))
+        #: What an operator has paused.
+        self.pauses = Pauses(self)
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -318,7 +267,8 @@ class Broker:
         with _without_collection():
             for unit in range(self.store.units):
                 await self._open_unit(unit, _acks_in(owed))
-        for handovers, documents in zip(self._handovers, owed, strict=True):
+        await self.pauses.open()
+        for handovers, documents in zip(self.handovers, owed, strict=True):
             handovers.load(documents)
         await self.write(
             [
@@ -340,6 +290,7 @@ class Broker:
                 "the levels of the status log", _decode_levels, settings["status"], status.Levels(),
                 "set them again with 'landbridge status level'",
             )  # fmt: skip
+        self.set_limits.load(settings)
         known = decode("the store's incarnation", bytes.decode, settings.get(INCARNATION, b""), "", "")
         self.incarnation = known or new_incarnation()
 
@@ -359,7 +310,7 @@ class Broker:
             around=gathering,
         )
         self.writers.append(writer)
-        self._handovers.append(Handovers(self, writer, epoch))
+        self.handovers.append(Handovers(self, writer, epoch))
         return self._whole(await store.documents(unit, HANDOVER))
 
     def _whole(self, owed: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -466,7 +417,7 @@ class Broker:
             self._ticker.cancel()
         self.requests.close()
         await self.trimmer.close()
-        for handovers in self._handovers:
+        for handovers in self.handovers:
             await handovers.close()
         self.write_status()
         self._changes.write()
@@ -521,7 +472,7 @@ class Broker:
         commit.need_room()
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
-            return self._handovers[commit.unit].add(commit, found.name, batch, subject)
+            return self.handovers[commit.unit].add(commit, found.name, batch, subject)
         if not subject:
             found.save(commit)
             return commit.append(found.log, batch)
@@ -578,8 +529,11 @@ class Broker:
                 raise self.damaged[name] from None
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
-    def topic_for(self, name: str, *, create: bool = False, who: str = "") -> Topic:
-        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom."""
+    def topic_for(
+        self, name: str, *, create: bool = False, who: str = "", enter: Enter | None = None
+    ) -> Topic:
+        """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom. ``enter``:
+        writes the entry of the audit log where it is made by an operation."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -587,10 +541,12 @@ class Broker:
             return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
         if is_reserved(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
-        return self.create_topic(topic_spec({"name": name, "max_backlog": self.limits.max_backlog}), who)
+        spec = topic_spec({"name": name, "max_backlog": self.limits.max_backlog})
+        return self.create_topic(spec, who, enter)
 
-    def create_topic(self, spec: TopicSpec, who: str = "") -> Topic:
-        """In memory; the commit that first speaks of it writes it down."""
+    def create_topic(self, spec: TopicSpec, who: str = "", enter: Enter | None = None) -> Topic:
+        """In memory; the commit that first speaks of it writes it down. ``enter``: writes the entry of the
+        audit log in that commit."""
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
         given = len(self.topics) - sum(name in self.topics for name in OWN)
@@ -600,6 +556,7 @@ class Broker:
         number = self._next_log[unit] * self.store.units + unit
         self._next_log[unit] += 1
         topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
+        topic.enter_in_audit = enter
         topic.on_made = partial(self.observe, "topic", spec.name, "created", who, after=spec)
         if self.crossing is not None:
             self.crossing.topic_made(topic)
@@ -618,10 +575,17 @@ class Broker:
             raise BadRequest("names that start with '$' or 'ephemeral-' are given by the terminal")
 
     def create_group(
-        self, topic: Topic, spec: GroupSpec, floor: int, *, durable: bool = True, who: str = ""
+        self,
+        topic: Topic,
+        spec: GroupSpec,
+        floor: int,
+        *,
+        durable: bool = True,
+        who: str = "",
+        enter: Enter | None = None,
     ) -> Group:
         """In memory; the commit that first speaks of it writes it down. ``floor``: the offset that it begins
-        with. ``who``: for whom it is made."""
+        with. ``who``: for whom it is made. ``enter``: writes the entry of the audit log in that commit."""
         if len(topic.groups) >= self.limits.max_groups:
             raise LimitReached(
                 f"the topic {topic.name} has {len(topic.groups)} groups, as many as max_groups allows"
@@ -639,6 +603,8 @@ class Broker:
         group = Group(self, topic, spec, cursor, durable=durable, stored=False)
         if durable and not is_reserved(spec.name):
             group.on_made = partial(self.observe_group, group, "created", who, after=spec)
+        if enter is not None:
+            group.owe_entry(enter)
         topic.groups[spec.name] = group
         group.changed()
         return group
@@ -650,13 +616,17 @@ class Broker:
             return max(topic.log.first, min(topic.log.end, found))
         return _edge(topic, start or "earliest")
 
-    async def delete_topic(self, topic: Topic, who: str = "") -> None:
+    async def delete_topic(self, topic: Topic, who: str = "", enter: Enter | None = None) -> None:
         def work(commit: BrokerCommit) -> None:
             if topic.deleted:
                 return
             topic.deleted = True
+            if enter is not None:
+                enter(commit)
             commit.writes += [DeleteDocument(topics.KIND, topic.name), DropLog(topic.log.number)]
             topic.keys.drop(commit)
+            if topic.pause is not None:
+                commit.writes.append(DeleteDocument(groups.PAUSE, topic.pause_key))
             commit.writes.append(DeleteDocument(HISTORY, str(topic.log.number)))
             # Nothing else on disk would say that the number of the last log was used.
             next_log = str(self._next_log[commit.unit]).encode()
@@ -686,7 +656,7 @@ class Broker:
 
         await topic.writer.put(work)
 
-    async def give_up_topic(self, name: str) -> None:
+    async def give_up_topic(self, name: str, enter: Enter) -> None:
         """Delete what is stored of a topic whose document is damaged. Which log was its can't be read; but
         with the last such topic go all logs that are no topic's."""
         unit = unit_of(name, self.store.units)
@@ -698,14 +668,21 @@ class Broker:
         writes: list[Write] = [DeleteDocument(topics.KIND, name)]
         if not others:
             writes += [DropLog(number) for number in await self.store.logs(unit) if number not in known]
-        await self.write(writes, unit=unit)
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes += writes
+            enter(commit)
+
+        await self.writers[unit].put(work)
         self.damaged.pop(name, None)
 
-    async def delete_group(self, group: Group, who: str = "") -> None:
+    async def delete_group(self, group: Group, who: str = "", enter: Enter | None = None) -> None:
         def work(commit: BrokerCommit) -> None:
             if group.deleted:
                 return
             group.deleted = True
+            if enter is not None:
+                enter(commit)
             commit.writes += group.documents_to_delete()
             commit.on_stored.append(forget)
             commit.on_failed.append(keep)
@@ -1092,7 +1069,7 @@ class Broker:
                 published = group.delivery.published(lease)
                 held = group.delivery.set_aside(commit.now, lease, consumer.number, runs)
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
-                self._handovers[commit.unit].add_ack(commit, group, held, settle)
+                self.handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
             groups[group] = None
         for group in groups:
@@ -1155,6 +1132,7 @@ class Broker:
             group,
             prefetch_bytes=self.limits.prefetch_bytes,
             by_pull=frame.by_pull,
+            hears_pauses=connection.hears_pauses,
         )
         group.join(consumer)
         if frame.answers:
@@ -1175,6 +1153,7 @@ class Broker:
         group = consumer.group
         group.leave(consumer, counted=counted)
         self.requests.leave(consumer)
+        self.pauses.leave(consumer)
         if not group.durable and not group.consumers and not group.deleted:
             self._drop_group(group, UnknownGroup("its subscriber is gone"))
 
@@ -1375,9 +1354,14 @@ class Broker:
             raise BadRequest(f"{target} is a queue, which has one producer", hint="use a stream")
         return topic
 
-    async def set_levels(self, levels: status.Levels, who: str = "") -> None:
+    async def set_levels(self, levels: status.Levels, who: str, enter: Enter) -> None:
         before = self.status.levels
-        await self.write([PutDocument(SETTINGS, "status", msgspec.json.encode(levels))])
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes.append(PutDocument(SETTINGS, "status", msgspec.json.encode(levels)))
+            enter(commit)
+
+        await self.writers[0].put(work)
         self.status.levels = levels
         self.observe("status", "levels", "updated", who, before, levels)
 

@@ -16,6 +16,8 @@ from landbridge.stores.writer import Commit
 
 #: The kind of the documents that tell the history of a log, by its number.
 HISTORY = "history"
+#: The kind of the documents that are settings of the terminal.
+SETTINGS = "settings"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
 
@@ -39,11 +41,15 @@ class BrokerCommit(Commit):
         #: Documents that this commit writes → their new version, None where it deletes them.
         self.documents: dict[Hashable, str | None] = {}
 
-    def append(self, log: Log, batch: Batch, *, held: tuple[int, int] | None = None) -> int:
+    def append(
+        self, log: Log, batch: Batch, *, held: tuple[int, int] | None = None, needs_room: bool = True
+    ) -> int:
         """Put a batch at the end of a log. Returns the offset of its first message. ``held``: the log and the
         first offset there where the store has this very batch already, so that it isn't written again.
-        StoreFull where there is no room; work that changes something before asks ``need_room`` first."""
-        self.need_room()
+        StoreFull where there is no room; work that changes something before asks ``need_room`` first.
+        ``needs_room``: False for a batch that may take of the disk's reserve."""
+        if needs_room:
+            self.need_room()
         if self.run and not log.is_run_stored:
             self.note_run(log)
         batches = self.appended.get(log)

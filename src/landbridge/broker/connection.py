@@ -70,7 +70,9 @@ WAITS = frozenset(
 class OperationsPort(Protocol):
     """Answers operations (``landbridge.broker.operations``)."""
 
-    async def call(self, connection: Connection, op: str, args: dict[str, Any]) -> object: ...
+    async def call(
+        self, connection: Connection, op: str, args: dict[str, Any], origin: str = ""
+    ) -> object: ...
 
 
 class Host(Protocol):
@@ -101,6 +103,8 @@ class Connection(Incoming):
         self.terminal = terminal
         self.broker = terminal.broker
         self.identity: TokenIdentity | None = None
+        #: It takes frames that tell of pauses.
+        self.hears_pauses = False
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
         #: When something has come from it last, microseconds.
@@ -291,6 +295,11 @@ class Connection(Incoming):
         return self.identity.subject if self.identity is not None else ""
 
     @property
+    def token_id(self) -> str:
+        """Names the token that was shown, or the credential."""
+        return self.identity.token_id if self.identity is not None else ""
+
+    @property
     def scopes(self) -> Scopes:
         assert self.identity is not None  # the session lets nothing but Hello through before
         return self.identity.scopes
@@ -377,6 +386,7 @@ class Connection(Incoming):
 
     def _hello(self, frame: frames.Hello) -> None:
         self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
+        self.hears_pauses = isinstance(frame.features, list) and "pauses" in frame.features
         now = self.broker.clock()
         self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
         try:
@@ -587,6 +597,7 @@ class Connection(Incoming):
                 group.spec.ack_within,
             )
         )
+        self.broker.pauses.admit(consumer)
         group.pump()
 
     def _settle(self, frame: frames.Settle) -> Iterator[None]:
@@ -631,7 +642,7 @@ class Connection(Incoming):
                     hint="wait for several topics with one operation, or raise the limit max_waits",
                 )
             self._waits += 1
-        task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args))
+        task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args, frame.origin))
         task.add_done_callback(partial(self._called, frame))
 
     def _called(self, frame: frames.Call, task: asyncio.Task[object]) -> None:
@@ -640,6 +651,8 @@ class Connection(Incoming):
 
     def _request(self, frame: frames.SendRequest, tail: memoryview = EMPTY) -> None:
         self.broker.check_target(self, frame.topic)
+        if (topic := self.broker.topics.get(frame.topic)) is not None:
+            topic.check_pause()
         self.broker.requests.ask(self, frame, tail)
 
     def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,7 @@ from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.ranges import Range, clip, count, normalise
 from landbridge.core.log.store import DeleteDocument, PutDocument, Write
+from landbridge.core.pauses import PauseNote
 from landbridge.core.schedule.hours import OpeningHours
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.status import StatusLog
@@ -34,6 +35,8 @@ LETTER_HEADERS = frozenset({"lb-topic", "lb-group", "lb-offset", "lb-cause", "lb
 KIND = "group"
 CURSOR = "cursor"
 CONFIRMED = "confirmed"
+#: The kind of the documents of pauses.
+PAUSE = "pause"
 #: Burials per commit, so that a flood of them doesn't hold up everybody else.
 BURY_AT_ONCE = 256
 #: Seconds after which what a failed commit left undone is looked at again.
@@ -52,6 +55,8 @@ HAND_OUT_AT_ONCE = 256
 #: Runs that are settled in one turn of the loop. Messages that are given back count one by one.
 SETTLE_AT_ONCE = 512
 VERBS = ("ack", "requeue", "bury", "extend")
+#: Writes an entry of the audit log in a commit.
+Enter: TypeAlias = Callable[[Commit], None]
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(GroupSpec).decode
@@ -89,6 +94,7 @@ class Home(Protocol):
     writer: Writer[BrokerCommit]
     key_runs: KeyRuns
     deleted: bool
+    pause: PauseNote | None
     created_at: int  #: microseconds since 1970
     groups: dict[str, Group]
 
@@ -138,9 +144,11 @@ class Consumer:
         "bytes",
         "connection",
         "group",
+        "hears_pauses",
         "messages",
         "number",
         "patient",
+        "pause",
         "prefetch",
         "prefetch_bytes",
         "pulls",
@@ -158,6 +166,7 @@ class Consumer:
         prefetch_bytes: int,
         patient: bool = False,
         by_pull: bool = False,
+        hears_pauses: bool = False,
     ) -> None:
         #: Never used again in this terminal's life.
         self.number = number
@@ -168,6 +177,10 @@ class Consumer:
         self.group = group
         #: Its leases don't expire: it is this terminal's own forwarder.
         self.patient = patient
+        #: Why it gets nothing: its group, its topic or its service is paused, as far as it has been told.
+        self.pause: PauseNote | None = None
+        #: Its client takes frames that tell of pauses.
+        self.hears_pauses = hears_pauses
         #: Messages that it still asks for; None: as many as its prefetch allows.
         self.pulls: int | None = 0 if by_pull else None
         #: Of a group that settles on delivery: handed out and not credited back yet.
@@ -188,6 +201,11 @@ class Group:
         #: Called once when the group is on disk for the first time.
         self.on_made: Callable[[], None] | None = None
         self.deleted = False
+        #: Entries of the audit log that tell of changes which the next commit writes, and that commit.
+        self._entries: list[Enter] = []
+        self._entered_in: Commit | None = None
+        #: Since when it hands nothing out because an operator has paused it; None: it is not paused.
+        self.pause: PauseNote | None = None
         #: Why it hands nothing out: what is stored of it was damaged. A seek says where to go on.
         self.damaged: BusError | None = None
         #: Consumers in the order in which they get their turn.
@@ -266,13 +284,29 @@ class Group:
         if self.confirmed.dirty:
             commit.writes.append(PutDocument(CONFIRMED, key, self.confirmed.document(self.topic.log.first)))
             commit.on_failed.append(self._unsaved_confirmed)
+        if self._entries and self._entered_in is not commit:
+            self._entered_in = commit
+            for enter in self._entries:
+                enter(commit)
+            commit.on_stored.append(partial(self._entered, len(self._entries)))
+
+    def owe_entry(self, enter: Enter) -> None:
+        """The options or the cursor are changed: the commit that writes this down has an entry of the audit
+        log as well. Call it in the same turn of the loop as what changes them."""
+        if self.durable:
+            self._entries.append(enter)
+
+    def _entered(self, entries: int) -> None:
+        del self._entries[:entries]
+        self._entered_in = None
 
     def documents_to_delete(self) -> list[Write]:
         """Removes what is stored of the group."""
         key = f"{self.topic.log.number}/{self.name}"
         slots = range(self.delivery.cursor.slots)
         cursor = [DeleteDocument(CURSOR, f"{key}/{slot:06}") for slot in slots]
-        return [DeleteDocument(KIND, key), DeleteDocument(CONFIRMED, key), *cursor]
+        pause = [] if self.pause is None else [DeleteDocument(PAUSE, self.pause_key)]
+        return [DeleteDocument(KIND, key), DeleteDocument(CONFIRMED, key), *cursor, *pause]
 
     def _saved(self, spec: GroupSpec) -> None:
         self.stored = spec is self.spec  # it may have been changed while the commit was under way
@@ -297,6 +331,18 @@ class Group:
         if once != self.at_most_once:
             self.at_most_once = once
             self.delivery.policy = self.spec.policy(at_most_once=once)
+
+    @property
+    def pause_key(self) -> str:
+        """The key of the document of its pause."""
+        return f"group/{self.topic.log.number}/{self.name}"
+
+    @property
+    def pause_note(self) -> PauseNote | None:
+        """Why it hands nothing out: its own pause, or one of its topic that includes delivery."""
+        if self.pause is None and self.topic.pause is not None and self.topic.pause.delivery:
+            return self.topic.pause
+        return self.pause
 
     @property
     def own_consumers(self) -> list[Consumer]:
@@ -376,7 +422,7 @@ class Group:
 
     def pump(self) -> None:
         """Hand out what can be handed out now."""
-        if not self.consumers or self.deleted or self.damaged is not None:
+        if not self.consumers or self.deleted or self.damaged is not None or self.pause_note is not None:
             return
         if self._hours is not None and (opens_at := self.closed_until()) is not None:
             self._await_opening(opens_at)
@@ -433,7 +479,7 @@ class Group:
         return turns
 
     def _room(self, consumer: Consumer) -> int:
-        if not consumer.connection.writable or consumer.pulls == 0:
+        if not consumer.connection.writable or consumer.pulls == 0 or consumer.pause is not None:
             return 0
         if self.at_most_once:
             messages, size = consumer.messages, consumer.bytes

@@ -122,6 +122,10 @@ class Handovers:
         commit.on_failed.append(owed.done.cancel)
         return owed.done
 
+    def add_untold(self, commit: BrokerCommit, topic: str, batch: Batch) -> None:
+        """The same where nobody wants to know the offset."""
+        self.add(commit, topic, batch).add_done_callback(lambda _: None)
+
     def add_ack(
         self, commit: BrokerCommit, group: Group, runs: list[Range], settle: Callable[[], None]
     ) -> None:

@@ -46,6 +46,10 @@ class Cache:
             (_, oldest), owner = self._held.popitem(last=False)
             self._forget(owner, oldest)
 
+    def resize(self, most_bytes: int) -> None:
+        """Hold so many bytes from now on. What is too many goes with the next batch."""
+        self._most = most_bytes
+
     def touch(self, log: Log, first: int) -> None:
         self._held.move_to_end((log.number, first))
 

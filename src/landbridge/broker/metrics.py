@@ -46,6 +46,10 @@ class _Collected(Collector):
         yield GaugeMetricFamily(
             "landbridge_damage_findings", "what was found damaged since the start", len(broker.damage.found)
         )
+        paused = GaugeMetricFamily("landbridge_paused", "what operators have paused", labels=["what"])
+        for what, count in broker.pauses.counts.items():
+            paused.add_metric([what], count)
+        yield paused
         yield GaugeMetricFamily("landbridge_cache_bytes", "batches held in memory", broker.cache.size)
         stored = GaugeMetricFamily("landbridge_topic_bytes", "bytes stored", labels=["topic"])
         ends = CounterMetricFamily("landbridge_topic_messages", "offset of the topic's end", labels=["topic"])

@@ -12,6 +12,7 @@ A durable request is an event whose outcome is awaited.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -20,10 +21,11 @@ from typing import Any
 import msgspec
 
 from landbridge.broker.authority import TokenBearer
-from landbridge.broker.broker import Broker, Client
+from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.requests import check_headers
+from landbridge.broker.surroundings import Client
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
@@ -63,6 +65,8 @@ class Outcomes:
         self._spawn = spawn
         #: By id; what is here is on disk.
         self.events: dict[str, TriggeredEvent] = {}
+        #: Subject → how many of the events are its, those included whose first commit is being formed.
+        self._kept: Counter[str] = Counter()
         #: Those that are in the commit that is being formed or is under way for the first time.
         self._beginning: dict[str, TriggeredEvent] = {}
         #: Events whose end is in the commit that is being formed or is under way.
@@ -83,6 +87,7 @@ class Outcomes:
             event = self._broker.damage.decode(f"the event {id}", _decode, raw, None, "its outcome is lost")
             if event is not None:
                 self.events[id] = event
+                self._kept[event.subject] += 1
                 self._due.append((event.due_at, id))
         heapify(self._due)
         self._arm()
@@ -153,16 +158,34 @@ class Outcomes:
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             topic.check_backlog()
+            self._check_share(caller.subject)
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?
             broker.append(commit, topic, batch, caller.subject)
             self._put(commit, event)
             self._beginning[id] = event  # the same request may come over two connections at once
+            self._kept[caller.subject] += 1
+            commit.on_failed.append(partial(self._drop_count, caller.subject))
             commit.on_stored.append(partial(self._beginning.pop, id, None))
             commit.on_failed.append(partial(self._beginning.pop, id, None))
             return event
 
         return await broker.writers[0].put(work)
+
+    def _drop_count(self, subject: str) -> None:
+        self._kept[subject] -= 1
+        if not self._kept[subject]:
+            del self._kept[subject]
+
+    def _check_share(self, subject: str) -> None:
+        """No service takes the place of all others."""
+        limits, kept = self._broker.limits, self._kept[subject]
+        share = max(1, int(limits.max_events * limits.events_share))
+        if kept >= share:
+            raise LimitReached(
+                f"{kept} events of {subject} are kept, as many as its share of max_events allows",
+                hint="wait for outcomes, which are kept for a day, or raise the limit events_share",
+            )
 
     def _same(self, caller: TokenBearer, known: TriggeredEvent) -> TriggeredEvent:
         if known.subject != caller.subject:
@@ -326,6 +349,10 @@ class Outcomes:
 
     # -- time --------------------------------------------------------------------------------------
 
+    def _forget(self, event: TriggeredEvent) -> None:
+        if self.events.pop(event.id, None) is not None:
+            self._drop_count(event.subject)
+
     def _arm(self) -> None:
         if self._due and self._timer is None:
             span = max(0.0, (self._due[0][0] - self._broker.clock()) / SECOND)
@@ -360,7 +387,7 @@ class Outcomes:
                         self._end(commit, event.timed_out(commit.now), b"")
                 else:
                     commit.writes.append(DeleteDocument(KIND, event.id))
-                    commit.on_stored.append(partial(self.events.pop, event.id, None))
+                    commit.on_stored.append(partial(self._forget, event))
 
         try:
             await self._broker.writers[0].put(work)

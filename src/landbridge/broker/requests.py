@@ -142,6 +142,8 @@ class Requests:
         self._turns: dict[str, int] = {}
         #: Consumer → its errands, by number. Consumers that answer are here also while they have none.
         self._busy: dict[Consumer, dict[int, Errand]] = {}
+        #: Consumers that get no more of them for a while: they, their group or their topic are paused.
+        self._withheld: set[Consumer] = set()
         #: Tick → the requests whose time is over by then.
         self._due: dict[int, dict[int, Outstanding]] = {}
         #: The first tick that was not looked at.
@@ -158,20 +160,37 @@ class Requests:
         """Does somebody here answer requests to the topic?"""
         return topic in self._topics
 
+    def answering(self, topic: str) -> int:
+        """How many consumers answer requests to the topic now."""
+        return sum(len(group.consumers) for group in self._topics.get(topic, {}).values())
+
     def join(self, consumer: Consumer) -> None:
         """A consumer answers requests from now on."""
+        self._busy[consumer] = {}
+        self._add(consumer)
+
+    def _add(self, consumer: Consumer) -> None:
         group = consumer.group
         topic = self._topics.setdefault(group.topic.name, {})
         responders = topic.setdefault(group.name, Responders(group.name))
         responders.consumers.append(consumer)
-        self._busy[consumer] = {}
         self._fill(responders)
 
-    def leave(self, consumer: Consumer) -> None:
-        """A consumer is gone. What it has not answered goes to the next one, or fails."""
-        errands = self._busy.pop(consumer, None)
-        if errands is None:
-            return
+    def withhold(self, consumer: Consumer) -> None:
+        """The consumer is paused: it gets no new requests, and may answer those that it has. What waits for
+        nobody else fails."""
+        if consumer in self._busy and consumer not in self._withheld:
+            self._withheld.add(consumer)
+            self._give_up_all(self._remove(consumer))
+
+    def readmit(self, consumer: Consumer) -> None:
+        """The pause is over."""
+        if consumer in self._withheld:
+            self._withheld.discard(consumer)
+            self._add(consumer)
+
+    def _remove(self, consumer: Consumer) -> Responders:
+        """The consumer gets no more requests. Returns those of its group."""
         topic = self._topics[consumer.group.topic.name]
         responders = topic[consumer.group.name]
         responders.consumers.remove(consumer)
@@ -180,11 +199,29 @@ class Requests:
             if not topic:
                 del self._topics[consumer.group.topic.name]
                 self._turns.pop(consumer.group.topic.name, None)
+        return responders
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer is gone. What it has not answered goes to the next one, or fails."""
+        errands = self._busy.pop(consumer, None)
+        if errands is None:
+            return
+        if consumer in self._withheld:
+            self._withheld.discard(consumer)
+            # Of its group as it is now; it may have begun anew meanwhile.
+            name, group = consumer.group.topic.name, consumer.group.name
+            responders = self._topics.get(name, {}).get(group) or Responders(group)
+        else:
+            responders = self._remove(consumer)
         # Those that it has were asked for before those that wait.
         for errand in reversed(errands.values()):
-            errand.consumer = None
+            errand.consumer, errand.group = None, responders
             responders.waiting[errand.number] = errand
             responders.waiting.move_to_end(errand.number, last=False)
+        self._give_up_all(responders)
+
+    def _give_up_all(self, responders: Responders) -> None:
+        """Hand out what waits, or give it up where the group has nobody any more."""
         if responders.consumers:
             self._fill(responders)
             return
@@ -201,7 +238,7 @@ class Requests:
         if request.most == 1 and (groups := self._topics.get(request.frame.topic)):
             self._send_out(request, (next(iter(groups.values())),))
         elif request.left == request.most:
-            gone = f"everybody who answers requests to {request.frame.topic} has left"
+            gone = f"everybody who answers requests to {request.frame.topic} has left or is paused"
             self._refuse(request, NoResponder(gone))
         else:
             self._finish(request)
@@ -212,7 +249,7 @@ class Requests:
         """Hand a request out. Misuse, NoResponder and LimitReached are raised at once."""
         groups = self._topics.get(frame.topic)
         if groups is None:
-            raise NoResponder(f"nobody here answers requests to {frame.topic[:200]}")
+            raise self._nobody(frame.topic)
         if frame.headers:
             check_headers(frame.headers)
         bounds, size = self._bounds, len(tail)
@@ -248,6 +285,13 @@ class Requests:
             self._send_out(request, (self._choose(frame.topic, groups),))
         else:
             self._send_out(request, tuple(groups.values()))
+
+    def _nobody(self, topic: str) -> NoResponder:
+        for consumer in self._withheld:
+            if consumer.group.topic.name == topic and consumer.pause is not None:
+                why = f"whoever answers requests to {topic[:200]} is paused {consumer.pause.told}"
+                return NoResponder(why, hint="try again when it is resumed: Retry-After says when to look")
+        return NoResponder(f"nobody here answers requests to {topic[:200]}")
 
     def _choose(self, topic: str, groups: dict[str, Responders]) -> Responders:
         """One of the groups, each in its turn."""
@@ -308,7 +352,7 @@ class Requests:
 
     def resume(self, consumer: Consumer) -> None:
         """The consumer's connection takes more again."""
-        if consumer in self._busy:
+        if consumer in self._busy and consumer not in self._withheld:
             self._fill(self._topics[consumer.group.topic.name][consumer.group.name])
 
     # -- answering ---------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 import structlog
 
 from landbridge.broker.authority import Authority
-from landbridge.broker.broker import SETTINGS, Broker
+from landbridge.broker.broker import Broker
 from landbridge.broker.clock import Clock
+from landbridge.broker.commit import SETTINGS
 from landbridge.broker.connection import Connection
 from landbridge.broker.damage import decoded
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.limits import Limits
+from landbridge.broker.operations.limits import LogLevelPort
 from landbridge.broker.operations.operations import Operations
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.services import Services
@@ -64,6 +66,9 @@ class Terminal:
         #: Those among them that have not said hello, and those that are not among them yet: their TLS
         #: handshake is under way, or they have asked to become a link and have proved nothing.
         self.strangers = Strangers(self.broker.limits.max_strangers, self.broker.limits.max_connections)
+        self.broker.set_limits.on_change.append(self._follow_limits)
+        #: From which level on this process logs; None where that is not the terminal's to say.
+        self.log_level: LogLevelPort | None = None
         #: Operations under way.
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closing = False
@@ -140,6 +145,11 @@ class Terminal:
         while the service is let in and may do ``scopes``; ``more`` is what that part needs beside."""
         now = self.broker.clock()
         return self.authority.issue(now, subject, [*scopes, *more], life, behalf=scopes)[0]
+
+    def _follow_limits(self) -> None:
+        limits = self.broker.limits
+        self._requests_of_strangers = AddressRate(limits.max_requests_of_strangers, 60.0)
+        self.strangers.each = limits.max_strangers
 
     def revoke(self, entry: str) -> None:
         self.authority.revoked.add(entry)

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenIdentity
-from landbridge.broker.broker import SETTINGS, Broker
-from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.broker import Broker
+from landbridge.broker.commit import SETTINGS, BrokerCommit
 from landbridge.broker.damage import decoded
 from landbridge.broker.tokens import Issued
 from landbridge.core.log.store import DeleteDocument, PutDocument
@@ -226,7 +227,9 @@ class Services:
         if name not in self._stored:
             self._here[name] = widened(self._here.get(name, ()), scopes)
 
-    async def include(self, name: str, scopes: Iterable[str], *, revive: bool = False) -> RegisteredService:
+    async def include(
+        self, name: str, scopes: Iterable[str], *, revive: bool = False, caller: AuditedCaller | None = None
+    ) -> RegisteredService:
         """A token with these scopes is to be made for a service. One that is not registered is registered by
         that; one that a token has registered gains the scopes. ``revive``: so does any other one, and one
         that is suspended is resumed, for whoever owns the machine that the terminal runs on."""
@@ -255,8 +258,8 @@ class Services:
             return replace(found, spec=replace(found.spec, scopes=after))
 
         if revive and name in self.damaged:
-            await self.remove(name)
-        return await self.change(name, edit)
+            await self.remove(name, caller)
+        return await self.change(name, edit, caller)
 
     def new(self, spec: ServiceSpec, *, implied: bool = False) -> RegisteredService:
         """A registration of now."""
@@ -271,14 +274,19 @@ class Services:
         )
 
     async def change(
-        self, name: str, edit: Callable[[RegisteredService | None], RegisteredService]
+        self,
+        name: str,
+        edit: Callable[[RegisteredService | None], RegisteredService],
+        caller: AuditedCaller | None,
     ) -> RegisteredService:
         """Store what ``edit`` makes of a service (None: there is none yet), once all changes before are done.
-        Nothing is written where that is the same object."""
+        Nothing is written where that is the same object. ``caller``: who asks for it; None: the terminal."""
         async with self._changing:
             found = self.find(name)
             service = edit(found)
             if service is found:
+                if caller is not None:
+                    caller.change_nothing()
                 return service
             if name not in self._stored and len(self._stored) >= self._broker.limits.max_services:
                 raise LimitReached(f"there are {len(self._stored)} services, as many as max_services allows")
@@ -289,11 +297,14 @@ class Services:
             def work(commit: BrokerCommit) -> None:
                 commit.writes.append(PutDocument(KIND, name, _encode(service)))
                 commit.on_stored.append(lambda: self._now(name, service))
+                if caller is not None:
+                    before = self._stored.get(name)
+                    caller.enter(commit, name, _told(before), _told(service), what="service")
 
             await self._broker.writers[0].put(work)
             return service
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, caller: AuditedCaller | None) -> None:
         """Remove a service. Its tokens stay refused, whoever gets the name after it."""
         async with self._changing:
             if name not in self.damaged:
@@ -306,6 +317,8 @@ class Services:
                     PutDocument(SETTINGS, REMOVED_UNTIL, str(until).encode()),
                 ]
                 commit.on_stored.append(forget)
+                if caller is not None:
+                    caller.enter(commit, name, _told(self._stored.get(name)), what="service")
 
             def forget() -> None:
                 self._removed_until = until
@@ -317,11 +330,7 @@ class Services:
         """What is on disk of a service has changed."""
         before = self._stored.get(name)
         change = "deleted" if service is None else "created" if before is None else "updated"
-        known = [
-            None if each is None else {"state": each.state, **msgspec.to_builtins(each.spec)}
-            for each in (before, service)
-        ]
-        self._broker.observe("service", name, change, "", *known)
+        self._broker.observe("service", name, change, "", *map(_described, (before, service)))
         self._put(name, service)
         if service is None:
             self.damaged.pop(name, None)
@@ -336,6 +345,19 @@ class Services:
         if service is not None:
             self._stored[name] = service
             self._by_key.update({key.digest: Attribution(name, key) for key in service.keys})
+
+
+def _described(service: RegisteredService | None) -> dict[str, Any] | None:
+    """A service as observers hear of it."""
+    return None if service is None else {"state": service.state, **msgspec.to_builtins(service.spec)}
+
+
+def _told(service: RegisteredService | None) -> dict[str, Any] | None:
+    """A service as the audit log has it: when its credentials were made, and nothing else of them."""
+    described = _described(service)
+    if described is None or service is None:
+        return None
+    return {**described, "note": service.note, "credentials made at": [key.made_at for key in service.keys]}
 
 
 def widened(scopes: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from sortedcontainers import SortedDict
 
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.group import Enter
 from landbridge.core.log.store import DeleteDocument, PutDocument, Write
 
 if TYPE_CHECKING:
@@ -50,12 +52,19 @@ class Issued:
             self._tokens = SortedDict({(token.expires_at, token.id): token for token in found if token})
         return self._tokens
 
-    async def remember(self, token: IssuedToken) -> None:
-        """Write it down, and strike out those that have expired."""
+    async def remember(self, token: IssuedToken, enter: Enter | None = None) -> None:
+        """Write it down, and strike out those that have expired. ``enter``: writes the entry of the
+        audit log in the same commit."""
         tokens = await self._loaded()
         expired = list(tokens.irange(maximum=(self._broker.clock(), ""), inclusive=(True, False)))
         writes: list[Write] = [PutDocument(KIND, token.id, _encode(token))]
-        await self._broker.write([*writes, *(DeleteDocument(KIND, id) for _, id in expired)])
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes += [*writes, *(DeleteDocument(KIND, id) for _, id in expired)]
+            if enter is not None:
+                enter(commit)
+
+        await self._broker.writers[0].put(work)
         tokens[token.expires_at, token.id] = token
         for key in expired:
             tokens.pop(key, None)  # or another call has, meanwhile

@@ -8,14 +8,15 @@ from typing import Protocol
 import msgspec
 
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.group import Group
+from landbridge.broker.group import Enter, Group
 from landbridge.broker.keys import TopicKeys
 from landbridge.broker.log import Log
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.store import PutDocument
+from landbridge.core.pauses import PauseNote
 from landbridge.core.topic import TopicSpec
-from landbridge.errors import BacklogFull, QueueTaken, UnknownTopic
+from landbridge.errors import BacklogFull, QueueTaken, TopicPaused, UnknownTopic
 from landbridge.stores.writer import Commit, Writer
 
 KIND = "topic"
@@ -79,12 +80,22 @@ class Topic:
         #: Its document is on disk; False until the first commit that carries it is through.
         self.stored = stored
         self.deleted = False
+        #: Since when it takes no messages, and why; None while it takes them.
+        self.pause: PauseNote | None = None
+        #: Writes the entry of the audit log that tells of its making; None where no operator has made it.
+        self.enter_in_audit: Enter | None = None
+        self._entered_in: Commit | None = None
         #: Called once when it is on disk for the first time.
         self.on_made: Callable[[], None] | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
         self.trim_at: int | None = None
+
+    @property
+    def pause_key(self) -> str:
+        """The key of the document of its pause."""
+        return f"topic/{self.log.number}"
 
     @property
     def document(self) -> TopicDocument:
@@ -97,9 +108,13 @@ class Topic:
         if not self.stored:
             commit.writes.append(PutDocument(KIND, self.name, encode(self.document)))
             commit.on_stored.append(self._saved)
+            if self.enter_in_audit is not None and self._entered_in is not commit:
+                self._entered_in = commit
+                self.enter_in_audit(commit)
 
     def _saved(self) -> None:
         self.stored = True
+        self.enter_in_audit = self._entered_in = None
         if self.on_made is not None:
             self.on_made()
             self.on_made = None
@@ -195,7 +210,14 @@ class Topic:
         self.catch_up()
         return min((g.delivery.cursor.floor for g in self.groups.values() if g.durable), default=None)
 
+    def check_pause(self) -> None:
+        """TopicPaused where an operator has paused it."""
+        if self.pause is not None:
+            raise TopicPaused(f"the topic {self.name} is paused {self.pause.told}")
+
     def check_backlog(self) -> None:
+        """TopicPaused or BacklogFull where it takes no messages now."""
+        self.check_pause()
         if self.log.bytes < self.spec.max_backlog:
             return
         settled_to = self.settled_to()

@@ -246,6 +246,8 @@ def _condition(info: TerminalInfo) -> Iterator[Check]:
         yield Check("room", "fail", f"the terminal refuses messages{free}", hint)
     elif info.free is not None:
         yield Check("room", "ok", f"{units.size(info.free)} free on the terminal's disk")
+    for paused in info.paused[:20]:
+        yield Check("paused", "warn", paused, "'landbridge topic resume', 'group resume', 'service unpause'")
     for finding in info.damage[:20]:
         yield Check("damage", "warn", finding, "see 'Damage' in docs/operations.md")
 

@@ -26,6 +26,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 from landbridge.core.wording import counted
 
@@ -49,7 +50,8 @@ LIST = columns(
 SHOW = columns(
     "Discipline | Order | Lag:count@yellow | Settled to=floor:count | Leased:count | Retrying:count | "
     "Ack within:span | Max attempts:count | Backoff:span | Backoff at most=backoff_most:span | "
-    "Dead letters=dead_letter | Match | Open=hours | Kept"
+    "Dead letters=dead_letter | Match | Open=hours | Kept | "
+    "Paused@yellow"
 )
 #: Of terminal groups.
 LIST_CROSSING = columns(
@@ -229,7 +231,7 @@ def list_groups(
         return
     rows = ask(context, lambda bus: bus.groups.list(topic=topic))
     empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
-    output.rows(LIST, rows, empty=empty)
+    output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 
 
 async def _crossing_groups(client: RegistryClient) -> tuple[list[TerminalGroup], dict[str, str]]:
@@ -280,6 +282,7 @@ def _show(group: GroupDetails) -> None:
         match=" ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern) or "everything",
         hours=_hours(group),
         kept="on disk" if group.durable else "while its subscriber is connected",
+        paused=told(group.pause),
     )
     output.record(f"{group.topic} › {group.name}", SHOW, row)
     print()
@@ -336,6 +339,34 @@ def redrive(topic: Topic, name: Group, context: ContextName = None) -> None:
     """
     done = ask(context, lambda bus: bus.groups.redrive(topic, name), within=None)
     output.tell(done, f"{counted(done.redriven, 'message')} redriven to {name} of {topic}")
+
+
+@app.command()
+def pause(
+    topic: Topic,
+    name: Group,
+    note: str = option("Why, for whoever looks at it.", metavar="TEXT", value=""),
+    context: ContextName = None,
+) -> None:
+    """Hand out no messages of a group until it is resumed. Its consumers stay connected, and settle what they
+    hold; its place and its messages are kept.
+
+    Examples:
+      landbridge group pause orders billing --note 'the ledger is being repaired'
+    """
+    paused = ask(context, lambda bus: bus.groups.pause(topic, name, note=note))
+    output.tell(paused, f"the group {name} of {topic} is paused, lag {paused.lag:,}")
+
+
+@app.command()
+def resume(topic: Topic, name: Group, context: ContextName = None) -> None:
+    """Hand out the messages of a paused group again.
+
+    Examples:
+      landbridge group resume orders billing
+    """
+    resumed = ask(context, lambda bus: bus.groups.resume(topic, name))
+    output.tell(resumed, f"the group {name} of {topic} goes on, lag {resumed.lag:,}")
 
 
 @app.command()

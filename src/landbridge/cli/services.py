@@ -8,6 +8,7 @@ from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, OptionGroup, argument, flag, option, pairs, span
 from landbridge.cli.output import columns
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.saving import place_for, save
 from landbridge.core.wording import counted
 
@@ -26,7 +27,7 @@ LIST = columns(
 SHOW = columns(
     "State | Note | Version | Owner | Description | Scopes | Publishes | Subscribes | "
     "Health URL=health_url | Connections:count | Seen=seen_at:moment | Health | "
-    "Registered=registered_at:moment | Changed=changed_at:moment"
+    "Registered=registered_at:moment | Changed=changed_at:moment | Paused@yellow"
 )
 ENDPOINTS = columns("Endpoint=name@cyan | Topic | Reply=reply | Description")
 CREDENTIALS = columns("Credential made=made_at:moment | Ends=ends_at:moment")
@@ -128,7 +129,12 @@ def list_services(context: ContextName = None) -> None:
     """
     rows = ask(context, lambda bus: bus.services.list())
     empty = "no services: 'landbridge service register' makes one"
-    output.rows(LIST, rows, empty=empty, show=lambda row: output.fields(row, scopes=" ".join(row.scopes)))
+    output.rows(
+        and_paused(LIST, rows),
+        rows,
+        empty=empty,
+        show=lambda row: with_pause(row) | {"scopes": " ".join(row.scopes)},
+    )
 
 
 @app.command()
@@ -152,6 +158,7 @@ def _show(found: ServiceDetails) -> None:
         publishes=" ".join(found.options.publishes),
         subscribes=" ".join(found.options.subscribes),
         health_url=found.options.health,
+        paused=told(found.pause),
     )
     output.record(found.name, SHOW, row)
     if options["endpoints"]:
@@ -195,6 +202,33 @@ def resume(name: ServiceName, context: ContextName = None) -> None:
       landbridge service resume shop
     """
     output.tell(ask(context, lambda bus: bus.services.resume(name)), f"the service {name} is active")
+
+
+@app.command()
+def pause(
+    name: ServiceName,
+    note: str = option("Why, for whoever looks.", metavar="TEXT", value=""),
+    context: ContextName = None,
+) -> None:
+    """Give a service no messages and no requests until it is unpaused. It stays connected and may finish what
+    it has; callers that nobody else can answer are told at once.
+
+    Examples:
+      landbridge service pause billing --note 'waiting for the new version'
+    """
+    answer = ask(context, lambda bus: bus.services.pause(name, note=note))
+    output.tell(answer, f"the service {name} is paused")
+
+
+@app.command()
+def unpause(name: ServiceName, context: ContextName = None) -> None:
+    """Give a paused service messages and requests again.
+
+    Examples:
+      landbridge service unpause billing
+    """
+    answer = ask(context, lambda bus: bus.services.unpause(name))
+    output.tell(answer, f"the service {name} goes on")
 
 
 @app.command()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from landbridge.client.bus import Bus
     from landbridge.client.message import DeliveredBatch, Message
     from landbridge.client.reading import Reading
+    from landbridge.core.pauses import PauseNote
 
 #: Messages that may be here and unsettled. A group's other consumers want some too; nobody shares the group
 #: that lives with its subscriber.
@@ -80,6 +81,10 @@ def subscribe(
     reader.run(context, printer(batches=batch, topics=is_pattern(topic)))
 
 
+def _tell_of_pause(pause: PauseNote | None) -> None:
+    output.notice("goes on" if pause is None else f"paused {pause.told}")
+
+
 @dataclass
 class Reader:
     """One reading of a topic."""
@@ -111,6 +116,7 @@ class Reader:
             prefetch = PREFETCH_ALONE if self.group is None else PREFETCH if self.ack else PREFETCH_UNSETTLED
             prefetch = min(prefetch, self.count or prefetch)
             subscription = bus.subscribe(self.topic, group=self.group, prefetch=prefetch, start=self.start)
+            subscription.on_paused = _tell_of_pause
             async with await self._opened(bus, subscription):
                 if output.on_terminal() and self.count is None and self.wait is None:
                     begin = " from now on" if self.group is None and self.start is None else ""

@@ -22,6 +22,7 @@ from landbridge.cli.options import (
     span,
 )
 from landbridge.cli.output import columns
+from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ LIST = columns(
 )
 SHOW = columns(
     "Kind | Messages:count | Offsets | Size=bytes:size | Created=created_at:moment | Max age | "
-    "Max bytes | Max backlog:size | Settled | Discard | Ids | Discipline"
+    "Max bytes | Max backlog:size | Settled | Discard | Ids | Discipline | Paused@yellow"
 )
 SHOW_QUEUE = columns("Delivery | Producer")
 SHOW_WORK = columns("Delivery | Prefetch:count")
@@ -239,7 +240,8 @@ def list_topics(registry: Registry = False, context: ContextName = None) -> None
         output.rows(LIST_CROSSING, crossing, empty=empty, show=lambda topic: _crossing_row(topic, {}))
         return
     rows = ask(context, lambda bus: bus.topics.list())
-    output.rows(LIST, rows, empty="no topics yet: 'landbridge topic create NAME', or just publish to one")
+    empty = "no topics yet: 'landbridge topic create NAME', or just publish to one"
+    output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 
 
 @app.command()
@@ -289,11 +291,42 @@ def _show(topic: TopicDetails) -> None:
         ids=options.ids,
         discipline=options.discipline,
         producer=options.producer or "whoever comes first",
+        paused=told(topic.pause),
     )
     more = {"queue": SHOW_QUEUE, "work": SHOW_WORK}.get(topic.kind, [])
     output.record(topic.name, SHOW + more, row)
     print()
-    output.table(GROUPS[1:], row["groups"], empty="  no groups")
+    rows = [with_pause(group) for group in topic.groups]
+    output.table(and_paused(GROUPS[1:], topic.groups), rows, empty="  no groups")
+
+
+@app.command()
+def pause(
+    name: Topic,
+    note: str = option("Why, for whoever looks at it.", metavar="TEXT", value=""),
+    delivery: bool = flag("Its groups hand nothing out either.", "--delivery"),
+    context: ContextName = None,
+) -> None:
+    """Take no messages for a topic until it is resumed. Publishers are refused, and clients wait for a while;
+    what comes from other terminals waits there. What the topic has is handed out.
+
+    Examples:
+      landbridge topic pause orders --note 'moving to another disk'
+      landbridge topic pause orders --delivery
+    """
+    paused = ask(context, lambda bus: bus.topics.pause(name, note=note, delivery=delivery))
+    more = " with its groups" if delivery else ""
+    output.tell(paused, f"the topic {name} is paused{more}")
+
+
+@app.command()
+def resume(name: Topic, context: ContextName = None) -> None:
+    """Take messages for a paused topic again.
+
+    Examples:
+      landbridge topic resume orders
+    """
+    output.tell(ask(context, lambda bus: bus.topics.resume(name)), f"the topic {name} takes messages")
 
 
 @app.command()

@@ -89,6 +89,9 @@ class WithNouns(Generic[W]):
     requests: nouns.RequestCalls[W]
     events: nouns.EventCalls[W]
     errors: nouns.ErrorCalls[W]
+    limits: nouns.LimitCalls[W]
+    logs: nouns.LogCalls[W]
+    audit: nouns.AuditCalls[W]
 
     def _make_noun(self, kind: type[Noun[W]]) -> Noun[W]:
         raise NotImplementedError

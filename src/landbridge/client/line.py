@@ -36,6 +36,8 @@ L = TypeVar("L", bound="TerminalLine")
 #: Reconnecting: the bounds of the wait between two attempts, in seconds. Each wait is a random share of the
 #: current bound, which doubles.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
+#: What this client takes beyond the frames of the first version.
+FEATURES = ["pauses"]
 #: Topics whose outboxes are kept although they have nothing to send.
 MOST_OUTBOXES = 1024
 
@@ -154,7 +156,7 @@ class TerminalLine:
 
     async def _connect(self) -> None:
         token = self._token() if callable(self._token) else self._token
-        hello = frames.Hello(frames.VERSION, token, self._name[:1024])
+        hello = frames.Hello(frames.VERSION, token, self._name[:1024], FEATURES)
         wire, welcome = await open_wire(self._dial, hello, self._received, self._lost)
         self.wire = wire
         self.connections += 1
@@ -310,7 +312,11 @@ class TerminalLine:
     async def call(self, op: str, /, **args: Any) -> Any:
         """Call an operation by name: ``await bus.call("topic.create", name="orders", kind="queue")``. Returns
         plain dictionaries and lists; ``bus.topics.create(…)`` and its kind are typed."""
-        answer = await self.ask(lambda request: frames.Call(request, op, args))
+        return await self.call_for("", op, args)
+
+    async def call_for(self, origin: str, op: str, args: dict[str, Any]) -> Any:
+        """The same for a gateway, which says for whom: the address of its client, for the audit log."""
+        answer = await self.ask(lambda request: frames.Call(request, op, args, origin))
         return answer.result
 
     async def renew(self, token: str) -> None:

@@ -101,6 +101,8 @@ class TopicCalls(Noun[W]):
     list = Pages(table.TOPIC_LIST, lambda page: page.topics)
     show = Method(table.TOPIC_SHOW)
     delete = Method(table.TOPIC_DELETE)
+    pause = Method(table.TOPIC_PAUSE)
+    resume = Method(table.TOPIC_RESUME)
     wait = Method(table.TOPIC_WAIT)
     watch = Method(table.TOPIC_WATCH)
     seek_time = Method(table.TOPIC_SEEK_TIME)
@@ -116,6 +118,8 @@ class GroupCalls(Noun[W]):
     seek = Method(table.GROUP_SEEK)
     advance = Method(table.GROUP_ADVANCE)
     redrive = Method(table.GROUP_REDRIVE)
+    pause = Method(table.GROUP_PAUSE)
+    resume = Method(table.GROUP_RESUME)
     delete = Method(table.GROUP_DELETE)
 
 
@@ -136,6 +140,8 @@ class ServiceCalls(Noun[W]):
     show = Method(table.SERVICE_SHOW)
     suspend = Method(table.SERVICE_SUSPEND)
     resume = Method(table.SERVICE_RESUME)
+    pause = Method(table.SERVICE_PAUSE)
+    unpause = Method(table.SERVICE_UNPAUSE)
     rotate = Method(table.SERVICE_ROTATE)
     remove = Method(table.SERVICE_REMOVE)
     token = Method(table.SERVICE_TOKEN)
@@ -330,6 +336,27 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class LimitCalls(Noun[W]):
+    """``bus.limits``: how much of everything the terminal allows."""
+
+    show = Method(table.LIMITS_SHOW)
+    set = Method(table.LIMITS_SET)
+    reset = Method(table.LIMITS_RESET)
+
+
+class LogCalls(Noun[W]):
+    """``bus.logs``: what the terminal's process logs."""
+
+    show = Method(table.LOGS_SHOW)
+    level = Method(table.LOGS_LEVEL)
+
+
+class AuditCalls(Noun[W]):
+    """``bus.audit``: who has changed what of the terminal."""
+
+    list = Pages(table.AUDIT_LIST, lambda page: page.entries)
+
+
 class WebSubCalls(Noun[W]):
     """``bus.websub``: topics as feeds, and who has subscribed to them."""
 
@@ -362,4 +389,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,
+    "limits": LimitCalls,
+    "logs": LogCalls,
+    "audit": AuditCalls,
 }

@@ -8,6 +8,7 @@ from typing import Self
 
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.replies import RequestMessage
+from landbridge.core.pauses import PauseNote
 from landbridge.errors import Disconnected
 
 
@@ -26,6 +27,11 @@ class Reading:
         #: Who gets requests to the topic, where the subscription answers them; None: they come among the
         #: messages.
         self.on_request: Callable[[RequestMessage], None] | None = None
+        #: Of one topic: why nothing comes, where an operator has paused the group, its topic or this service.
+        #: None: nothing is paused.
+        self.paused: PauseNote | None = None
+        #: Called with the same when it changes.
+        self.on_paused: Callable[[PauseNote | None], None] | None = None
         #: What ``poll`` has not returned yet of a batch.
         self._polled: Iterator[Message] = iter(())
 

@@ -16,6 +16,7 @@ from landbridge.client.reading import Reading
 from landbridge.client.replies import RequestBatch, RequestMessage
 from landbridge.client.wire import Wire, end_future
 from landbridge.core.log.batch import Batch, HeaderValue
+from landbridge.core.pauses import PauseNote
 from landbridge.core.time import SECOND
 from landbridge.errors import (
     BadRequest,
@@ -42,6 +43,10 @@ def place(start: Any) -> int | str:
     if start not in ("earliest", "latest"):
         raise BadRequest(f"start {start[:60]!r}", hint="'earliest', 'latest' or a time")
     return start
+
+
+def _pause_of(frame: frames.Paused) -> PauseNote | None:
+    return PauseNote(paused_at=frame.at, paused_by=frame.by, note=frame.note) if frame.paused else None
 
 
 class Subscription(Reading):
@@ -158,6 +163,7 @@ class Subscription(Reading):
                 else:
                     self.fail(result)
 
+        self.paused = None  # or else the terminal says so again
         wire.send(self._subscribe(wire.request(answer)))
 
     async def close(self) -> None:
@@ -199,6 +205,10 @@ class Subscription(Reading):
                 batch.message = RequestMessage(payload, 0, batch, frame, self, until)
                 self._batches.append(batch)
                 self._wake()
+        elif isinstance(frame, frames.Paused):
+            self.paused = _pause_of(frame)
+            if self.on_paused is not None:
+                self.on_paused(self.paused)
         elif isinstance(frame, frames.Lost | frames.Refused):
             error = from_wire(frame.code, frame.message, frame.hint)
             # A Refused is about an ack that nobody waited for. If the reason is a lost lease or a full disk,

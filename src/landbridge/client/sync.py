@@ -25,6 +25,7 @@ from landbridge.client.reading import Reading as AsyncReading
 from landbridge.client.replies import Reply
 from landbridge.client.transaction import Transaction as AsyncTransaction
 from landbridge.core.log.batch import Headers, HeaderValue
+from landbridge.core.pauses import PauseNote
 from landbridge.errors import BusError, Disconnected
 
 if TYPE_CHECKING:
@@ -270,6 +271,12 @@ class Subscription(_Wrapper):
     """A consumer of a group, made by ``bus.subscribe(topic, …)``. Iterate it, or its ``batches()``."""
 
     _inner: AsyncReading
+
+    @property
+    def paused(self) -> PauseNote | None:
+        """Of one topic: why nothing comes, where an operator has paused the group, its topic or this service.
+        None: nothing is paused."""
+        return self._inner.paused
 
     def open(self) -> Subscription:
         """Subscribe now rather than at the first message."""

@@ -31,6 +31,8 @@ Answer: TypeAlias = Callable[[Any], None]
 #: Connects a protocol that the given function makes, and returns the pair of transport and protocol.
 Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
 
+#: Frames that go to a subscription.
+_FOR_SUBSCRIPTIONS = frozenset({frames.Deliver, frames.Lost, frames.Requested, frames.Paused})
 #: Seconds for a connection to be made, and for the terminal to answer the hello.
 HELLO_WITHIN = 10.0
 #: Seconds for the goodbye of TLS, after which the connection is cut.
@@ -44,7 +46,7 @@ class Wire(Incoming):
         self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Wire, BusError], None]
     ) -> None:
         super().__init__(Session(Role.CLIENT))
-        #: Gets Deliver, Requested and Lost frames, and Refused frames that answer no request.
+        #: Gets Deliver, Requested, Lost and Paused frames, and Refused frames that answer no request.
         self._deliver = deliver
         self._lost = lost
         self._answers: dict[int, Answer] = {}
@@ -98,7 +100,7 @@ class Wire(Incoming):
     def _take(self, events: list[Event]) -> None:
         for frame, tail in events:
             kind = type(frame)
-            if kind is frames.Deliver or kind is frames.Lost or kind is frames.Requested:
+            if kind in _FOR_SUBSCRIPTIONS:
                 self._deliver(frame, tail)
             elif kind is frames.Replied:
                 self._replied(cast(frames.Replied, frame), tail)

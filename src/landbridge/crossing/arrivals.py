@@ -260,8 +260,10 @@ class Arrivals:
         ready. The cursors, the messages and the ledger's entry, which says that they are here, are in this
         one commit."""
         forming.need_room()
-        draft, backs = self.table.begin(source)
         topic = self._broker.topics.get(source.topic)
+        if topic is not None:
+            topic.check_pause()  # the hops keep the shipments, and try again
+        draft, backs = self.table.begin(source)
         for back in backs:
             self._give_back(back, topic, draft, forming)
         stored: StoredArrivals = []

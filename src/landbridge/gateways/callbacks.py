@@ -13,7 +13,9 @@ import base64
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -33,8 +35,11 @@ ATTEMPTS = 16
 BACKOFF, LONGEST_BACKOFF = 5.0, 3600.0
 #: Seconds after which an outcome counts as not posted, far above the time limit of a request.
 ACK_WITHIN = 120.0
-#: Posts under way at once.
-CONCURRENCY = 16
+#: Posts under way at once; to one host; and outcomes for one host that are under way or wait for that here.
+CONCURRENCY, SHARE, PLACES = 16, 8, 32
+#: Seconds that an outcome waits for a place, and everything behind it. A host that has none for so long is
+#: slow: for a while its outcomes go back to the group at once, where they wait as after a failure.
+PLACE_WITHIN, SLOW_FOR = 2.0, 30.0
 #: Seconds before the group is read again after an error.
 AGAIN_AFTER = 1.0
 GONE = 410
@@ -84,6 +89,37 @@ def post_of(message: Message) -> CallbackPost:
         return replace(post, base64=base64.b64encode(message.payload).decode())
 
 
+class HostShare:
+    """What one host may have of the posts under way, so that a slow one leaves room for the others."""
+
+    def __init__(self) -> None:
+        self.posts = asyncio.Semaphore(SHARE)
+        self._places = asyncio.Semaphore(PLACES)
+        #: Outcomes that have a place.
+        self.taken = 0
+        #: Until then it is known to be slow, in the loop's time.
+        self._slow_until = 0.0
+
+    async def find_place(self) -> bool:
+        """Wait for a place. False: the host is slow."""
+        now = asyncio.get_running_loop().time
+        if self._places.locked() and now() < self._slow_until:
+            return False
+        try:
+            async with asyncio.timeout(PLACE_WITHIN):
+                await self._places.acquire()
+        except TimeoutError:
+            self._slow_until = now() + SLOW_FOR
+            return False
+        self.taken += 1
+        return True
+
+    def leave(self) -> None:
+        """An outcome is settled."""
+        self.taken -= 1
+        self._places.release()
+
+
 class CallbackPoster:
     """The consumer of the group."""
 
@@ -92,6 +128,9 @@ class CallbackPoster:
         self._http = http
         self._backoff = backoff
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(CONCURRENCY)
+        #: By host and port, those that have outcomes under way.
+        self._shares: dict[str, HostShare] = {}
 
     async def run(self) -> None:
         """Post outcomes until cancelled."""
@@ -117,13 +156,31 @@ class CallbackPoster:
             backoff_most=LONGEST_BACKOFF,
             dead_letter="",
         )
-        room = asyncio.Semaphore(CONCURRENCY)
-        async for message in self._bus.subscribe(CALLBACKS, group=GROUP, prefetch=2 * CONCURRENCY):
-            await room.acquire()
-            task = asyncio.ensure_future(self._post(message))
+        async for message in self._bus.subscribe(CALLBACKS, group=GROUP, prefetch=4 * PLACES):
+            host = urlsplit(str(message.headers.get("lb-url", ""))).netloc
+            share = self._shares.setdefault(host, HostShare())
+            if not await share.find_place():
+                await self._put_back(message)
+                continue
+            task = asyncio.ensure_future(self._post_in(share, message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: room.release())
+            task.add_done_callback(partial(self._leave, host, share))
+
+    async def _put_back(self, message: Message) -> None:
+        try:
+            await message.requeue(cause="the receiver is slow, and others wait")
+        except LeaseLost:
+            pass  # it comes again anyway
+
+    async def _post_in(self, share: HostShare, message: Message) -> None:
+        async with share.posts, self._room:
+            await self._post(message)
+
+    def _leave(self, host: str, share: HostShare, _: object) -> None:
+        share.leave()
+        if not share.taken:
+            self._shares.pop(host, None)
 
     async def _post(self, message: Message) -> None:
         url = str(message.headers.get("lb-url", ""))

@@ -156,7 +156,7 @@ class OutgoingHttp:
         except BadRequest as error:
             return HttpRefused(str(error))
         try:
-            async with asyncio.timeout(self.limits.within), self._room:
+            async with asyncio.timeout(self.limits.within):
                 return await self._send(method, target, body, dict(headers or {}), begun)
         except TimeoutError:
             return HttpTimedOut(time.monotonic() - begun)
@@ -170,7 +170,8 @@ class OutgoingHttp:
         endpoint = self._endpoint(target)
         endpoint.users += 1
         try:
-            async with endpoint.lock:
+            # The endpoint's own share first: what waits for a slow one takes no place of the others.
+            async with endpoint.lock, self._room:
                 return await self._exchange(endpoint.client, method, target, address, body, headers, begun)
         except httpx.TimeoutException:
             return HttpTimedOut(time.monotonic() - begun)

@@ -88,6 +88,7 @@ async def serve(
             if plan.data is not None:
                 store = JournalStore(plan.data / DATABASE, tell=tell)
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
+            terminal.log_level = logs.log_level
             await terminal.open()
         try:
             await membership.open(terminal)

@@ -26,8 +26,9 @@ import msgspec
 from msgspec.structs import replace
 
 import landbridge
-from landbridge.broker.broker import INCARNATION, SETTINGS, new_incarnation
+from landbridge.broker.broker import INCARNATION, new_incarnation
 from landbridge.broker.clock import Clock
+from landbridge.broker.commit import SETTINGS
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.core.log.store import PutDocument, Write

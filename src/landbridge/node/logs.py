@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import structlog
@@ -20,6 +20,8 @@ from structlog.typing import EventDict
 from landbridge.core.text import printable, printable_block, redact
 from landbridge.errors import BadRequest
 
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+_LEVEL_NAMES: tuple[Level, ...] = ("debug", "info", "warning", "error")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 #: Seconds until the log tells of the progress of some work, and between two such lines.
 TOLD_AFTER, TOLD_EVERY = 2.0, 10.0
@@ -27,13 +29,48 @@ TOLD_AFTER, TOLD_EVERY = 2.0, 10.0
 SECRET = frozenset({"token", "authorization", "password", "secret"})
 
 
+class LogLevel:
+    """From which level on this process logs. It can be changed while the process runs."""
+
+    def __init__(self) -> None:
+        self._level: Level = "info"
+        #: The level that the process was started with.
+        self.at_start: Level = "info"
+
+    def start(self, level: Level) -> None:
+        """Log from this level on, from the start."""
+        self.at_start = self.level = level
+
+    @property
+    def level(self) -> Level:
+        return self._level
+
+    @level.setter
+    def level(self, level: Level) -> None:
+        self._level = level
+        # Libraries are logged from warnings on.
+        logging.getLogger().setLevel(max(LEVELS[level], logging.WARNING))
+
+    def drop_below(self, logger: Any, method: str, event: EventDict) -> EventDict:
+        """A processor: only what is of this level or above goes on."""
+        if LEVELS.get(method, logging.CRITICAL) < LEVELS[self._level]:
+            raise structlog.DropEvent
+        return event
+
+
+#: Of this process.
+log_level = LogLevel()
+
+
 def configure(level: str) -> None:
     """Log from this level on. Libraries are logged from warnings on."""
-    if level not in LEVELS:
+    found = next((each for each in _LEVEL_NAMES if each == level), None)
+    if found is None:
         raise BadRequest(f"no log level {level!r}", hint=", ".join(LEVELS))
     pretty = sys.stderr.isatty()
     structlog.configure(
         processors=[
+            log_level.drop_below,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty, key="time"),
             # Before `harmless`: a traceback may quote a token. Without local variables, which hold some.
@@ -45,11 +82,14 @@ def configure(level: str) -> None:
             if pretty
             else structlog.processors.JSONRenderer(_to_json),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        # Everything comes as far as the first processor, which knows the level of now: a cached logger would
+        # keep the level of its making.
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(handlers=[_Forward()], level=max(LEVELS[level], logging.WARNING), force=True)
+    logging.basicConfig(handlers=[_Forward()], force=True)
+    log_level.start(found)
 
 
 def _to_json(event: dict[str, Any], **options: Any) -> str:

@@ -40,6 +40,9 @@ class Hello(Frame, tag=1, frozen=True):
     version: int
     token: Annotated[str, Meta(max_length=8192)]
     name: Text = ""  #: what the program calls itself, for the status log
+    #: What the client takes beyond the frames of the first version: a list of texts, such as "pauses". Of any
+    #: type here, so that the hello of another version is read as far as its version.
+    features: Any = None
 
 
 class Publish(Frame, tag=2, frozen=True):
@@ -155,6 +158,7 @@ class Call(Frame, tag=8, frozen=True):
     request: Natural
     op: Text
     args: dict[str, Any]
+    origin: Text = ""  #: of a gateway: the address of the client that it asks for
 
 
 class Renew(Frame, tag=9, frozen=True):
@@ -380,6 +384,17 @@ class Replied(Frame, tag=44, frozen=True):
     failure: Failure | None = None
 
 
+class Paused(Frame, tag=45, frozen=True):
+    """A subscription gets nothing until further notice, and goes on existing; or it goes on. Sent only to a
+    client that names the feature "pauses"."""
+
+    subscription: Natural
+    paused: bool
+    by: str = ""  #: the subject that has paused the group, the topic or the service
+    note: str = ""  #: why
+    at: Natural = 0  #: microseconds: since when
+
+
 # -- on a link, from either side ----------------------------------------------------------------------
 
 Terminal = Annotated[str, Meta(max_length=64)]
@@ -471,5 +486,6 @@ Answered: TypeAlias = (
     | Fetched
     | Requested
     | Replied
+    | Paused
 )
 OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | DirectoryCopy | Closing

@@ -81,6 +81,7 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Fetched,
         frames.Requested,
         frames.Replied,
+        frames.Paused,
     ),
 }
 

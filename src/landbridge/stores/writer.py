@@ -39,6 +39,7 @@ class Commit:
         self.work = 0  #: pieces of work that went into it; a large one adds to it
         self.full: StoreFull | None = None  #: why work that needs room is refused; None while there is room
         self.needs = 0  #: how often work has said that it needs room
+        self.can_shrink = False  #: some of it is written in less room where there is none: see ``full``
         #: Called in order when the commit is on disk, before anybody is answered: memory follows the disk.
         self.on_stored: list[Callable[[], object]] = []
         #: Called in reverse order when it failed: undo what was done to memory while it was formed. The work
@@ -240,7 +241,7 @@ class Writer(Generic[C]):
         # has asked for one: what only ``finish`` would write can wait for others.
         self._forming = True
         with self._around:
-            if isinstance(error, StoreFull) and commit.needs:
+            if isinstance(error, StoreFull) and (commit.needs or commit.can_shrink):
                 self._form_without(commit, error)
             else:
                 self._end(commit, error)

@@ -1,7 +1,8 @@
 """From the name of an operation to its handler, by the table in ``landbridge.protocol.operations``.
 
 The dispatcher reads the request, checks the scope that the table demands and calls the handler. A handler
-gets the caller and the request, and returns the answer; it raises a BusError to refuse.
+gets the caller and the request, and returns the answer; it raises a BusError to refuse. A handler that
+changes something says so by the caller's ``enter``, within the commit (``broker/audit.py``).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from landbridge.broker.audit import AuditLog, CallSource
 from landbridge.broker.authority import TokenBearer
 from landbridge.core.trust.scopes import RANKS, Scopes
-from landbridge.errors import BadRequest, Unauthenticated
+from landbridge.errors import BadRequest, Forbidden, Unauthenticated
 from landbridge.protocol.operations import ANYBODY, OPERATIONS, Operation
 
 R = TypeVar("R")
@@ -37,21 +39,33 @@ class StrangerCaller:
 class Dispatcher:
     """The handlers of one terminal, by the names of their operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
         self._handlers: dict[str, Callable[[Any, Any], Awaitable[object]]] = {}
 
     def register(self, operation: Operation[..., R, A], handler: Callable[[Any, R], Awaitable[A]]) -> None:
         """Answer an operation by this handler, in place of an earlier one."""
         self._handlers[operation.name] = handler
 
-    async def call(self, caller: TokenBearer, name: str, arguments: dict[str, Any]) -> object:
-        """Answer a call from the wire."""
+    async def call(
+        self, caller: CallSource, name: str, arguments: dict[str, Any], origin: str = ""
+    ) -> object:
+        """Answer a call from the wire. ``origin``: whom a gateway says that it asks for."""
         operation = OPERATIONS.get(name)
         if operation is None:
             raise BadRequest(f"no operation {name[:60]!r}", hint="is the terminal older than the client?")
         request = operation.read(arguments)
-        demand(operation, caller, request)
-        return await self._handle(operation, caller, request)
+        try:
+            demand(operation, caller, request)
+            if not operation.is_audited:
+                return await self._handle(operation, caller, request)
+            call = self._audit.call(caller, operation, origin)
+            answer = await self._handle(operation, call, request)
+        except Forbidden:
+            self._audit.note_forbidden(caller, operation)
+            raise
+        await call.end(request)
+        return answer
 
     async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> object:
         """Answer a call of somebody who shows no token."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.group import LETTER_HEADERS, Group, Home
+from landbridge.broker.group import LETTER_HEADERS, Enter, Group, Home
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
@@ -42,7 +43,7 @@ class GroupOperations:
         dispatcher.register(table.GROUP_REDRIVE, self.redrive)
         dispatcher.register(table.GROUP_DELETE, self.delete)
 
-    async def create(self, caller: TokenBearer, request: table.GroupCreate) -> table.GroupRow:
+    async def create(self, caller: AuditedCaller, request: table.GroupCreate) -> table.GroupRow:
         broker, topic, name = self._broker, request.topic, request.name
         if request.start is not None and request.offset is not None:
             raise BadRequest("a group begins at a start or at an offset, not at both")
@@ -50,7 +51,7 @@ class GroupOperations:
         options = {key: options[key] for key in options if key not in ("start", "offset")}
         group_spec(options)  # what is wrong is refused before a topic is made
         broker.check_group_name(name)
-        found = broker.topic_for(topic)
+        found = broker.topic_for(topic, who=caller.subject, enter=topic_made(caller, topic))
         group = found.groups.get(name)
         # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
         default = found.spec.discipline if group is None else group.spec.discipline
@@ -63,7 +64,10 @@ class GroupOperations:
             if spec.dead_letter:
                 broker.check_target(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
-            group = found.groups.get(name) or broker.create_group(found, spec, floor, who=caller.subject)
+            enter = partial(caller.enter, name=f"{topic}/{name}", after=spec, what="group")
+            group = found.groups.get(name) or broker.create_group(
+                found, spec, floor, who=caller.subject, enter=enter
+            )
         elif group.spec != spec:
             raise GroupExists(
                 f"the group {name} of {topic} exists with other options: {differences(group.spec, spec)}",
@@ -72,22 +76,28 @@ class GroupOperations:
         if not group.stored:
             group.changed()  # the commit that was to store the group may have failed
         await self._save(group)
+        caller.change_nothing()  # or else its making has an entry
         return describe_group(group)
 
-    async def update(self, caller: TokenBearer, request: table.GroupOptions) -> table.GroupRow:
+    async def update(self, caller: AuditedCaller, request: table.GroupOptions) -> table.GroupRow:
         group = self._broker.group(request.topic, request.name)
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
         before = group.spec
         group.change(spec)
+        if before == spec:
+            caller.change_nothing()
+        else:
+            name = f"{request.topic}/{request.name}"
+            group.owe_entry(partial(caller.enter, name=name, before=before, after=spec, what="group"))
         await self._save(group)
         self._broker.observe_group(group, "updated", caller.subject, before, spec)
         return describe_group(group)
 
     async def _save(self, group: Group) -> None:
         """Wait until what has changed of a group is on disk."""
-        await self._broker.write([], unit=group.topic.writer.unit)
+        await save_group(group)
 
     async def list_page(self, caller: TokenBearer, request: table.GroupList) -> table.GroupRows:
         if request.topic is not None:
@@ -123,7 +133,7 @@ class GroupOperations:
             **_facts(group), options=group.spec, consumers=consumers, closed_until=group.closed_until()
         )
 
-    async def seek(self, caller: TokenBearer, request: table.GroupSeek) -> table.GroupRow:
+    async def seek(self, caller: AuditedCaller, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker
         group = broker.group(request.topic, request.name)
         to, time = request.to, request.time
@@ -136,7 +146,9 @@ class GroupOperations:
             assert at is not None
             floor = await broker.position(broker.topic(request.topic), at)
         before = {"floor": group.delivery.cursor.floor}
+        name = f"{request.topic}/{request.name}"
         group.seek(floor)
+        group.owe_entry(partial(caller.enter, name=name, before=before, after={"floor": floor}))
         await self._save(group)
         broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
@@ -166,7 +178,7 @@ class GroupOperations:
             broker.trimmer.plan(found, soon=True)
         return describe_group(group)
 
-    async def delete(self, caller: TokenBearer, request: table.GroupDelete) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.GroupDelete) -> table.Deleted:
         group = self._broker.group(request.topic, request.name)
         lag = group.delivery.cursor.lag(group.topic.log.end)
         if lag and not request.force:
@@ -174,16 +186,18 @@ class GroupOperations:
                 f"the group {group.name} hasn't settled {counted(lag, 'message')}",
                 hint="use --force to delete it all the same",
             )
-        await self._broker.delete_group(group, caller.subject)
+        enter = partial(caller.enter, name=f"{request.topic}/{request.name}", before=group.spec)
+        await self._broker.delete_group(group, caller.subject, enter)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
-    async def redrive(self, caller: TokenBearer, request: table.OfGroup) -> table.Redriven:
+    async def redrive(self, caller: AuditedCaller, request: table.OfGroup) -> table.Redriven:
         """Each dead letter goes back into the topic, for this group alone, and is settled in the dead-letter
         topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
         without a letter being lost or sent twice."""
         broker = self._broker
         group = broker.group(request.topic, request.name)
         dead = broker.topics.get(group.spec.dead_topic)
+        caller.change_nothing()  # unless there are letters
         if dead is None:
             return table.Redriven(redriven=0)
         reader = self._redrive_group(dead, request.topic, request.name)
@@ -199,9 +213,12 @@ class GroupOperations:
                     continue
                 break
             try:
-                await self._put_back(
-                    group, reader, [(h.lease, h.ranges, h.batch) for h in handouts], consumer
-                )
+                letters = [(h.lease, h.ranges, h.batch) for h in handouts]
+                enter = None
+                if not redriven:  # of the first commit; the others go on with the same
+                    about = {"redrive of the letters up to": dead.log.end}
+                    enter = partial(caller.enter, name=f"{request.topic}/{request.name}", after=about)
+                await self._put_back(group, reader, letters, consumer, enter)
             except BaseException:
                 reader.delivery.release(broker.clock(), consumer, counted=False)
                 raise
@@ -226,6 +243,7 @@ class GroupOperations:
         reader: Group,
         letters: list[tuple[int, list[tuple[int, int]], Batch]],
         consumer: int,
+        enter: Enter | None,
     ) -> None:
         broker = self._broker
         batches = []
@@ -259,6 +277,8 @@ class GroupOperations:
                 held = reader.delivery.ack(commit.now, lease, consumer, ranges)
                 commit.on_failed.append(partial(reader.unsettle, held))
             reader.save(commit)
+            if enter is not None:
+                enter(commit)
 
         await reader.topic.writer.put(work)
 
@@ -268,6 +288,17 @@ def _floor(topic: Topic | Home, offset: int) -> int:
     if offset < topic.log.first:
         raise OffsetGone(f"offset {offset} of {topic.name} is gone, the oldest is {topic.log.first}")
     return min(offset, topic.log.end)
+
+
+def topic_made(caller: AuditedCaller, name: str) -> Enter:
+    """Writes the entry of a topic that an operation on something else makes on its way."""
+    return partial(caller.enter, name=name, after={"name": name}, what="topic")
+
+
+async def save_group(group: Group) -> None:
+    """Write down what has changed of a group, with what the audit log has of it, and wait for that."""
+    if group.durable:
+        await group.topic.writer.put(group.save)
 
 
 def describe_group(group: Group) -> table.GroupRow:
@@ -285,4 +316,5 @@ def _facts(group: Group) -> dict[str, Any]:
         "leased": group.delivery.leased,
         "retrying": len(cursor.tries),
         "durable": group.durable,
+        "pause": group.pause,
     }

@@ -197,6 +197,8 @@ def _state(group: Group, offset: int) -> tuple[str, str]:
     tried = group.delivery.cursor.tries.get(offset)
     if tried is not None:
         return "waiting", f"another attempt after {tried.attempts}"
+    if (pause := group.pause_note) is not None:
+        return "waiting", f"the end of a pause {pause.told}"
     return "waiting", "its turn" if group.consumers else "a consumer"
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from landbridge.broker.audit import AuditLog
 from landbridge.broker.broker import Broker
+from landbridge.broker.operations.audit import AuditOperations
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
@@ -24,7 +28,7 @@ from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
 
 
-class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, Protocol):
+class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, LogsHost, Protocol):
     """The terminal, as far as its operations need it."""
 
 
@@ -32,12 +36,13 @@ class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
     def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
-        super().__init__()
+        super().__init__(AuditLog(broker))
         self.stages = stages
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(broker)
         TopicOperations(broker).register(self)
         GroupOperations(broker).register(self)
+        PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
@@ -48,6 +53,8 @@ class Operations(Dispatcher):
         MessageOperations(broker, terminal).register(self)
         EventOperations(broker, outcomes).register(self)
         ErrorOperations(broker).register(self)
+        LimitsOperations(broker, terminal).register(self)
+        AuditOperations(broker).register(self)
         self.register(table.STAGE_COMMIT, stages.stage_commit)
         self.register(table.STAGE_SHOW, stages.stage_show)
         self.register(table.STAGE_DROP, stages.stage_drop)

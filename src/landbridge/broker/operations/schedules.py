@@ -14,10 +14,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
+from landbridge.broker.operations.groups import topic_made
 from landbridge.broker.turns import Turns
 from landbridge.core.options import differences, read_options
 from landbridge.core.schedule import schedule as core
@@ -68,14 +71,14 @@ class ScheduleOperations:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    async def create(self, caller: TokenBearer, request: table.ScheduleCreate) -> table.ScheduleRow:
+    async def create(self, caller: AuditedCaller, request: table.ScheduleCreate) -> table.ScheduleRow:
         broker = self._broker
         broker.check_target(caller, request.topic)
         spec = schedule_spec(msgspec.to_builtins(request))
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
             raise BadRequest(f"{spec.when!r} names no moment that is to come")
-        broker.topic_for(spec.topic)
+        broker.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
         stored = StoredSchedule(
             spec=spec,
             owner=caller.subject,
@@ -91,6 +94,7 @@ class ScheduleOperations:
             self._free_place()
             _, found = await self._read(place)
             if (found.spec, found.owner) == (spec, caller.subject):
+                caller.change_nothing()
                 return self._describe(found)
             raise ScheduleExists(
                 f"the schedule {spec.name} of {spec.topic} exists with other options: "
@@ -125,7 +129,7 @@ class ScheduleOperations:
         if self._count is not None:
             self._count = max(0, self._count - 1)
 
-    async def update(self, caller: TokenBearer, request: table.ScheduleUpdate) -> table.ScheduleRow:
+    async def update(self, caller: AuditedCaller, request: table.ScheduleUpdate) -> table.ScheduleRow:
         self._broker.check_target(caller, request.topic)
         now = self._broker.clock()
 
@@ -145,13 +149,13 @@ class ScheduleOperations:
         changed, _ = await self._change(caller, _place(request.topic, request.name), work)
         return self._describe(changed)
 
-    async def pause(self, caller: TokenBearer, request: table.SchedulePause) -> table.ScheduleRow:
+    async def pause(self, caller: AuditedCaller, request: table.SchedulePause) -> table.ScheduleRow:
         now = self._broker.clock()
         return await self._move(
             caller, request, lambda stored: core.pause(stored.state, now, caller.subject, request.note)
         )
 
-    async def resume(self, caller: TokenBearer, request: table.OfSchedule) -> table.ScheduleRow:
+    async def resume(self, caller: AuditedCaller, request: table.OfSchedule) -> table.ScheduleRow:
         now = self._broker.clock()
         return await self._move(
             caller,
@@ -161,7 +165,7 @@ class ScheduleOperations:
 
     async def _move(
         self,
-        caller: TokenBearer,
+        caller: AuditedCaller,
         request: table.OfSchedule,
         to: Callable[[StoredSchedule], ScheduleState],
     ) -> table.ScheduleRow:
@@ -172,7 +176,7 @@ class ScheduleOperations:
         )
         return self._describe(changed)
 
-    async def trigger(self, caller: TokenBearer, request: table.OfSchedule) -> table.ScheduleTriggered:
+    async def trigger(self, caller: AuditedCaller, request: table.OfSchedule) -> table.ScheduleTriggered:
         now = self._broker.clock()
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, int]:
@@ -182,7 +186,7 @@ class ScheduleOperations:
         _, at = await self._change(caller, _place(request.topic, request.name), work)
         return table.ScheduleTriggered(id=core.message_id(request.name, at, "trigger"), at=at)
 
-    async def backfill(self, caller: TokenBearer, request: table.ScheduleBackfill) -> table.ScheduleFilled:
+    async def backfill(self, caller: AuditedCaller, request: table.ScheduleBackfill) -> table.ScheduleFilled:
         now = self._broker.clock()
         _, found = await self._read(_place(request.topic, request.name))
         _check_may_change(caller, found)
@@ -202,9 +206,10 @@ class ScheduleOperations:
         _, count = await self._change(caller, _place(request.topic, request.name), work)
         return table.ScheduleFilled(firings=count)
 
-    async def remove(self, caller: TokenBearer, request: table.OfSchedule) -> table.Deleted:
+    async def remove(self, caller: AuditedCaller, request: table.OfSchedule) -> table.Deleted:
         place = _place(request.topic, request.name)
         for _ in range(TRIES):
+            stored: StoredSchedule | None = None
             try:
                 version, stored = await self._read(place)
             except StoreCorrupt:
@@ -213,7 +218,7 @@ class ScheduleOperations:
             else:
                 _check_may_change(caller, stored)
             try:
-                await self._write(caller, place, None, version)
+                await self._write(caller, place, None, version, stored)
                 break
             except DocumentChanged:
                 continue
@@ -294,18 +299,29 @@ class ScheduleOperations:
         return found.version, _decode(place, found.value)
 
     async def _write(
-        self, caller: TokenBearer, place: DocumentPlace, stored: StoredSchedule | None, expect: str | None
+        self,
+        caller: AuditedCaller,
+        place: DocumentPlace,
+        stored: StoredSchedule | None,
+        expect: str | None,
+        before: StoredSchedule | None = None,
     ) -> None:
         value = None if stored is None else encode_value(msgspec.to_builtins(stored))
         edits = [Edit(place, value, expect)]
         writer = self._broker.writers[self._documents.unit_of(place.topic)]
-        await writer.put(lambda commit: self._documents.write(commit, edits, caller.subject))
+        name = f"{place.topic}/{place.key}"
+
+        def work(commit: BrokerCommit) -> None:
+            self._documents.write(commit, edits, caller.subject)
+            caller.enter(commit, name, _told(before), _told(stored))
+
+        await writer.put(work)
         change = "deleted" if stored is None else "updated" if expect else "created"
         self._broker.observe("schedule", f"{place.topic}/{place.key}", change, caller.subject)
 
     async def _change(
         self,
-        caller: TokenBearer,
+        caller: AuditedCaller,
         place: DocumentPlace,
         work: Callable[[StoredSchedule], tuple[StoredSchedule, T]],
     ) -> tuple[StoredSchedule, T]:
@@ -315,11 +331,27 @@ class ScheduleOperations:
             _check_may_change(caller, stored)
             changed, result = work(stored)
             try:
-                await self._write(caller, place, changed, version)
+                await self._write(caller, place, changed, version, stored)
             except DocumentChanged:
                 continue
             return changed, result
         raise DocumentChanged(f"the schedule {place.key} is written by others all the time")
+
+
+def _told(stored: StoredSchedule | None) -> dict[str, Any] | None:
+    """What the audit log has of a schedule: what people have said, not what it has done."""
+    if stored is None:
+        return None
+    state = stored.state
+    asked = {
+        "owner": stored.owner,
+        "paused_at": state.paused_at,
+        "paused_by": state.paused_by,
+        "note": state.note,
+        "triggers": state.triggers,
+        "backfills": state.backfills,
+    }
+    return {**msgspec.to_builtins(stored.spec), **msgspec.to_builtins(asked)}
 
 
 async def _count_firings(stored: StoredSchedule, begin: int, until: int) -> int:

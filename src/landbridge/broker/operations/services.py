@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import Authority, TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.heartbeats import Heartbeats
@@ -71,14 +72,14 @@ class ServiceOperations:
 
     # -- registering -------------------------------------------------------------------------------
 
-    async def create(self, caller: TokenBearer, request: table.ServiceRegister) -> table.ServiceRegistered:
+    async def create(self, caller: AuditedCaller, request: table.ServiceRegister) -> table.ServiceRegistered:
         name, services = request.name, self._services
         options = msgspec.to_builtins(request)
         options.pop("credential", None)
         self._check_not_revoked(name)
         self._terminal.authority.check_own(name)
         if name in services.damaged:
-            await services.remove(name)
+            await services.remove(name, caller)
         made: list[str] = []
 
         def edit(found: RegisteredService | None) -> RegisteredService:
@@ -99,7 +100,7 @@ class ServiceOperations:
                 found = replace(found, keys=(ServiceKey(digest, self._broker.clock()),))
             return found
 
-        service = await services.change(name, edit)
+        service = await services.change(name, edit, caller)
         facts = self._details(service)
         return table.ServiceRegistered(**facts, credential=made[0] if made else None)
 
@@ -110,7 +111,7 @@ class ServiceOperations:
                 hint="register it under another name",
             )
 
-    async def update(self, caller: TokenBearer, request: table.ServiceDescription) -> table.ServiceDetails:
+    async def update(self, caller: AuditedCaller, request: table.ServiceDescription) -> table.ServiceDetails:
         options = msgspec.to_builtins(request)
         if not caller.scopes.admin:
             for name in _NOT_ITS_OWN:
@@ -124,9 +125,9 @@ class ServiceOperations:
                 return found
             return replace(found, spec=spec, implied=found.implied and "scopes" not in options)
 
-        return self._describe(await self._services.change(request.name, edit))
+        return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def suspend(self, caller: TokenBearer, request: table.ServiceSuspend) -> table.ServiceDetails:
+    async def suspend(self, caller: AuditedCaller, request: table.ServiceSuspend) -> table.ServiceDetails:
         note = request.note
         if len(note) > LONGEST_TEXT:
             raise BadRequest(f"a note of {len(note)} characters, allowed are {LONGEST_TEXT}")
@@ -138,17 +139,17 @@ class ServiceOperations:
             same = (found.state, found.note) == ("suspended", note)
             return found if same else replace(found, state="suspended", note=note)
 
-        return self._describe(await self._services.change(request.name, edit))
+        return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def resume(self, caller: TokenBearer, request: table.OfService) -> table.ServiceDetails:
+    async def resume(self, caller: AuditedCaller, request: table.OfService) -> table.ServiceDetails:
         def edit(found: RegisteredService | None) -> RegisteredService:
             found = self._services.get(request.name)
             _check_may_operate(caller, found)
             return found if found.state == "active" else replace(found, state="active", note="")
 
-        return self._describe(await self._services.change(request.name, edit))
+        return self._describe(await self._services.change(request.name, edit, caller))
 
-    async def rotate(self, caller: TokenBearer, request: table.ServiceRotate) -> table.ServiceCredential:
+    async def rotate(self, caller: AuditedCaller, request: table.ServiceRotate) -> table.ServiceCredential:
         if not 0 <= request.overlap <= LONGEST_OVERLAP:
             raise BadRequest(f"an overlap of {request.overlap} s, allowed are 0 to {LONGEST_OVERLAP:.0f} s")
         self._check_not_revoked(request.name)
@@ -168,13 +169,13 @@ class ServiceOperations:
             return replace(found, keys=(ServiceKey(digest, now), *left))
 
         had = bool(self._services.get(request.name).keys)
-        await self._services.change(request.name, edit)
+        await self._services.change(request.name, edit, caller)
         ends_at = before[0].ends_at if before else self._broker.clock() if had else None
         return table.ServiceCredential(name=request.name, credential=made[0], before_ends_at=ends_at)
 
-    async def remove(self, caller: TokenBearer, request: table.OfService) -> table.Deleted:
+    async def remove(self, caller: AuditedCaller, request: table.OfService) -> table.Deleted:
         self._check_another(caller, request.name, "removed")
-        await self._services.remove(request.name)
+        await self._services.remove(request.name, caller)
         return table.Deleted(deleted=request.name)
 
     def _check_another(self, caller: TokenBearer, name: str, what: str) -> None:
@@ -309,6 +310,7 @@ class ServiceOperations:
             "connections": connections,
             "seen_at": heartbeats.seen_at(name),
             "health": heartbeats.health(name),
+            "pause": self._broker.pauses.services.get(name),
         }
 
     def _details(self, service: RegisteredService) -> dict[str, Any]:

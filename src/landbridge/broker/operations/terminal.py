@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.metrics import render
@@ -16,6 +19,8 @@ from landbridge.core.status import Levels, parse_levels
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
 
+#: Pauses that the description of a terminal tells.
+MOST_TOLD = 100
 #: Characters of a note's detail.
 LONGEST_NOTE = 1024
 
@@ -46,16 +51,19 @@ class TerminalOperations:
     async def show_levels(self, caller: TokenBearer, request: table.Nothing) -> Levels:
         return self._broker.status.levels
 
-    async def set_levels(self, caller: TokenBearer, request: table.StatusLevels) -> Levels:
+    async def set_levels(self, caller: AuditedCaller, request: table.StatusLevels) -> Levels:
         wanted = msgspec.to_builtins(request)
         if wanted.get("topic"):
             self._broker.check_target(caller, check_name(wanted["topic"], "topic"))
             topic = self._broker.status_copy(wanted["topic"])
             await topic.writer.put(topic.save)
-        if wanted:
-            await self._broker.set_levels(
-                parse_levels({**msgspec.to_builtins(self._broker.status.levels), **wanted}), caller.subject
-            )
+        before = self._broker.status.levels
+        after = parse_levels({**msgspec.to_builtins(before), **wanted})
+        if after == before:
+            caller.change_nothing()
+        else:
+            enter = partial(caller.enter, name="levels", before=before, after=after)
+            await self._broker.set_levels(after, caller.subject, enter)
         return self._broker.status.levels
 
     async def note(self, caller: TokenBearer, request: table.StatusNote) -> None:
@@ -73,7 +81,8 @@ class TerminalOperations:
         )
 
     async def info(self, caller: TokenBearer, request: table.Nothing) -> table.TerminalInfo:
-        return table.TerminalInfo(**self._terminal.info())
+        paused = islice(self._broker.pauses.told(), MOST_TOLD) if caller.scopes.has("observe") else ()
+        return table.TerminalInfo(**self._terminal.info(), paused=list(paused))
 
     async def metrics(self, caller: TokenBearer, request: table.Nothing) -> str:
         return render(self._broker, len(self._terminal.connections))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import Authority, TokenBearer, check_scopes
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
 from landbridge.broker.services import Services
 from landbridge.broker.tokens import REVOKED, Issued, IssuedToken
@@ -42,7 +45,7 @@ class TokenOperations:
         dispatcher.register(table.TOKEN_LIST, self.list_page)
         dispatcher.register(table.TOKEN_REVOKE, self.revoke)
 
-    async def create(self, caller: TokenBearer, request: table.TokenCreate) -> table.TokenMade:
+    async def create(self, caller: AuditedCaller, request: table.TokenCreate) -> table.TokenMade:
         subject, scopes, life = request.subject, request.scopes, request.life
         most = self._broker.limits.max_token_life
         if not 0 < life <= most:
@@ -55,11 +58,13 @@ class TokenOperations:
             )
         self._terminal.authority.check_own(subject)
         check_scopes(scopes)
-        await self._terminal.services.include(subject, scopes)
+        # The service has an entry of its own where the token registers it.
+        await self._terminal.services.include(subject, scopes, caller=caller)
         now = self._broker.clock()
         token, token_id = self._terminal.authority.issue(now, subject, scopes, life)
         expires_at = now + int(life * SECOND)
-        await self._issued.remember(IssuedToken(token_id, subject, scopes, now, expires_at))
+        made = IssuedToken(token_id, subject, scopes, now, expires_at)
+        await self._issued.remember(made, partial(caller.enter, name=token_id, after=made))
         return table.TokenMade(token=token, id=token_id, subject=subject, expires_at=expires_at)
 
     async def list_page(self, caller: TokenBearer, request: table.TokenList) -> table.TokenRows:
@@ -78,11 +83,16 @@ class TokenOperations:
                 return table.TokenRows(tokens=rows, next=f"{token.expires_at}/{token.id}")
         return table.TokenRows(tokens=rows, next="")
 
-    async def revoke(self, caller: TokenBearer, request: table.TokenRevoke) -> table.Revoked:
+    async def revoke(self, caller: AuditedCaller, request: table.TokenRevoke) -> table.Revoked:
         if (request.id is None) == (request.subject is None):
             raise BadRequest("name a token by id or by subject")
         entry = request.id if request.id is not None else f"sub:{request.subject}"
         tokens = sum(entry in (token.id, f"sub:{token.subject}") for token in await self._issued.after(0, ""))
-        await self._broker.write([PutDocument(REVOKED, entry, b"")])
+
+        def work(commit: BrokerCommit) -> None:
+            commit.writes.append(PutDocument(REVOKED, entry, b""))
+            caller.enter(commit, entry, after={"revoked": True, "tokens": tokens})
+
+        await self._broker.writers[0].put(work)
         self._terminal.revoke(entry)
         return table.Revoked(revoked=entry, tokens=tokens)

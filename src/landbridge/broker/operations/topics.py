@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
@@ -19,6 +20,7 @@ from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
 from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
+from landbridge.core.audit import TOPIC as AUDIT
 from landbridge.core.log.store import PutDocument
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
@@ -66,7 +68,7 @@ class TopicOperations:
         dispatcher.register(table.TOPIC_WATCH, self.watch)
         dispatcher.register(table.TOPIC_SEEK_TIME, self.seek_time)
 
-    async def create(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
+    async def create(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
         options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
         spec = topic_spec(options)
         if is_reserved(spec.name):
@@ -76,7 +78,8 @@ class TopicOperations:
             await topic.writer.drain()
             topic = self._broker.topics.get(spec.name)
         if topic is None:
-            topic = self._broker.create_topic(spec, caller.subject)
+            enter = partial(caller.enter, name=spec.name, after=spec)
+            topic = self._broker.create_topic(spec, caller.subject, enter)
         elif topic.spec != spec:
             raise TopicExists(
                 f"the topic {spec.name} exists with other options: {differences(topic.spec, spec)}",
@@ -84,10 +87,13 @@ class TopicOperations:
             )
         if not topic.stored:
             await topic.writer.put(topic.save)
-        return _row(topic)
+        caller.change_nothing()  # or else its making has an entry
+        return describe_topic(topic)
 
-    async def update(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
+    async def update(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
         topic = self._broker.topic(request.name)
+        if topic.name == AUDIT:
+            caller.scopes.demand_rank("admin", "change how long the audit log is kept")
 
         def work(commit: BrokerCommit) -> tuple[TopicSpec, TopicSpec]:
             # By what the options are now: another change of them, or the deletion, may have come before.
@@ -97,12 +103,16 @@ class TopicOperations:
             topic.spec = after
             commit.on_failed.append(lambda: setattr(topic, "spec", before))
             commit.writes.append(PutDocument(KIND, topic.name, encode_topic(topic.document)))
+            if before == after:
+                caller.change_nothing()
+            else:
+                caller.enter(commit, topic.name, before, after)
             return before, after
 
         before, spec = await topic.writer.put(work)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
-        return _row(topic)
+        return describe_topic(topic)
 
     async def list_page(self, caller: TokenBearer, request: table.TopicList) -> table.TopicRows:
         most = max(1, min(request.limit, PAGE))
@@ -114,7 +124,7 @@ class TopicOperations:
             if topic is not None and may_see(caller, name):
                 if len(rows) >= most:
                     return table.TopicRows(topics=rows, next=rows[-1].name)
-                rows.append(_row(topic))
+                rows.append(describe_topic(topic))
         return table.TopicRows(topics=rows, next="")
 
     async def show(self, caller: TokenBearer, request: table.OfTopic) -> table.TopicDetails:
@@ -126,9 +136,10 @@ class TopicOperations:
             crossing=None if crossing is None else crossing.groups_of(topic.name),
         )
 
-    async def delete(self, caller: TokenBearer, request: table.TopicDelete) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.TopicDelete) -> table.Deleted:
         if request.name in self._broker.damaged and request.force:
-            await self._broker.give_up_topic(request.name)
+            enter = partial(caller.enter, name=request.name, before={"damaged": True})
+            await self._broker.give_up_topic(request.name, enter)
             return table.Deleted(deleted=request.name)
         topic = self._broker.topic(request.name)
         if is_reserved(topic.name):
@@ -140,13 +151,20 @@ class TopicOperations:
                 hint="use --force to delete them",
             )
         for collection, kind in GONE_WITH_A_TOPIC:
-            await self._remove_documents(collection, kind, topic.name, caller.subject)
-        await self._broker.delete_topic(topic, caller.subject)
+            await self._remove_documents(collection, kind, topic.name, caller)
+        enter = partial(caller.enter, name=topic.name, before=topic.spec)
+        await self._broker.delete_topic(topic, caller.subject, enter)
         return table.Deleted(deleted=topic.name)
 
-    async def _remove_documents(self, collection: str, kind: str, topic: str, who: str) -> None:
+    async def _remove_documents(self, collection: str, kind: str, topic: str, caller: AuditedCaller) -> None:
         """Remove what there is for a topic that is to be deleted."""
         broker, documents = self._broker, self._broker.documents
+
+        def work(commit: BrokerCommit, edit: Edit) -> None:
+            documents.write(commit, [edit], caller.subject)
+            if kind:
+                caller.enter(commit, f"{topic}/{edit.place.key}", {"topic": topic}, what=kind)
+
         writer = broker.writer_for(topic)
         after = ""
         while True:
@@ -154,11 +172,11 @@ class TopicOperations:
             for name, _ in found:
                 edit = Edit(check_place(collection, topic, name), None, None)
                 try:
-                    await writer.put(partial(documents.write, edits=[edit], subject=who))
+                    await writer.put(partial(work, edit=edit))
                 except UnknownDocument:
                     continue  # somebody else was faster
                 if kind:
-                    broker.observe(kind, f"{topic}/{name}", "deleted", who)
+                    broker.observe(kind, f"{topic}/{name}", "deleted", caller.subject)
             if not more:
                 return
             after = found[-1][0]
@@ -282,7 +300,7 @@ def _changed(spec: TopicSpec, request: table.TopicOptions) -> TopicSpec:
     return topic_spec({**old, **options})
 
 
-def _row(topic: Topic) -> table.TopicRow:
+def describe_topic(topic: Topic) -> table.TopicRow:
     return table.TopicRow(**_facts(topic), groups=len(topic.groups))
 
 
@@ -297,4 +315,5 @@ def _facts(topic: Topic) -> dict[str, Any]:
         "bytes": log.bytes,
         "created_at": topic.created_at,
         "log": topic.log_id,
+        "pause": topic.pause,
     }

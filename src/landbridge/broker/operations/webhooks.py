@@ -9,19 +9,23 @@ right to read the topic, and becomes its owner, so that nobody has a topic sent 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
-from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
 from landbridge.core.addresses import read_url
 from landbridge.core.options import differences, read_options
 from landbridge.core.webhook import webhook as core
@@ -85,14 +89,15 @@ class WebhookOperations:
 
     # -- making and changing -----------------------------------------------------------------------
 
-    async def create(self, caller: TokenBearer, request: table.WebhookCreate) -> table.WebhookSigned:
+    async def create(self, caller: AuditedCaller, request: table.WebhookCreate) -> table.WebhookSigned:
         options = msgspec.to_builtins(request)
         options = {key: options[key] for key in options if key not in ("secret", "asymmetric", "start")}
         spec = core.webhook_spec(options)
         if request.secret:
             read_secret(request.secret)
         place = _place(spec.topic, spec.name)
-        topic = self._broker.topic_for(spec.topic)
+        enter = topic_made(caller, spec.topic)
+        topic = self._broker.topic_for(spec.topic, who=caller.subject, enter=enter)
         if topic.spec.delivery == "at-most-once":
             raise BadRequest(
                 f"the queue {topic.name} settles a message when it is handed out, before anybody has got it",
@@ -109,7 +114,7 @@ class WebhookOperations:
                 await self._make_group(caller, spec, request.start)
                 edits = [_edit(place, stored, ""), _edit(_state_place(place), WebhookState(), "")]
                 try:
-                    await self._commit(caller, place, edits, "created")
+                    await self._commit(caller, place, edits, "created", None, stored)
                 except DocumentExists:
                     pass
                 else:
@@ -120,6 +125,7 @@ class WebhookOperations:
                 f"the webhook {spec.name} of {spec.topic} exists with other options: "
                 f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
             )
+        caller.change_nothing()
         if not self._has_group(place):
             await self._make_group(caller, spec, request.start)
         return await self._tell(place, found, "")
@@ -135,7 +141,7 @@ class WebhookOperations:
         if count >= self._broker.limits.max_webhooks:
             raise LimitReached(f"there are {count} webhooks, as many as max_webhooks allows")
 
-    async def _make_group(self, caller: TokenBearer, spec: WebhookSpec, start: Any) -> None:
+    async def _make_group(self, caller: AuditedCaller, spec: WebhookSpec, start: Any) -> None:
         wanted = table.GroupCreate(
             spec.topic,
             core.group_name(spec.name),
@@ -147,7 +153,7 @@ class WebhookOperations:
         )
         await self._groups.create(caller, wanted)
 
-    async def update(self, caller: TokenBearer, request: table.WebhookUpdate) -> table.WebhookRow:
+    async def update(self, caller: AuditedCaller, request: table.WebhookUpdate) -> table.WebhookRow:
         def work(stored: StoredWebhook) -> StoredWebhook:
             spec = core.webhook_spec({**msgspec.to_builtins(stored.spec), **msgspec.to_builtins(request)})
             return replace(stored, spec=spec, owner=caller.subject)
@@ -158,7 +164,7 @@ class WebhookOperations:
             await self._groups.update(caller, options)
         return await self._describe(place, changed)
 
-    async def pause(self, caller: TokenBearer, request: table.WebhookPause) -> table.WebhookRow:
+    async def pause(self, caller: AuditedCaller, request: table.WebhookPause) -> table.WebhookRow:
         now, note = self._broker.clock(), request.note
         if len(note) > LONGEST_NOTE:
             raise BadRequest(f"a note of {len(note)} characters, allowed are {LONGEST_NOTE}")
@@ -170,7 +176,7 @@ class WebhookOperations:
         )
         return await self._describe(place, changed)
 
-    async def resume(self, caller: TokenBearer, request: table.OfWebhook) -> table.WebhookRow:
+    async def resume(self, caller: AuditedCaller, request: table.OfWebhook) -> table.WebhookRow:
         now = self._broker.clock()
 
         def work(stored: StoredWebhook) -> StoredWebhook:
@@ -181,7 +187,7 @@ class WebhookOperations:
         place, changed = await self._change(caller, request, work, "resumed")
         return await self._describe(place, changed)
 
-    async def rotate(self, caller: TokenBearer, request: table.WebhookRotate) -> table.WebhookSigned:
+    async def rotate(self, caller: AuditedCaller, request: table.WebhookRotate) -> table.WebhookSigned:
         now = self._broker.clock()
 
         def work(stored: StoredWebhook) -> StoredWebhook:
@@ -202,7 +208,7 @@ class WebhookOperations:
             public_key=public_key(secret),
         )
 
-    async def replay(self, caller: TokenBearer, request: table.WebhookReplay) -> table.WebhookReplayed:
+    async def replay(self, caller: AuditedCaller, request: table.WebhookReplay) -> table.WebhookReplayed:
         by_offset = request.first is not None
         if (
             by_offset == (request.begin is not None)
@@ -224,15 +230,17 @@ class WebhookOperations:
         if first < topic.log.first:
             raise OffsetGone(f"offset {first} of {topic.name} is gone, the oldest is {topic.log.first}")
         messages = group.replay(first, end) if first < end else 0
-        await self._broker.write([], unit=group.topic.writer.unit)
         after = {"first": first, "end": end, "messages": messages}
+        group.owe_entry(partial(caller.enter, name=_path(place), after=after))
+        await save_group(group)
         self._broker.observe("webhook", _path(place), "replayed", caller.subject, after=after)
         return table.WebhookReplayed(messages=messages)
 
-    async def delete(self, caller: TokenBearer, request: table.OfWebhook) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.OfWebhook) -> table.Deleted:
         place = _place(request.topic, request.name)
         for _ in range(TRIES):
             version: str | None = None
+            stored: StoredWebhook | None = None
             try:
                 version, stored = await self._read(place)
             except StoreCorrupt:
@@ -243,7 +251,7 @@ class WebhookOperations:
             if await self._documents.read(_state_place(place)) is not None:
                 edits.append(Edit(_state_place(place), None, None))
             try:
-                await self._commit(caller, place, edits, "deleted")
+                await self._commit(caller, place, edits, "deleted", stored)
                 break
             except DocumentChanged:
                 continue
@@ -251,14 +259,17 @@ class WebhookOperations:
             raise _busy(place)
         # The documents first: without them nobody reads the group, and so nobody makes it anew.
         try:
-            await self._broker.delete_group(self._group(place), caller.subject)
+            group = self._group(place)
+            name = f"{place.topic}/{group.name}"
+            enter = partial(caller.enter, name=name, before=group.spec, what="group")
+            await self._broker.delete_group(group, caller.subject, enter)
         except (UnknownGroup, UnknownTopic):
             pass
         return table.Deleted(deleted=_path(place))
 
     # -- testing -----------------------------------------------------------------------------------
 
-    async def test(self, caller: TokenBearer, request: table.WebhookTry) -> table.WebhookTested:
+    async def test(self, caller: AuditedCaller, request: table.WebhookTry) -> table.WebhookTested:
         if not 0 <= request.within <= LONGEST_TEST:
             raise BadRequest(f"within is 0 to {LONGEST_TEST:.0f} seconds, not {request.within:g}")
         now = self._broker.clock()
@@ -383,15 +394,26 @@ class WebhookOperations:
             raise _damaged(place, error) from None
 
     async def _commit(
-        self, caller: TokenBearer, place: DocumentPlace, edits: list[Edit], change: str
+        self,
+        caller: AuditedCaller,
+        place: DocumentPlace,
+        edits: list[Edit],
+        change: str,
+        before: StoredWebhook | None = None,
+        after: StoredWebhook | None = None,
     ) -> None:
         writer = self._broker.writers[self._documents.unit_of(place.topic)]
-        await writer.put(lambda commit: self._documents.write(commit, edits, caller.subject))
+
+        def work(commit: BrokerCommit) -> None:
+            self._documents.write(commit, edits, caller.subject)
+            caller.enter(commit, _path(place), _told(before), _told(after))
+
+        await writer.put(work)
         self._broker.observe("webhook", _path(place), change, caller.subject)
 
     async def _change(
         self,
-        caller: TokenBearer,
+        caller: AuditedCaller,
         request: table.OfWebhook | table.WebhookUpdate,
         work: Callable[[StoredWebhook], StoredWebhook],
         change: str = "updated",
@@ -403,11 +425,23 @@ class WebhookOperations:
             _check_may_change(caller, stored)
             changed = work(stored)
             try:
-                await self._commit(caller, place, [_edit(place, changed, version)], change)
+                edits = [_edit(place, changed, version)]
+                await self._commit(caller, place, edits, change, stored, changed)
             except DocumentChanged:
                 continue
             return place, changed
         raise _busy(place)
+
+
+def _told(stored: StoredWebhook | None) -> dict[str, Any] | None:
+    """What the audit log has of a webhook; its secrets are hidden there."""
+    if stored is None:
+        return None
+    told: dict[str, Any] = msgspec.to_builtins(stored)
+    spec = told.pop("spec")
+    # For many receivers the path is the secret: its digest shows whether it has changed.
+    digest = hashlib.sha256(stored.spec.url.encode()).hexdigest()[:8]
+    return {**spec, "url": f"{_without_path(stored.spec.url)} ({digest})", **told}
 
 
 def _new_secret(*, asymmetric: bool) -> str:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
+from landbridge.broker.group import Enter
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
@@ -82,7 +86,7 @@ class WebSubOperations:
 
     # -- feeds -------------------------------------------------------------------------------------
 
-    async def open(self, caller: TokenBearer, request: table.FeedOpen) -> table.FeedRow:
+    async def open(self, caller: AuditedCaller, request: table.FeedOpen) -> table.FeedRow:
         options = msgspec.to_builtins(request)
         place = _feed_place(request.topic)
         async with self._making:
@@ -98,7 +102,11 @@ class WebSubOperations:
                     feed = replace(found[1], spec=spec, owner=caller.subject)
                 try:
                     edit = _edit(place, feed, "" if found is None else found[0])
-                    await self._commit([edit], caller.subject)
+                    known = None if found is None else _told(found[1])
+                    enter = partial(
+                        caller.enter, name=spec.topic, before=known, after=_told(feed), what="feed"
+                    )
+                    await self._commit([edit], caller.subject, enter)
                 except (DocumentChanged, DocumentExists, UnknownDocument):
                     continue
                 change = "created" if found is None else "updated"
@@ -123,15 +131,16 @@ class WebSubOperations:
         if len(found) >= self._broker.limits.max_feeds:
             raise LimitReached(f"there are {len(found)} feeds, as many as max_feeds allows")
 
-    async def close(self, caller: TokenBearer, request: table.OfFeed) -> table.Deleted:
+    async def close(self, caller: AuditedCaller, request: table.OfFeed) -> table.Deleted:
         place = _feed_place(request.topic)
         edits = [Edit(place, None, None)]
         if await self._documents.read(place) is None:
             raise _unknown_feed(request.topic)
         if await self._documents.read(place._replace(collection=feeds.SOURCES)) is not None:
             edits.append(Edit(place._replace(collection=feeds.SOURCES), None, None))
+        enter = partial(caller.enter, name=request.topic, before={"feed": request.topic}, what="feed")
         try:
-            await self._commit(edits, caller.subject)
+            await self._commit(edits, caller.subject, enter)
         except UnknownDocument:
             raise _unknown_feed(request.topic) from None
         self._broker.observe("feed", request.topic, "deleted", caller.subject)
@@ -315,12 +324,15 @@ class WebSubOperations:
             attempts=list(reversed(state.recent)),
         )
 
-    async def delete(self, caller: TokenBearer, request: table.OfSubscription) -> table.Deleted:
+    async def delete(self, caller: AuditedCaller, request: table.OfSubscription) -> table.Deleted:
         place = _place(request.topic, request.id)
         for _ in range(TRIES):
             version, sub = await self._read(place)
+            before, after = {"ending": sub.ending}, {"ending": "deleted"}
+            enter = partial(caller.enter, name=_after(place), before=before, after=after, what="subscription")
+            edit = _edit(place, replace(sub, ending="deleted"), version)
             try:
-                await self._commit([_edit(place, replace(sub, ending="deleted"), version)], caller.subject)
+                await self._commit([edit], caller.subject, enter)
             except DocumentChanged:
                 continue
             self._broker.observe("subscription", f"{place.topic}/{place.key}", "deleted", caller.subject)
@@ -415,9 +427,16 @@ class WebSubOperations:
         found = await self._documents.read(place)
         return WebhookState() if found is None else _decode(place, found.value, WebhookState)
 
-    async def _commit(self, edits: list[Edit], subject: str) -> None:
+    async def _commit(self, edits: list[Edit], subject: str, enter: Enter | None = None) -> None:
+        """``enter``: writes the entry of the audit log, where an operator changes something."""
         writer = self._broker.writers[self._documents.unit_of(edits[0].place.topic)]
-        await writer.put(lambda commit: self._documents.write(commit, edits, subject))
+
+        def work(commit: BrokerCommit) -> None:
+            self._documents.write(commit, edits, subject)
+            if enter is not None:
+                enter(commit)
+
+        await writer.put(work)
 
 
 def _feed_place(topic: str) -> DocumentPlace:
@@ -441,6 +460,11 @@ def _checked_base(feed: StoredFeed, base: str) -> str:
     if not feed.spec.base and base:
         read_url(base)
     return feed.spec.base or base
+
+
+def _told(feed: StoredFeed) -> dict[str, Any]:
+    """What the audit log has of a feed."""
+    return {**msgspec.to_builtins(feed.spec), "owner": feed.owner}
 
 
 def _busy(what: str) -> DocumentChanged:

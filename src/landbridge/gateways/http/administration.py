@@ -53,7 +53,9 @@ async def perform(operation: Operation[..., Any, Any], pool: SessionPool, reques
         async with pool.used(request.token, f"Authorization: Bearer TOKEN{needs}") as session:
             caller_known(request.scope)
             arguments = await arguments_of(operation, request, MOST_BYTES)
-            answer = await while_there(pool, request, in_time(session.bus.call(operation.name, **arguments)))
+            address = str((request.scope.get("client") or ("",))[0])
+            call = session.bus.call_for(address, operation.name, arguments)
+            answer = await while_there(pool, request, in_time(call))
     if answer is None and operation.answer is type(None):
         await request.answer(204)
     elif operation.answer is str:

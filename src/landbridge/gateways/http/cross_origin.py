@@ -12,7 +12,10 @@ from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, Scope, Se
 
 #: Seconds for which a browser may remember what it was allowed.
 REMEMBERED = b"600"
-_SHOWN = b"Location, Retry-After, Landbridge-Repeated, Landbridge-Receipt, Landbridge-Offset, Landbridge-Id"
+_SHOWN = (
+    b"Location, Retry-After, Landbridge-Repeated, Landbridge-Receipt, Landbridge-Offset, "
+    b"Landbridge-Id, Landbridge-Paused"
+)
 
 
 class CrossOrigin:

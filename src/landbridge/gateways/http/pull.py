@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from landbridge.client.message import Message
+from landbridge.core.pauses import PauseNote
 from landbridge.errors import BadRequest, ShuttingDown
 from landbridge.gateways.http import cloudevents
 from landbridge.gateways.http.exchange import ClientGone, HeaderPair, HttpRequest, number_of
@@ -31,6 +32,10 @@ class MessagesPulled(msgspec.Struct, frozen=True):
     """Messages of a group; none where none came in time."""
 
     messages: Annotated[list[MessageShown], Meta(description="The messages, in the group's order.")]
+    paused: Annotated[
+        str | msgspec.UnsetType,
+        Meta(description="By whom the group, its topic or the service is paused, and why."),
+    ] = msgspec.UNSET
 
 
 async def pull(pool: SessionPool, request: HttpRequest) -> None:
@@ -50,18 +55,22 @@ async def pull(pool: SessionPool, request: HttpRequest) -> None:
         await request.body(_NO_BODY)
         subscription = await session.pull_from(topic, group)
         found = await while_there(pool, request, subscription.pull(most, wait))
-        await _answer(request, session, form, found)
+        await _answer(request, session, form, found, subscription.paused)
 
 
-async def _answer(request: HttpRequest, session: HttpSession, form: str, found: list[Message]) -> None:
+async def _answer(
+    request: HttpRequest, session: HttpSession, form: str, found: list[Message], pause: PauseNote | None
+) -> None:
+    paused = pause.told if pause is not None and not found else msgspec.UNSET
+    note = [] if paused is msgspec.UNSET else [(b"landbridge-paused", _quoted(paused))]
     if form == cloudevents.BATCH:
         events = [cloudevents.to_object(message, receipt_of(session, message)) for message in found]
-        await request.answer(200, msgspec.json.encode(events), form.encode())
+        await request.answer(200, msgspec.json.encode(events), form.encode(), note)
     elif form == "application/json":
         rows = [shown(message, receipt_of(session, message)) for message in found]
-        await request.answer(200, msgspec.json.encode(MessagesPulled(rows)))
+        await request.answer(200, msgspec.json.encode(MessagesPulled(rows, paused)), headers=note)
     elif not found:
-        await request.answer(204)
+        await request.answer(204, headers=note)
     elif form == cloudevents.STRUCTURED:
         event = cloudevents.to_object(found[0], receipt_of(session, found[0]))
         await request.answer(200, msgspec.json.encode(event), form.encode())

@@ -28,3 +28,5 @@ from landbridge.protocol.operations.schedules import *
 from landbridge.protocol.operations.webhooks import *
 from landbridge.protocol.operations.websub import *
 from landbridge.protocol.operations.events import *
+from landbridge.protocol.operations.limits import *
+from landbridge.protocol.operations.audit import *

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+from landbridge.core.pauses import PauseNote
 from landbridge.protocol.operations.operation import Arguments, Result, about
 
 TopicName = Annotated[str, about("Name of the topic.")]
@@ -27,6 +28,13 @@ Names = list[str]
 SCOPES_HELP = "publish:PATTERN, subscribe:PATTERN, documents:PATTERN, observe, operate or admin."
 Until: TypeAlias = Literal["stored", "arrived", "acked"]
 Place: TypeAlias = Literal["earliest", "latest"]
+
+
+#: Why something is paused.
+PauseReason = Annotated[str, about("Why, for whoever looks; 2000 characters at most.")]
+Paused = Annotated[
+    PauseNote | None, about("Since when an operator has paused it, who, and why; None: it isn't.")
+]
 
 
 class Nothing(Arguments, frozen=True):

@@ -129,11 +129,12 @@ class ErrorCatalogue(Result, frozen=True, kw_only=True):
 REQUEST_SEND = operation(
     "request.send", RequestSend, RequestAnswer, "POST /v1/topics/{topic}/requests",
     "Ask whoever answers requests to a topic, and wait for the reply.", scope="publish:{topic}",
+    audited=False,
 )  # fmt: skip
 EVENT_TRIGGER = operation(
     "event.trigger", EventTrigger, EventTriggered, "POST /v1/topics/{topic}/events",
     "Store an event whose outcome is kept for a day, and goes to a callback. The same id again is the same "
-    "event.", scope="publish:{topic}",
+    "event.", scope="publish:{topic}", audited=False,
 )  # fmt: skip
 EVENT_OUTCOME = operation(
     "event.outcome", OfEvent, EventOutcome, "GET /v1/events/{id}",
@@ -141,7 +142,7 @@ EVENT_OUTCOME = operation(
 )  # fmt: skip
 ERROR_REPORT = operation(
     "error.report", ErrorReport, ErrorReported, "POST /v1/errors",
-    "Report a failure of the calling service to the topic $errors.",
+    "Report a failure of the calling service to the topic $errors.", audited=False,
 )  # fmt: skip
 ERROR_LIST = operation(
     "error.list", Nothing, ErrorCatalogue, "GET /v1/errors/catalogue", "List the errors of the bus."

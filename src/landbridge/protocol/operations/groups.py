@@ -19,6 +19,8 @@ from landbridge.protocol.operations.common import (
     GroupName,
     Names,
     Next,
+    Paused,
+    PauseReason,
     Place,
     TopicName,
 )
@@ -75,6 +77,12 @@ class GroupDelete(OfGroup, frozen=True, kw_only=True):
     force: Force = False
 
 
+class GroupPause(OfGroup, frozen=True, kw_only=True):
+    """A group to pause."""
+
+    note: PauseReason = ""
+
+
 class GroupList(Arguments, frozen=True, kw_only=True):
     """A page of the groups."""
 
@@ -109,6 +117,7 @@ class GroupFacts(Result, frozen=True, kw_only=True):
     leased: Annotated[int, about("Messages that consumers hold and have not settled.")]
     retrying: Annotated[int, about("Messages that have failed and will be tried again.")]
     durable: Annotated[bool, about("False: it ends with its consumer.")]
+    pause: Paused = None
 
 
 class GroupRow(GroupFacts, frozen=True, kw_only=True):
@@ -175,11 +184,20 @@ GROUP_SEEK = operation(
 GROUP_ADVANCE = operation(
     "group.advance", GroupAdvance, GroupRow, f"POST {_GROUP}/advance",
     "Settle everything below an offset, for a group whose consumer reads by offset; the group is made if "
-    "there is none, and never goes back.", scope=READ_TOPIC,
+    "there is none, and never goes back.", scope=READ_TOPIC, audited=False,
 )  # fmt: skip
 GROUP_REDRIVE = operation(
     "group.redrive", OfGroup, Redriven, f"POST {_GROUP}/redrive",
     "Give a group its dead letters again, each once.", scope="operate",
+)  # fmt: skip
+GROUP_PAUSE = operation(
+    "group.pause", GroupPause, GroupRow, f"POST {_GROUP}/pause",
+    "Hand out no messages of a group until it is resumed; its consumers stay connected, and may settle what "
+    "they hold.", scope="operate",
+)  # fmt: skip
+GROUP_RESUME = operation(
+    "group.resume", OfGroup, GroupRow, f"POST {_GROUP}/resume",
+    "Hand out the messages of a paused group again.", scope="operate",
 )  # fmt: skip
 GROUP_DELETE = operation(
     "group.delete", GroupDelete, Deleted, f"DELETE {_GROUP}", "Delete a group.", scope="operate"

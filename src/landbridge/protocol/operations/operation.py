@@ -45,6 +45,8 @@ class Operation(Generic[P, R, A]):
     #: body of the others.
     path: str
     help: str
+    #: Whether the audit log has what it changes. Not so: messages, and what programs write for themselves.
+    is_audited: bool
 
     def read(self, arguments: dict[str, Any]) -> R:
         """The request that arguments from outside make. BadRequest says which of them is wrong."""
@@ -97,10 +99,12 @@ def operation(
     *,
     scope: str = "",
     safe: bool = False,
+    audited: bool = True,
 ) -> Operation[P, R, A]:
-    """``route``: verb and path."""
+    """``route``: verb and path. ``audited``: what it changes goes to the audit log; never of a safe one."""
     verb, _, path = route.partition(" ")
     # A test checks that the verb is one of four. Through Any: the table has no P, R and A.
-    entry: Any = Operation(name, request, answer, scope, safe or verb == "GET", verb, path, help)  # type: ignore[arg-type]
+    safe = safe or verb == "GET"
+    entry: Any = Operation(name, request, answer, scope, safe, verb, path, help, audited and not safe)  # type: ignore[arg-type]
     OPERATIONS[name] = entry
     return entry  # type: ignore[no-any-return]

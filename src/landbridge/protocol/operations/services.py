@@ -8,7 +8,16 @@ from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
 from landbridge.core.trust.service import ServiceEndpoint, ServiceSpec
-from landbridge.protocol.operations.common import SCOPES_HELP, After, Deleted, Limit, Names, Next
+from landbridge.protocol.operations.common import (
+    SCOPES_HELP,
+    After,
+    Deleted,
+    Limit,
+    Names,
+    Next,
+    Paused,
+    PauseReason,
+)
 from landbridge.protocol.operations.operation import ANYBODY, Arguments, Result, about, operation
 
 ServiceName = Annotated[str, about("Name of the service.")]
@@ -73,6 +82,12 @@ class ServiceSuspend(OfService, frozen=True, kw_only=True):
     note: Note = ""
 
 
+class ServicePause(OfService, frozen=True, kw_only=True):
+    """A service to pause."""
+
+    note: PauseReason = ""
+
+
 class ServiceRotate(OfService, frozen=True, kw_only=True):
     """A service that is to get another credential."""
 
@@ -126,6 +141,7 @@ class ServiceFacts(Result, frozen=True, kw_only=True):
     connections: LiveConnections
     seen_at: SeenAt
     health: Annotated[Health | None, about("By its last heartbeat; None: there was none for a while.")]
+    pause: Paused = None
 
 
 class ServiceRow(ServiceFacts, frozen=True, kw_only=True):
@@ -174,6 +190,13 @@ class ServiceCredential(Result, frozen=True, kw_only=True):
     before_ends_at: Annotated[
         int | None, about("When the one before ends, in microseconds; None: there is none.")
     ]
+
+
+class ServicePaused(Result, frozen=True, kw_only=True):
+    """A service, and whether it gets anything here."""
+
+    name: ServiceName
+    pause: Paused
 
 
 class ServiceToken(Result, frozen=True, kw_only=True):
@@ -280,6 +303,15 @@ SERVICE_RESUME = operation(
     "service.resume", OfService, ServiceDetails, f"POST {_SERVICE}/resume",
     "Accept the credentials and tokens of a suspended service again.", scope="operate",
 )  # fmt: skip
+SERVICE_PAUSE = operation(
+    "service.pause", ServicePause, ServicePaused, f"POST {_SERVICE}/pause",
+    "Give a service no messages and no requests until it is unpaused; it stays connected, and callers are "
+    "told at once.", scope="operate",
+)  # fmt: skip
+SERVICE_UNPAUSE = operation(
+    "service.unpause", OfService, ServicePaused, f"POST {_SERVICE}/unpause",
+    "Give a paused service messages and requests again.", scope="operate",
+)  # fmt: skip
 SERVICE_ROTATE = operation(
     "service.rotate", ServiceRotate, ServiceCredential, f"POST {_SERVICE}/rotate",
     "Make another credential for a service; the one that it has ends, now or after an overlap.",
@@ -292,11 +324,12 @@ SERVICE_REMOVE = operation(
 )  # fmt: skip
 SERVICE_TOKEN = operation(
     "service.token", ServiceTrade, ServiceToken, "POST /v1/token",
-    "Trade a service's credential for a token of ten minutes.", scope=ANYBODY,
+    "Trade a service's credential for a token of ten minutes.", scope=ANYBODY, audited=False,
 )  # fmt: skip
 SERVICE_HEARTBEAT = operation(
     "service.heartbeat", ServiceHeartbeat, type(None), f"POST {_SERVICE}/heartbeat",
     "Tell the terminal how a service is, and what its endpoints have done.", scope="admin|self:{name}",
+    audited=False,
 )  # fmt: skip
 SERVICE_PING = operation(
     "service.ping", OfService, ServicePing, f"GET {_SERVICE}/ping",

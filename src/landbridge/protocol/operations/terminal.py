@@ -51,6 +51,9 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")] = None
     low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
     damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
+    paused: Annotated[
+        list[str], about("What operators have paused, who and why, 100 at most; told to observers.")
+    ] = []
 
 
 # -- the entries ---------------------------------------------------------------------------------------
@@ -65,7 +68,7 @@ STATUS_LEVELS = operation(
 )  # fmt: skip
 STATUS_NOTE = operation(
     "status.note", StatusNote, type(None), "POST /v1/status/notes",
-    "Write an error event in the caller's name to the status log.", scope="publish:$status",
+    "Write an error event in the caller's name to the status log.", scope="publish:$status", audited=False,
 )  # fmt: skip
 TERMINAL_INFO = operation(
     "terminal.info", Nothing, TerminalInfo, "GET /v1/terminal", "Describe the terminal."

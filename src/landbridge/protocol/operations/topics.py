@@ -17,6 +17,8 @@ from landbridge.protocol.operations.common import (
     LogId,
     Names,
     Next,
+    Paused,
+    PauseReason,
     TopicName,
 )
 from landbridge.protocol.operations.groups import GroupRow
@@ -83,6 +85,15 @@ class TopicDelete(OfTopic, frozen=True, kw_only=True):
     force: Force = False
 
 
+class TopicPause(OfTopic, frozen=True, kw_only=True):
+    """A topic to pause."""
+
+    note: PauseReason = ""
+    delivery: Annotated[
+        bool, about("Its groups hand nothing out either; False: they go on with what is there.")
+    ] = False
+
+
 class TopicList(Arguments, frozen=True, kw_only=True):
     """A page of the topics."""
 
@@ -122,6 +133,7 @@ class TopicFacts(Result, frozen=True, kw_only=True):
     bytes: Annotated[int, about("Bytes of the log.")]
     created_at: Annotated[int, about("When it was made, in microseconds.")]
     log: LogId
+    pause: Paused = None
 
 
 class TopicBounds(Result, frozen=True, kw_only=True):
@@ -191,6 +203,15 @@ TOPIC_SHOW = operation(
 TOPIC_DELETE = operation(
     "topic.delete", TopicDelete, Deleted, f"DELETE {_TOPIC}",
     "Delete a topic with its messages and groups.", scope="operate",
+)  # fmt: skip
+TOPIC_PAUSE = operation(
+    "topic.pause", TopicPause, TopicRow, f"POST {_TOPIC}/pause",
+    "Take no messages for a topic until it is resumed; what comes from other terminals waits there.",
+    scope="operate",
+)  # fmt: skip
+TOPIC_RESUME = operation(
+    "topic.resume", OfTopic, TopicRow, f"POST {_TOPIC}/resume",
+    "Take messages for a paused topic again.", scope="operate",
 )  # fmt: skip
 TOPIC_WAIT = operation(
     "topic.wait", TopicWait, dict[str, TopicBounds], "POST /v1/offsets/wait",

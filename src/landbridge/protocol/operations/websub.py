@@ -208,4 +208,5 @@ WEBSUB_READ = operation(
 WEBSUB_CALL = operation(
     "websub.call", HubCall, HubAccepted, "POST /v1/websub",
     "Subscribe to a feed, end that, or say that a feed's source has changed.", scope=ANYBODY,
+    audited=False,
 )  # fmt: skip

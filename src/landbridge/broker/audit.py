@@ -1,0 +1,169 @@
+"""Writes the audit log: an entry for each change that an operation makes, in the very commit that makes the
+change. Where the change lives in another unit than the topic ``$audit``, the commit has a handover with the
+entry instead (ADR 18). So no change is without its entry, and no entry without its change (ADR 38).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from landbridge.broker.authority import TokenBearer
+from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.handover import Handovers
+from landbridge.broker.topic import Topic
+from landbridge.core import audit
+from landbridge.core.audit import AuditEntry
+from landbridge.core.log.batch import Batch, build
+from landbridge.core.status import StatusLog
+from landbridge.core.trust.scopes import Scopes
+from landbridge.errors import Forbidden
+from landbridge.protocol.operations import Operation
+from landbridge.stores.writer import Commit, Writer
+
+
+class AuditedCaller(TokenBearer, Protocol):
+    """Who asks for an operation that changes something."""
+
+    def enter(
+        self, commit: Commit, name: str, before: object = None, after: object = None, *, what: str = ""
+    ) -> None:
+        """Write an entry of the audit log in the commit that makes the change. ``name``: of the thing.
+        ``before`` and ``after``: structs or JSON values; None where there is nothing. ``what``: what kind of
+        thing it is, where that is not the operation's noun."""
+
+    def change_nothing(self) -> None:
+        """Everything is as it was asked for already: there is no entry."""
+
+
+class CallSource(TokenBearer, Protocol):
+    """The connection that an operation came over."""
+
+    #: Where it comes from, and what the program calls itself.
+    peer: str
+    name: str
+
+    @property
+    def token_id(self) -> str:
+        """Names the token that was shown, or the credential."""
+
+
+class RefusalTotals(Protocol):
+    """Counters since the start."""
+
+    forbidden: int
+
+
+class AuditedBroker(Protocol):
+    """What the audit log asks of the broker."""
+
+    clock: Callable[[], int]
+    handovers: list[Handovers]
+    status: StatusLog
+
+    @property
+    def totals(self) -> RefusalTotals: ...
+
+    writers: list[Writer[BrokerCommit]]
+
+    def new_id(self) -> bytes: ...
+    def topic_for(self, name: str) -> Topic: ...
+
+
+class AuditedCall:
+    """An operation that changes something, while it is answered."""
+
+    def __init__(
+        self, log: AuditLog, source: CallSource, operation: Operation[..., Any, Any], origin: str
+    ) -> None:
+        self._log, self._source, self._operation, self._origin = log, source, operation, origin
+        #: Whether the handler has said what it changes.
+        self.is_told = False
+
+    @property
+    def subject(self) -> str:
+        return self._source.subject
+
+    @property
+    def scopes(self) -> Scopes:
+        return self._source.scopes
+
+    def enter(
+        self, commit: Commit, name: str, before: object = None, after: object = None, *, what: str = ""
+    ) -> None:
+        """See ``AuditedCaller``."""
+        self.is_told = True
+        source = self._source
+        from_, to, cut = audit.told(before, after)
+        entry = AuditEntry(
+            time=commit.now,
+            operation=self._operation.name,
+            what=what or self._operation.name.partition(".")[0],
+            name=name,
+            who=source.subject,
+            token=source.token_id,
+            peer=source.peer,
+            origin=self._origin,
+            program=source.name,
+            before=from_,
+            after=to,
+            cut=cut,
+        )
+        assert isinstance(commit, BrokerCommit), "the audit log is the broker's"
+        self._log.write(commit, entry)
+
+    def change_nothing(self) -> None:
+        """See ``AuditedCaller``."""
+        self.is_told = True
+
+    async def end(self, request: object) -> None:
+        """The handler has changed something. One that has not said what gets an entry with what was asked
+        for, in a commit of its own."""
+        if not self.is_told:
+            asked = msgspec.to_builtins(request)
+            name = "/".join(str(asked.pop(key)) for key in ("topic", "name") if key in asked)
+            await self._log.writer.put(partial(self.enter, name=name, after=asked))
+
+
+class AuditLog:
+    def __init__(self, broker: AuditedBroker) -> None:
+        self._broker = broker
+
+    @property
+    def writer(self) -> Writer[BrokerCommit]:
+        """Of the unit that the topic lives in."""
+        return self._broker.topic_for(audit.TOPIC).writer
+
+    def call(self, source: CallSource, operation: Operation[..., Any, Any], origin: str = "") -> AuditedCall:
+        return AuditedCall(self, source, operation, origin)
+
+    def note_forbidden(self, source: CallSource, operation: Operation[..., Any, Any]) -> None:
+        """Somebody has asked for what his token doesn't allow. That goes to the status log, where floods are
+        gathered: in the audit log they would drive out what has been changed."""
+        broker = self._broker
+        broker.totals.forbidden += 1
+        broker.status.note(
+            broker.clock(),
+            "refuse",
+            who=source.subject,
+            peer=source.peer,
+            cause=Forbidden.code,
+            detail=f"operation {operation.name}",
+        )
+
+    def write(self, commit: BrokerCommit, entry: AuditEntry) -> None:
+        """Write an entry within a commit. What frees room on a full disk is audited too: there the commit has
+        a handover, which is as small as what the disk's reserve is there for, and the entry follows when
+        there is room."""
+        broker, topic = self._broker, self._broker.topic_for(audit.TOPIC)
+        raw = build([audit.encode(entry)], id=broker.new_id(), time=commit.now, keys=[entry.key])
+        batch = Batch.decode(raw)
+        if topic.writer.unit == commit.unit and commit.full is None:
+            commit.can_shrink = True
+            topic.save(commit)
+            commit.append(topic.log, batch, needs_room=False)
+        else:
+            broker.handovers[commit.unit].add_untold(commit, audit.TOPIC, batch)

@@ -1,0 +1,78 @@
+"""What the broker asks of those around it: the connections that requests come over, and the part that links
+this terminal to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from landbridge.broker.group import Consumer, Group
+from landbridge.broker.topic import Topic
+from landbridge.core.log.batch import Batch
+from landbridge.core.trust.scopes import Scopes
+from landbridge.errors import BusError
+from landbridge.protocol import frames
+from landbridge.protocol.session import Session
+
+
+class Crossing(Protocol):
+    """What the broker asks of the part that links this terminal to others (``landbridge.crossing``)."""
+
+    def topic_made(self, topic: Topic) -> None:
+        """A topic was made here: do groups elsewhere want its messages?"""
+
+    def check_subscribe(self, group: Group) -> None:
+        """Raise Misuse where this terminal may not have consumers of the group."""
+
+    def check_size(self, topic: str, batch: Batch) -> None:
+        """Raise TooLarge where a message is larger than what reaches the terminals of the topic's groups."""
+
+    def consumers_changed(self, group: Group) -> None: ...
+
+    def reply_to(self, terminal: str) -> bool:
+        """A reply is to be stored for another terminal. Is it one of the customer's? Then what is stored in
+        the terminal's group of ``$replies`` goes there."""
+
+    def settled(self, group: Group) -> None:
+        """The group has settled messages."""
+
+    def accept(self, transport: asyncio.Transport, session: Session, frame: frames.Join) -> None:
+        """Another terminal has dialled in: the connection is a link from here on."""
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
+        known yet."""
+
+    async def close(self) -> None: ...
+
+
+class Client(Protocol):
+    """The connection that a request came over, as far as the broker needs it."""
+
+    closed: bool
+    consumers: dict[int, Consumer]
+    #: It takes frames that tell of pauses.
+    hears_pauses: bool
+
+    @property
+    def scopes(self) -> Scopes: ...
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def who(self) -> str: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
+    def flush(self) -> None: ...
+    def lose(self, consumer: Consumer, why: BusError) -> None: ...
+
+
+class AckingClient(Protocol):
+    """Who acks: a connection, or a part of the terminal that consumes a topic of its own."""
+
+    consumers: dict[int, Consumer]
