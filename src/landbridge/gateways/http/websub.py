@@ -111,7 +111,7 @@ _READ = Described(
         "Needs no token. The header `Link` names the hub and the feed (WebSub); HEAD is enough to see it."
     ),
     tag="websub",
-    headers={"If-None-Match": (_TEXT, "The ETag of an answer before.")},
+    headers={"If-None-Match": (_TEXT | {"maxLength": 255}, "The ETag of an answer before.")},
     answers={
         200: (
             "The payload of its newest message, with that one's content type.",
