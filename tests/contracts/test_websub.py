@@ -22,6 +22,7 @@ from landbridge.errors import (
     BadRequest,
     Forbidden,
     LimitReached,
+    StoreCorrupt,
     Unauthenticated,
     UnknownFeed,
     UnknownGroup,
@@ -518,20 +519,52 @@ async def test_the_newest_message_can_be_read(scene: Scene) -> None:
     assert (await scene.bus.websub.read("news")).payload == b"later"
 
 
+@pytest.mark.parametrize("suspended", [False, True])
 async def test_a_subscription_that_fails_does_not_keep_the_log_for_ever(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, suspended: bool
 ) -> None:
-    monkeypatch.setattr(gateway, "MOST_BEHIND", 10)
+    monkeypatch.setattr(core, "MOST_BEHIND", 10)
     await scene.open()
-    async with Subscriber(takes=says(500)) as subscriber:
-        id = await scene.subscribe(subscriber)
+    async with Subscriber(takes=says(500)) as subscriber, Subscriber() as good:
+        if suspended:
+            await scene.bus.services.register("opener", scopes=["operate", "subscribe:news"])
+            async with attach(scene.terminal, subject="opener", scopes=["operate", "subscribe:news"]) as bus:
+                await bus.websub.open("news")
+        id, other = await scene.subscribe(subscriber), await scene.subscribe(good)
+        if suspended:
+            await scene.bus.services.suspend("opener")
         for number in range(30):
             await scene.bus.publish("news", b"%d" % number)
-        await scene.until(id, lambda shown: shown.failed >= 5)
-        await scene.hub._catch_up("news", {id})
-        shown = await scene.bus.websub.inspect("news", id)
-        assert shown.lag is not None
-        assert shown.lag <= 10
+        if not suspended:
+            await scene.until(id, lambda shown: shown.failed >= 5)
+            await scene.until(other, lambda shown: shown.delivered == 30)
+        await scene.hub._catch_up("news", {core.group_name(each) for each in (id, other)})
+        shown = await scene.bus.groups.show("news", core.group_name(id))
+        assert shown.floor >= 20
+        assert shown.lag == (0 if suspended else 10)
+        if not suspended:
+            # Whoever has all of it gets nothing twice.
+            await scene.bus.publish("news", b"last")
+            await scene.until(other, lambda shown: shown.delivered == 31)
+            assert len(good.got) == 31
+
+
+async def test_a_damaged_subscription_can_be_deleted(scene: Scene) -> None:
+    await scene.open()
+    async with Subscriber() as subscriber:
+        id = await scene.subscribe(subscriber)
+        async with attach(scene.terminal, subject="x", scopes=[f"documents:{core.SUBSCRIPTIONS}"]) as bus:
+            found = await bus.documents.read(core.SUBSCRIPTIONS, id, topic="news")
+            await bus.documents.update(core.SUBSCRIPTIONS, id, {"no": 1}, version=found.version, topic="news")
+        with pytest.raises(StoreCorrupt):
+            await scene.bus.websub.inspect("news", id)
+        with pytest.raises(StoreCorrupt, match=id):
+            await scene.bus.websub.list()
+        async with Subscriber() as another:
+            await scene.subscribe(another)
+        await scene.bus.websub.delete("news", id)
+        await scene.ended(id)
+        await scene.subscribe(subscriber)
 
 
 def test_the_errors_have_hints() -> None:

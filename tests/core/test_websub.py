@@ -296,6 +296,18 @@ class SubscriptionMachine(RuleBasedStateMachine):
 TestSubscription = SubscriptionMachine.TestCase
 
 
+@given(st.integers(0, 1000), st.integers(0, 50_000), st.integers(1, 100), st.integers(1, 10_000_000))
+def test_subscribers_hold_no_publisher_up(first: int, count: int, each: int, max_backlog: int) -> None:
+    end, size = first + count, count * each
+    floor = core.least_floor(first, end, size, max_backlog)
+    assert first <= floor <= end
+    assert end - floor <= core.MOST_BEHIND
+    if 2 * size >= max_backlog:
+        assert 4 * (end - floor) * each <= max_backlog
+    elif count <= core.MOST_BEHIND:
+        assert floor == first
+
+
 def test_names_differ_by_callback_and_feed() -> None:
     names = {core.subscription_id(a, b) for a in ("x", "y") for b in ("x", "y")}
     assert len(names) == 4

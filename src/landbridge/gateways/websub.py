@@ -29,10 +29,13 @@ from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
 from landbridge.core.websub.subscription import Ending, StoredSubscription, WebSubTarget
+from landbridge.core.wording import counted
 from landbridge.errors import (
     BadRequest,
     BusError,
     DocumentChanged,
+    Forbidden,
+    Unauthenticated,
     UnknownDocument,
     UnknownGroup,
     UnknownTopic,
@@ -53,11 +56,8 @@ MOST_AT_ONCE = 8
 AGAIN_AFTER = 1.0
 #: How often a callback is told that its subscription ends, and seconds between.
 DENIALS, DENY_AGAIN = 2, 5.0
-#: Messages that a subscription which fails may be behind. Older ones are given up for it: anybody may
-#: subscribe, and the topic keeps what a group has not settled.
-MOST_BEHIND = 10_000
-#: Seconds between two looks at how far those are behind.
-LOOK_BEHIND_EVERY = 60.0
+#: Seconds between two looks at how far subscriptions are behind.
+LOOK_BEHIND_EVERY = 5.0
 #: Of the groups: as for webhooks.
 ACK_WITHIN, MAX_ATTEMPTS = 120.0, 1000
 
@@ -355,26 +355,34 @@ class WebSubHub:
                     return
 
     async def _look_behind(self) -> None:
-        """Give up what subscriptions that fail are too far behind with."""
+        """Give up what subscriptions are too far behind with."""
         while True:
             await asyncio.sleep(LOOK_BEHIND_EVERY)
-            failing = {key for key, state in self.senders.states.items() if state.failures or state.trouble}
-            for topic in {topic for topic, _ in failing}:
+            by_topic: dict[str, set[str]] = {}
+            for topic, id in self.senders.states:
+                by_topic.setdefault(topic, set()).add(core.group_name(id))
+            for topic, names in by_topic.items():
                 try:
-                    await self._catch_up(topic, {id for name, id in failing if name == topic})
+                    await self._catch_up(topic, names)
                 except BusError as error:
                     log.warning("not looked at", topic=topic, why=str(error))
 
-    async def _catch_up(self, topic: str, ids: set[str]) -> None:
+    async def _catch_up(self, topic: str, names: set[str]) -> None:
         found, feed = await self._bus.topics.show(topic), self._feeds.get(topic)
-        names = {core.group_name(id) for id in ids}
-        late = [row for row in found.groups if row.name in names and row.lag > MOST_BEHIND]
+        least = core.least_floor(found.first, found.end, found.bytes, found.options.max_backlog)
+        late = [row.name for row in found.groups if row.name in names and row.floor < least]
         if feed is None or not late:
             return
-        async with self._reader_of(feed.owner, topic) as bus:
-            for row in late:
-                await bus.groups.advance(topic, row.name, to=found.end - MOST_BEHIND)
-                log.warning("too far behind", topic=topic, group=row.name, lag=row.lag)
+        try:
+            async with self._reader_of(feed.owner, topic) as bus:
+                for name in late:
+                    await bus.groups.advance(topic, name, to=least)
+        except (Forbidden, Unauthenticated):
+            # The owner may not read the topic at the moment, so nothing is sent anyway.
+            for name in late:
+                await self._bus.groups.seek(topic, name, to="latest")
+        what = f"{counted(len(late), 'subscription')} of {topic} behind, messages below {least} are given up"
+        await self._bus.status.note("websub_behind", what, topic=topic)
 
     # -- sources -------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ VERIFY_RETRIES = (5.0, 60.0, 600.0)
 #: Statuses of an answer that may be another one in a while, beside 500 and more.
 _NOT_NOW = (0, 408, 425, 429)
 LONGEST_REASON = 100
+#: Messages that a subscription may be behind.
+MOST_BEHIND = 10_000
 #: Parameters of one request to the hub, and feeds that one ping may name.
 MOST_PARAMETERS, MOST_PINGED = 64, 10
 
@@ -316,6 +318,18 @@ def is_active(sub: StoredSubscription, feed: StoredFeed | None, now: int) -> boo
         and sub.terms is not None
         and sub.terms.expires_at > now
     )
+
+
+def least_floor(first: int, end: int, size: int, max_backlog: int) -> int:
+    """Below this offset, messages are given up for subscriptions that have not settled them.
+
+    Anybody may subscribe, and the topic keeps what a group has not settled: so subscribers may be so many
+    messages behind, and where they hold half of what the topic takes before it refuses publishers, a quarter
+    of that. ``first``, ``end`` and ``size``: of the log, the last one in bytes."""
+    behind = MOST_BEHIND
+    if first < end and 2 * size >= max_backlog:
+        behind = min(behind, max_backlog * (end - first) // (4 * size))
+    return max(first, end - behind)
 
 
 def target(id: str, sub: StoredSubscription, feed: StoredFeed) -> WebSubTarget:
