@@ -9,6 +9,7 @@ waits to be verified.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,12 @@ class WebSubOperations:
                 self._check_may_open(caller, spec)
                 if found is None:
                     await self._check_room()
-                    feed = StoredFeed(spec=spec, owner=caller.subject, opened_at=self._broker.clock())
+                    feed = StoredFeed(
+                        spec=spec,
+                        owner=caller.subject,
+                        opened_at=self._broker.clock(),
+                        id=os.urandom(8).hex(),
+                    )
                 else:
                     feed = replace(found[1], spec=spec, owner=caller.subject)
                 try:
@@ -232,7 +238,7 @@ class WebSubOperations:
             for _ in range(TRIES):
                 found = await self._documents.read(place)
                 before = None if found is None else _decode(place, found.value, StoredSubscription)
-                if before is not None and (before.ending is not None or before.feed_at != feed.opened_at):
+                if before is not None and (before.ending is not None or before.feed != feed.id):
                     raise LimitReached("the subscription is just being ended", hint="ask again in a while")
                 if before is None:
                     if asked.mode == "unsubscribe":
