@@ -463,12 +463,13 @@ class WebhookSender:
             await message.requeue(after.after, cause=_told(attempt))
         elif after.settlement == "bury":
             await message.bury(_told(attempt))
-        await self._write()
         if after.state.disabled_at and not was_disabled:
+            # Told before it is written: after a kill in between, the message is sent and told again.
             try:
                 await self._form.on_disabled(self._bus, self.stored, after.state.disabled_why)
             except BusError as error:
                 self._log.warning("note refused", why=str(error))
+        await self._write()
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be sent now."""
