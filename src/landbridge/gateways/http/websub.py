@@ -14,7 +14,6 @@ from landbridge.core.websub.subscription import LONGEST_CALLBACK, LONGEST_SECRET
 from landbridge.errors import BadPayload, BadRequest
 from landbridge.gateways.http.administration import MOST_OF_STRANGERS, in_time
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, text_of
-from landbridge.gateways.http.pull import RAW
 from landbridge.gateways.http.routes import Described, HttpRoute
 from landbridge.gateways.http.sessions import SessionPool
 from landbridge.protocol import operations as table
@@ -57,6 +56,8 @@ async def read(pool: SessionPool, request: HttpRequest) -> None:
         if request.headers.get(b"if-none-match") == tag:
             await request.answer(304, headers=headers)
             return
+    if not found.payload:
+        headers.append((b"content-type", found.content_type.encode()))  # or an empty body would have none
     await request.answer(200, found.payload, found.content_type.encode(), headers)
 
 
@@ -115,7 +116,7 @@ _READ = Described(
     answers={
         200: (
             "The payload of its newest message, with that one's content type.",
-            {RAW: {"description": "The payload, of any content type."}},
+            {"*/*": {"description": "The payload, of any content type."}},
         ),
         304: ("There is no newer message.", {}),
     },
