@@ -40,6 +40,7 @@ from landbridge.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from landbridge.gateways.host_rooms import HostRooms
 from landbridge.gateways.outgoing import HttpAnswer, HttpResult, OutgoingHttp
 from landbridge.gateways.webhooks import PostSenders, tell_crash
 
@@ -50,8 +51,8 @@ log = structlog.get_logger("landbridge.websub")
 LOOK_EVERY = 1.0
 #: Messages of one subscription that are sent at the same time.
 WIDTH = 4
-#: Verifications and fetches under way at once.
-MOST_AT_ONCE = 8
+#: Verifications and fetches under way at once, and to one host.
+MOST_AT_ONCE, MOST_AT_ONE_HOST = 8, 2
 #: Seconds after which something is tried again that the terminal has refused.
 AGAIN_AFTER = 1.0
 #: How often a callback is told that its subscription ends, and seconds between.
@@ -126,7 +127,7 @@ class WebSubHub:
         self._subscriptions: dict[SubscriptionKey, StoredSubscription] = {}
         #: Steps under way, one at a time for each subscription; (topic, "") is the feed's source.
         self._steps: dict[SubscriptionKey, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> WebSubHub:
@@ -262,7 +263,7 @@ class WebSubHub:
         assert intent is not None
         challenge = secrets.token_hex(32)
         url = core.verification_url(sub.callback, intent.mode, sub.url, challenge, intent.lease)
-        async with self._room:
+        async with self._rooms.taken(sub.callback):
             result = await self._http.send("GET", url, headers=_AGENT)
         status, body = (result.status, result.body) if isinstance(result, HttpAnswer) else (0, b"")
         while True:
@@ -349,7 +350,7 @@ class WebSubHub:
         for number in range(DENIALS):
             if number:
                 await asyncio.sleep(DENY_AGAIN)
-            async with self._room:
+            async with self._rooms.taken(sub.callback):
                 url = core.denial_url(sub.callback, sub.url, reason)
                 if isinstance(await self._http.send("GET", url, headers=_AGENT), HttpAnswer):
                     return
@@ -405,7 +406,7 @@ class WebSubHub:
         headers = dict(_AGENT)
         if source.etag and source.url == feed.spec.source:
             headers["If-None-Match"] = source.etag
-        async with self._room:
+        async with self._rooms.taken(feed.spec.source):
             result = await self._pages.send("GET", feed.spec.source, headers=headers)
         after, body = feeds.after_fetch(feed, source, _page_of(result), self._clock())
         async with self._writer_of(feed.owner, topic) as bus, bus.transaction() as both:
