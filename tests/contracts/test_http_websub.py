@@ -111,6 +111,22 @@ async def test_what_is_no_form_of_the_hub(crashes: list[Any], body: bytes, kind:
         assert (answer.status_code, "code" in answer.json()) == (status, True)
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1"])
+async def test_a_page_in_a_browser_can_not_have_a_feed_sent_to_its_own_server(
+    crashes: list[Any], origin: str
+) -> None:
+    async with hub() as site, site.client("") as browser:
+        await site.bus.websub.open("news")
+        form = {
+            "hub.mode": "subscribe",
+            "hub.topic": f"{site.url}/v1/feeds/news",
+            "hub.callback": "http://a.example/",
+        }
+        answer = await browser.post("/v1/websub", data=form, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert await site.bus.websub.list() == []
+
+
 class Judge:
     """The library Flask-WebSub as a subscriber, with its server in a thread of its own."""
 

@@ -33,6 +33,7 @@ from landbridge.gateways import websub as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to
 from landbridge.node.websub import hub_of
+from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.receivers import HANG, LOOPBACK, OK, Received, Receiver, says
 from tests.subscribers import Subscriber
@@ -133,9 +134,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "DENY_AGAIN", 0.01)
 
 
-@pytest.fixture
-async def scene(crashes: list[Any]) -> AsyncIterator[Scene]:
-    async with staged() as made:
+@pytest.fixture(params=[1, 4], ids=["one unit", "four units"])
+async def scene(crashes: list[Any], request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    async with staged(MemoryStore(units=request.param)) as made:
         yield made
 
 
@@ -251,7 +252,11 @@ async def test_unsubscribing_is_verified_too(scene: Scene) -> None:
 
 async def test_410_ends_a_subscription_and_other_failures_keep_it(scene: Scene) -> None:
     await scene.open()
-    async with Subscriber(takes=says(500)) as failing, Subscriber(takes=says(410)) as gone:
+    async with (
+        scene.bus.subscribe("$status", group="watch", start="latest") as status,
+        Subscriber(takes=says(500)) as failing,
+        Subscriber(takes=says(410)) as gone,
+    ):
         id, other = await scene.subscribe(failing), await scene.subscribe(gone)
         await scene.bus.publish("news", b"1")
         await scene.ended(other)
@@ -267,6 +272,11 @@ async def test_410_ends_a_subscription_and_other_failures_keep_it(scene: Scene) 
         await scene.until(id, lambda shown: shown.delivered == 1)
         assert len(gone.got) == 1
         assert not gone.denied
+        told = ""
+        while "websub_ended" not in told:
+            note = await status.poll(30)
+            told += "" if note is None else note.text()
+        assert f"subscription {other} of news: gone" in told
 
 
 async def test_closing_and_deleting_tell_the_callback(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from landbridge.core.websub.feed import FEED_PATH, HUB_PATH, links
 from landbridge.core.websub.subscription import LONGEST_CALLBACK, LONGEST_SECRET, MOST_PARAMETERS
-from landbridge.errors import BadPayload, BadRequest
+from landbridge.errors import BadPayload, BadRequest, Forbidden
 from landbridge.gateways.http.administration import MOST_OF_STRANGERS, in_time
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, text_of
 from landbridge.gateways.http.routes import Described, HttpRoute
@@ -30,6 +30,10 @@ _AS_IT_IS: list[HeaderPair] = [
 
 async def call(pool: SessionPool, request: HttpRequest) -> None:
     """POST /v1/websub"""
+    if b"origin" in request.headers:
+        # A page of any web site can send a form to a port that its visitor alone reaches, and have what is
+        # open there sent to a callback of its own. Browsers name the page in this header; servers send none.
+        raise Forbidden("the hub is asked by servers, not by pages in a browser", hint="ask without Origin")
     if request.content_type != FORM:
         raise BadRequest(f"a body of the type {request.content_type[:60]!r}", hint=f"the hub takes {FORM}")
     body = await request.body(MOST_OF_STRANGERS)
@@ -100,7 +104,7 @@ _CALL = Described(
     tag="websub",
     bodies={FORM: (_CALL_SCHEMA, "hub.mode=publish&hub.topic=https%3A%2F%2Fhub.example%2Fv1%2Ffeeds%2Fnews")},
     answers={202: ("Stored.", {})},
-    refusals=(400, 404, 409, 413, 422, 429, 503, 504, 507),
+    refusals=(400, 403, 404, 409, 413, 422, 429, 503, 504, 507),
     needs_token=False,
 )
 
