@@ -53,7 +53,7 @@ async def test_a_stranger_finds_the_hub_subscribes_and_reads(crashes: list[Any])
         assert (opened.status_code, opened.json()["path"]) == (200, "/v1/feeds/news")
         found = await stranger.head("/v1/feeds/news")
         assert (found.status_code, found.content) == (200, b"")
-        assert found.headers["content-type"] == "application/json"
+        assert found.headers["content-type"] == "application/octet-stream"
         hub_url, feed = found.links["hub"]["url"], found.links["self"]["url"]
         assert (hub_url, feed) == (f"{site.url}/v1/websub", f"{site.url}/v1/feeds/news")
         form = {"hub.mode": "subscribe", "hub.topic": feed, "hub.callback": subscriber.callback}

@@ -14,6 +14,7 @@ from landbridge.core.websub.subscription import LONGEST_CALLBACK, LONGEST_SECRET
 from landbridge.errors import BadPayload, BadRequest, Forbidden
 from landbridge.gateways.http.administration import MOST_OF_STRANGERS, in_time
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, text_of
+from landbridge.gateways.http.pull import RAW
 from landbridge.gateways.http.routes import Described, HttpRoute
 from landbridge.gateways.http.sessions import SessionPool
 from landbridge.protocol import operations as table
@@ -61,7 +62,7 @@ async def read(pool: SessionPool, request: HttpRequest) -> None:
             await request.answer(304, headers=headers)
             return
     if not found.payload:
-        headers.append((b"content-type", found.content_type.encode()))  # or an empty body would have none
+        headers.append((b"content-type", RAW.encode()))  # nothing is no JSON
     await request.answer(200, found.payload, found.content_type.encode(), headers)
 
 
