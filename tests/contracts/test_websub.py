@@ -91,6 +91,12 @@ class Scene:
             await asyncio.sleep(0.005)
         raise AssertionError(f"this never came true; it is {found[0]}")
 
+    def signs_with(self, id: str) -> str:
+        """The secret that the hub signs with now: it hears of a renewal a moment after it is on disk."""
+        stored = self.hub.senders._senders["news", id].stored
+        assert isinstance(stored, core.WebSubTarget)
+        return stored.secret
+
     async def fetched(self, times: int, source: Receiver) -> None:
         """Until the source was fetched so often, the last time at this moment."""
         await eventually(lambda: len(source.requests) == times)
@@ -222,6 +228,7 @@ async def test_a_lease_ends_and_a_renewal_replaces_lease_and_secret_once_it_is_c
         assert subscriber.is_signed(subscriber.got[0])
         subscriber.verdict, subscriber.secret = None, "new"
         await scene.subscribe(subscriber, lease_seconds=7200)
+        await eventually(lambda: scene.signs_with(id) == "new")
         scene.clock.advance(3600)
         await scene.bus.publish("news", b"2")
         await eventually(lambda: subscriber.bodies == [b"1", b"2"])
