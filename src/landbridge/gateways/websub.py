@@ -129,6 +129,7 @@ class WebSubHub:
         self._steps: dict[SubscriptionKey, asyncio.Task[None]] = {}
         self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
 
     async def __aenter__(self) -> WebSubHub:
         for work in (
@@ -144,6 +145,7 @@ class WebSubHub:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True  # no step begins any more, also none that a sender's answer leads to
         tasks = [*self._tasks, *self._steps.values()]
         for task in tasks:
             task.cancel()
@@ -217,7 +219,7 @@ class WebSubHub:
             self._begin(key, self._do(key))
 
     def _begin(self, key: SubscriptionKey, work: Any) -> None:
-        if key in self._steps:
+        if key in self._steps or self._is_closing:
             work.close()
             return
         task = self._steps[key] = asyncio.ensure_future(self._run(key, work))
