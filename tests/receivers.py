@@ -47,6 +47,7 @@ class Receiver:
     #: Requests that are being answered at the moment, and how many they were at most.
     busy: int = 0
     busiest: int = 0
+    _is_closing: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -64,6 +65,7 @@ class Receiver:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        self._is_closing = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -72,6 +74,9 @@ class Receiver:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._is_closing:  # the connection was accepted just before the end
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
             while True:

@@ -53,6 +53,7 @@ async def test_a_stranger_finds_the_hub_subscribes_and_reads(crashes: list[Any])
         assert (opened.status_code, opened.json()["path"]) == (200, "/v1/feeds/news")
         found = await stranger.head("/v1/feeds/news")
         assert (found.status_code, found.content) == (200, b"")
+        assert found.headers["content-type"] == "application/octet-stream"
         hub_url, feed = found.links["hub"]["url"], found.links["self"]["url"]
         assert (hub_url, feed) == (f"{site.url}/v1/websub", f"{site.url}/v1/feeds/news")
         form = {"hub.mode": "subscribe", "hub.topic": feed, "hub.callback": subscriber.callback}
@@ -108,6 +109,22 @@ async def test_what_is_no_form_of_the_hub(crashes: list[Any], body: bytes, kind:
     async with hub() as site, site.client("") as stranger:
         answer = await stranger.post("/v1/websub", content=body, headers={"content-type": kind})
         assert (answer.status_code, "code" in answer.json()) == (status, True)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1"])
+async def test_a_page_in_a_browser_can_not_have_a_feed_sent_to_its_own_server(
+    crashes: list[Any], origin: str
+) -> None:
+    async with hub() as site, site.client("") as browser:
+        await site.bus.websub.open("news")
+        form = {
+            "hub.mode": "subscribe",
+            "hub.topic": f"{site.url}/v1/feeds/news",
+            "hub.callback": "http://a.example/",
+        }
+        answer = await browser.post("/v1/websub", data=form, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert await site.bus.websub.list() == []
 
 
 class Judge:

@@ -10,6 +10,7 @@ import pytest
 
 from landbridge.core.addresses import LONGEST_URL
 from landbridge.gateways import outgoing
+from landbridge.gateways.host_rooms import HostRooms
 from landbridge.gateways.outgoing import (
     HttpAnswer,
     HttpFailed,
@@ -245,3 +246,29 @@ async def test_what_waits_for_a_slow_endpoint_takes_no_place_of_others(
         assert not any(each.done() for each in sending)
         answer.set()
         await asyncio.gather(*sending)
+
+
+async def test_a_slow_host_takes_only_its_own_part_of_the_room() -> None:
+    rooms, slow, most = HostRooms(4, 2), asyncio.Event(), [0, 0]
+
+    async def send(url: str, until: asyncio.Event) -> str:
+        async with rooms.taken(url):
+            most[0] += 1
+            most[1] = max(most)
+            await until.wait()
+            most[0] -= 1
+        return url
+
+    done = asyncio.Event()
+    done.set()
+    waiting = [asyncio.ensure_future(send(f"http://Slow.example:{80 + n}/", slow)) for n in range(20)]
+    await asyncio.sleep(0)
+    for number in range(20):
+        assert await send(f"https://other-{number}.example/", done)
+    await asyncio.gather(*(send("https://one.example/", done) for _ in range(20)))
+    assert not any(task.done() for task in waiting)
+    assert most[0] == 2
+    slow.set()
+    assert len(await asyncio.gather(*waiting)) == 20
+    assert most[1] <= 4
+    assert not rooms._of_hosts

@@ -61,6 +61,15 @@ class Scene:
     async def show(self) -> Any:
         return await self.bus.webhooks.show("orders", "shop")
 
+    async def until_it_signs_with(self, shown: str) -> None:
+        """Until the sender has heard of a rotation: a moment after it is on disk."""
+
+        def signs() -> bool:
+            newest = self.senders._senders["orders", "shop"].stored.secrets[0].secret
+            return shown in (newest, public_key(newest))
+
+        await eventually(signs)
+
     async def until(self, holds: Callable[[Any], Any]) -> Any:
         """Wait until what is shown is so. With a clock of the test's, time passes meanwhile."""
         found: list[Any] = []
@@ -376,6 +385,7 @@ async def test_a_rotation_signs_with_both_secrets_until_the_old_one_ends(timed: 
         assert await timed.create(receiver, secret=given) == given
         rotated = await timed.bus.webhooks.rotate("orders", "shop", overlap=60.0)
         assert rotated.secret not in ("", given)
+        await timed.until_it_signs_with(rotated.secret)
         await timed.bus.publish("orders", b"1")
         await eventually(lambda: len(receiver.requests) == 1)
         assert receiver.requests[0].headers["webhook-signature"].count("v1,") == 2
@@ -405,12 +415,14 @@ async def test_a_webhook_signs_with_a_key_that_is_never_shown(scene: Scene) -> N
             "",
             [rotated.public_key, made.public_key],
         )
+        await scene.until_it_signs_with(rotated.public_key)
         await scene.bus.publish("orders", b"2")
         await eventually(lambda: len(receiver.requests) == 2)
         for key in (made.public_key, rotated.public_key):
             assert _verified(receiver.requests[1], key) == "v1a"
         back = await scene.bus.webhooks.rotate("orders", "shop", asymmetric=False, overlap=0.0)
         assert (back.secret[:6], back.public_key) == ("whsec_", "")
+        await scene.until_it_signs_with(back.secret)
         await scene.bus.publish("orders", JSON)
         await eventually(lambda: len(receiver.requests) == 3)
         receiver.requests[2].verify(back.secret)

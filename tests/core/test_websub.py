@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from landbridge.core.time import SECOND
 from landbridge.core.websub import feed as feeds
@@ -24,7 +25,7 @@ NOW = 1_800_000_000 * SECOND
 BASE = "https://hub.example"
 URL = f"{BASE}/v1/feeds/news"
 CALLBACK = "https://reader.example/in?id=7"
-FEED = StoredFeed(spec=FeedSpec(topic="news", base=BASE), owner="o", opened_at=1)
+FEED = StoredFeed(spec=FeedSpec(topic="news", base=BASE), owner="o", opened_at=1, id="first")
 
 
 def form(**more: str) -> list[tuple[str, str]]:
@@ -144,7 +145,9 @@ def test_which_urls_are_a_feeds() -> None:
 def test_a_source_is_fetched_for_each_ping_and_published_where_it_has_changed(
     steps: list[tuple[str, int]],
 ) -> None:
-    feed = StoredFeed(spec=FeedSpec(topic="news", source="https://b.example/"), owner="o", opened_at=1)
+    feed = StoredFeed(
+        spec=FeedSpec(topic="news", source="https://b.example/"), owner="o", opened_at=1, id="first"
+    )
     source, now, published, fetched_at = FeedSource(), NOW, [], []
     content, number = b"", 0
     for what, span in steps:
@@ -214,7 +217,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def ask(self, mode: Any, lease: int) -> None:
         if self.feed is None or (self.sub is None and mode == "unsubscribe"):
             return  # the operation refuses
-        if self.sub is not None and (self.sub.ending or self.sub.feed_at != self.feed.opened_at):
+        if self.sub is not None and (self.sub.ending or self.sub.feed != self.feed.id):
             return
         self.number += 1
         request = HubRequest(mode, CALLBACK, (URL,), lease, f"secret-{self.number}")
@@ -222,31 +225,43 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.sub = core.ask(self.sub, self.feed, request, BASE, self.now)
         assert self.sub.terms == before
 
-    @precondition(lambda self: self.sub is not None and self.sub.intent is not None)
+    @rule(
+        mode=st.sampled_from(["subscribe", "subscribe", "unsubscribe"]),
+        lease=st.sampled_from([60, 3600]),
+        status=st.sampled_from([200, 200, 204, 301, 404, 503]),
+    )
+    def ask_and_answer(self, mode: Any, lease: int, status: int) -> None:
+        """With nothing in between, as it mostly is."""
+        self.ask(mode, lease)
+        self.send()
+        if self.under_way:
+            self.answer(len(self.under_way) - 1, status, True)
+
     @rule()
     def send(self) -> None:
-        step = core.next_step(self.sub, self.feed, self.now)  # type: ignore[arg-type]
+        if self.sub is None or self.sub.intent is None:
+            return
+        step = core.next_step(self.sub, self.feed, self.now)
         if step.what == "verify" and step.at <= self.now and len(self.under_way) < 3:
             assert self.sub is not None
             assert self.sub.intent is not None
             self.under_way.append(self.sub.intent)
 
-    @precondition(lambda self: bool(self.under_way))
     @rule(
         index=st.integers(0, 2),
         status=st.sampled_from([0, 200, 204, 299, 301, 404, 410, 429, 500, 503]),
         echoes=st.booleans(),
     )
     def answer(self, index: int, status: int, echoes: bool) -> None:
-        intent = self.under_way.pop(index % len(self.under_way))
-        if self.sub is None:
+        if self.sub is None or not self.under_way:
             return
+        intent = self.under_way.pop(index % len(self.under_way))
         before = self.sub
         body = b"challenge" if echoes else b"challenge "
         self.sub = core.after_verification(before, intent, status, body, "challenge", self.now)
         is_current = before.intent is not None and before.intent.asked_at == intent.asked_at
         if is_current and before.ending is None and 200 <= status < 300 and echoes:
-            is_open = self.feed is not None and self.feed.opened_at == before.feed_at
+            is_open = self.feed is not None and self.feed.id == before.feed
             self.oracle = Oracle()
             if intent.mode == "subscribe" and is_open:  # the feed may have been closed meanwhile
                 self.oracle = Oracle(self.now + intent.lease * SECOND, intent.secret)
@@ -259,15 +274,20 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds * SECOND
 
-    @rule()
-    def close_and_open(self) -> None:
-        self.feed = None if self.feed else StoredFeed(spec=FEED.spec, owner="o", opened_at=self.now)
+    @rule(chance=st.integers(0, 4))
+    def close_and_open(self, chance: int) -> None:
+        if chance:
+            return
+        self.number += 1
+        again = replace(FEED, opened_at=self.now, id=f"feed-{self.number}")
+        self.feed = None if self.feed else again
         self.oracle = Oracle()
 
-    @precondition(lambda self: self.sub is not None)
     @rule()
     def end(self) -> None:
-        step = core.next_step(self.sub, self.feed, self.now)  # type: ignore[arg-type]
+        if self.sub is None:
+            return
+        step = core.next_step(self.sub, self.feed, self.now)
         if step.what == "end":
             assert not self.oracle.is_on(self.now)
             self.sub = None
@@ -293,7 +313,51 @@ class SubscriptionMachine(RuleBasedStateMachine):
             assert self.sub.intent.tries <= len(core.VERIFY_RETRIES)
 
 
+@pytest.mark.parametrize("mode", ["subscribe", "unsubscribe"])
+@pytest.mark.parametrize("status", [0, 199, 200, 204, 299, 300, 301, 302, 307, 308, 400, 404, 410, 429, 500])
+@pytest.mark.parametrize("body", [b"challenge", b"challenge\n", b"", b"CHALLENGE"])
+def test_only_a_success_with_the_challenge_itself_confirms(mode: Any, status: int, body: bytes) -> None:
+    lasting = core.SubscriptionTerms(lease=60, verified_at=NOW, expires_at=NOW + 60 * SECOND)
+    request = HubRequest(mode, CALLBACK, (URL,), 3600, "new")
+    sub = core.ask(None, FEED, request, BASE, NOW)
+    sub = replace(sub, terms=lasting)
+    assert sub.intent is not None
+    after = core.after_verification(sub, sub.intent, status, body, "challenge", NOW)
+    if status in (200, 204, 299) and body == b"challenge":
+        assert after.intent is None
+        assert (after.ending == "unsubscribed") == (mode == "unsubscribe")
+        assert (after.terms is None) == (mode == "unsubscribe")
+    else:
+        assert (after.terms, after.ending) == (lasting, None)
+        assert (after.intent is not None) == (status in (0, 429, 500))
+
+
+def test_an_answer_to_what_was_asked_before_says_nothing_of_what_is_asked_now() -> None:
+    first = core.ask(None, FEED, HubRequest("subscribe", CALLBACK, (URL,), 60, "first"), BASE, NOW)
+    # At the same moment, and after the clock was set back.
+    for now in (NOW, NOW - 5):
+        second = core.ask(first, FEED, HubRequest("subscribe", CALLBACK, (URL,), 60, "second"), BASE, now)
+        assert first.intent is not None
+        assert core.after_verification(second, first.intent, 200, b"c", "c", now) == second
+        dropped = replace(first, intent=None)
+        third = core.ask(dropped, FEED, HubRequest("subscribe", CALLBACK, (URL,), 60, "third"), BASE, now)
+        assert core.after_verification(third, first.intent, 200, b"c", "c", now) == third
+
+
 TestSubscription = SubscriptionMachine.TestCase
+TestSubscription.settings = settings(max_examples=4 * (settings.default or settings()).max_examples)
+
+
+@given(st.integers(0, 1000), st.integers(0, 50_000), st.integers(1, 100), st.integers(1, 10_000_000))
+def test_subscribers_hold_no_publisher_up(first: int, count: int, each: int, max_backlog: int) -> None:
+    end, size = first + count, count * each
+    floor = core.least_floor(first, end, size, max_backlog)
+    assert first <= floor <= end
+    assert end - floor <= core.MOST_BEHIND
+    if 2 * size >= max_backlog:
+        assert 4 * (end - floor) * each <= max_backlog
+    elif count <= core.MOST_BEHIND:
+        assert floor == first
 
 
 def test_names_differ_by_callback_and_feed() -> None:

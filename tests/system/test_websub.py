@@ -14,7 +14,7 @@ import pytest
 
 import landbridge
 from tests.ports import free_port
-from tests.receivers import OK, says
+from tests.receivers import OK, Received, Receiver, says
 from tests.subscribers import Subscriber
 from tests.system.test_promise import end, line_of, start
 from tests.waiting import LIMIT, eventually
@@ -99,3 +99,44 @@ async def test_subscriptions_and_messages_survive_kills(tmp_path: Path, ordered:
     if ordered:
         firsts = list(dict.fromkeys(body for body in steady.bodies if body != b"last"))
         assert firsts == [b"%d" % number for number in range(ALL)]
+
+
+@pytest.mark.slow
+async def test_each_change_of_a_source_is_published_once_whatever_is_killed_when(tmp_path: Path) -> None:
+    port, http_port, chance = free_port(), free_port(), random.Random(3)
+    hub, pages = f"http://127.0.0.1:{http_port}/v1/websub", [b"0"]
+
+    def answer(request: Received) -> bytes:
+        if chance.random() < 0.2:
+            return says(503)
+        served.append(pages[-1])
+        return says(200, "Content-Type: text/plain", body=pages[-1])
+
+    served: list[bytes] = []
+    async with Receiver(answer) as source, httpx.AsyncClient(timeout=LIMIT) as http:
+        ping = {"hub.mode": "publish", "hub.url": source.url}
+        for life in range(KILLS + 1):
+            process = await start("websub_process.py", tmp_path / "bus", port, http_port)
+            try:
+                token = await line_of(process)
+                async with landbridge.connect(f"lb://127.0.0.1:{port}", token=token) as bus:
+                    if not life:
+                        await bus.topics.create("news")
+                        await bus.websub.open("news", source=source.url)
+                    for _ in range(chance.randint(3, 10)):
+                        pages.append(b"%d" % len(pages))
+                        assert (await http.post(hub, data=ping)).status_code == 202
+                        await eventually(lambda: pages[-1] in served)
+                    if life < KILLS:
+                        process.kill()  # as soon as the page was served: it is published, or not
+                        continue
+                    while (await bus.websub.read("news")).payload != pages[-1]:
+                        await asyncio.sleep(0.02)
+                    found = await bus.fetch("news", 0, 1 << 20)
+            finally:
+                await end(process)
+    published = [payload for fetched in found.batches for payload in fetched.batch.payloads()]
+    # In order, none twice, and the newest page is there.
+    assert published == sorted(set(published), key=int)
+    assert set(published) <= set(served)
+    assert published[-1] == pages[-1]

@@ -49,7 +49,7 @@ def up(
     ),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks and webhooks go to a place that isn't public: 10.1.0.0/16, *.internal. Repeatable.",
+        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
     ),
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),

@@ -55,8 +55,8 @@ class FeedFlags(SendingFlags):
 
 @app.command("open")
 def open_feed(topic: Topic, *, options: FeedFlags, context: ContextName = None) -> None:
-    """Open a topic as a feed: anybody who reaches the HTTP port may read its newest message and subscribe to
-    it, without a token. Of a feed that is open, change the options.
+    """Open a topic as a feed, to which anybody may subscribe; or change a feed's options. Whoever reaches the
+    HTTP port may read its newest message, too, without a token.
 
     Examples:
       landbridge websub open news --base https://hub.example

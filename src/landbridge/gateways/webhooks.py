@@ -32,13 +32,14 @@ from landbridge.core.webhook.signature import sign, webhook_id
 from landbridge.core.webhook.spec import WebhookAttempt
 from landbridge.core.webhook.webhook import AfterAttempt, StoredWebhook, WebhookProbe, WebhookState
 from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, UnknownDocument
-from landbridge.gateways.outgoing import HttpAnswer, HttpResult, HttpTimedOut, OutgoingHttp
+from landbridge.gateways.host_rooms import HostRooms
+from landbridge.gateways.outgoing import CONNECTIONS, HttpAnswer, HttpResult, HttpTimedOut, OutgoingHttp
 
 log = structlog.get_logger("landbridge.webhooks")
 
-#: Requests under way at once: of one webhook, and of all, fewer than OutgoingHttp sends at once, so that none
-#: spends its time limit waiting there.
-CONCURRENCY, MOST_AT_ONCE = 8, 48
+#: Requests under way at once: of one webhook; to one host, as many as OutgoingHttp has connections to it; and
+#: of all, fewer than it sends at once, so that none spends its time limit waiting there.
+CONCURRENCY, MOST_AT_ONE_HOST, MOST_AT_ONCE = 8, CONNECTIONS, 48
 #: Seconds between two looks at the clock at most: somebody may set it.
 LOOK_EVERY = 1.0
 #: Seconds after which what is known of successes is written; failures are written at once.
@@ -130,7 +131,7 @@ class PostSenders:
         self.http = http
         self.clock = clock
         self.form = form
-        self.room = asyncio.Semaphore(MOST_AT_ONCE)
+        self.rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._senders: dict[WebhookKey, WebhookSender] = {}
         #: Senders whose webhook is gone, until they have ended.
         self._ending: set[asyncio.Task[None]] = set()
@@ -463,12 +464,13 @@ class WebhookSender:
             await message.requeue(after.after, cause=_told(attempt))
         elif after.settlement == "bury":
             await message.bury(_told(attempt))
-        await self._write()
         if after.state.disabled_at and not was_disabled:
+            # Told before it is written: after a kill in between, the message is sent and told again.
             try:
                 await self._form.on_disabled(self._bus, self.stored, after.state.disabled_why)
             except BusError as error:
                 self._log.warning("note refused", why=str(error))
+        await self._write()
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be sent now."""
@@ -482,7 +484,7 @@ class WebhookSender:
     ) -> WebhookAttempt:
         """Send a request, signed for this attempt."""
         stored = self.stored
-        async with self._senders.room:
+        async with self._senders.rooms.taken(stored.spec.url):
             now = self._clock()
             headers = {
                 **own,

@@ -29,14 +29,18 @@ from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
 from landbridge.core.websub.subscription import Ending, StoredSubscription, WebSubTarget
+from landbridge.core.wording import counted
 from landbridge.errors import (
     BadRequest,
     BusError,
     DocumentChanged,
+    Forbidden,
+    Unauthenticated,
     UnknownDocument,
     UnknownGroup,
     UnknownTopic,
 )
+from landbridge.gateways.host_rooms import HostRooms
 from landbridge.gateways.outgoing import HttpAnswer, HttpResult, OutgoingHttp
 from landbridge.gateways.webhooks import PostSenders, tell_crash
 
@@ -47,17 +51,14 @@ log = structlog.get_logger("landbridge.websub")
 LOOK_EVERY = 1.0
 #: Messages of one subscription that are sent at the same time.
 WIDTH = 4
-#: Verifications and fetches under way at once.
-MOST_AT_ONCE = 8
+#: Verifications and fetches under way at once, and to one host.
+MOST_AT_ONCE, MOST_AT_ONE_HOST = 8, 2
 #: Seconds after which something is tried again that the terminal has refused.
 AGAIN_AFTER = 1.0
 #: How often a callback is told that its subscription ends, and seconds between.
 DENIALS, DENY_AGAIN = 2, 5.0
-#: Messages that a subscription which fails may be behind. Older ones are given up for it: anybody may
-#: subscribe, and the topic keeps what a group has not settled.
-MOST_BEHIND = 10_000
-#: Seconds between two looks at how far those are behind.
-LOOK_BEHIND_EVERY = 60.0
+#: Seconds between two looks at how far subscriptions are behind.
+LOOK_BEHIND_EVERY = 5.0
 #: Of the groups: as for webhooks.
 ACK_WITHIN, MAX_ATTEMPTS = 120.0, 1000
 
@@ -126,8 +127,9 @@ class WebSubHub:
         self._subscriptions: dict[SubscriptionKey, StoredSubscription] = {}
         #: Steps under way, one at a time for each subscription; (topic, "") is the feed's source.
         self._steps: dict[SubscriptionKey, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
 
     async def __aenter__(self) -> WebSubHub:
         for work in (
@@ -143,6 +145,7 @@ class WebSubHub:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True  # no step begins any more, also none that a sender's answer leads to
         tasks = [*self._tasks, *self._steps.values()]
         for task in tasks:
             task.cancel()
@@ -216,7 +219,7 @@ class WebSubHub:
             self._begin(key, self._do(key))
 
     def _begin(self, key: SubscriptionKey, work: Any) -> None:
-        if key in self._steps:
+        if key in self._steps or self._is_closing:
             work.close()
             return
         task = self._steps[key] = asyncio.ensure_future(self._run(key, work))
@@ -262,7 +265,7 @@ class WebSubHub:
         assert intent is not None
         challenge = secrets.token_hex(32)
         url = core.verification_url(sub.callback, intent.mode, sub.url, challenge, intent.lease)
-        async with self._room:
+        async with self._rooms.taken(sub.callback):
             result = await self._http.send("GET", url, headers=_AGENT)
         status, body = (result.status, result.body) if isinstance(result, HttpAnswer) else (0, b"")
         while True:
@@ -349,32 +352,40 @@ class WebSubHub:
         for number in range(DENIALS):
             if number:
                 await asyncio.sleep(DENY_AGAIN)
-            async with self._room:
+            async with self._rooms.taken(sub.callback):
                 url = core.denial_url(sub.callback, sub.url, reason)
                 if isinstance(await self._http.send("GET", url, headers=_AGENT), HttpAnswer):
                     return
 
     async def _look_behind(self) -> None:
-        """Give up what subscriptions that fail are too far behind with."""
+        """Give up what subscriptions are too far behind with."""
         while True:
             await asyncio.sleep(LOOK_BEHIND_EVERY)
-            failing = {key for key, state in self.senders.states.items() if state.failures or state.trouble}
-            for topic in {topic for topic, _ in failing}:
+            by_topic: dict[str, set[str]] = {}
+            for topic, id in self.senders.states:
+                by_topic.setdefault(topic, set()).add(core.group_name(id))
+            for topic, names in by_topic.items():
                 try:
-                    await self._catch_up(topic, {id for name, id in failing if name == topic})
+                    await self._catch_up(topic, names)
                 except BusError as error:
                     log.warning("not looked at", topic=topic, why=str(error))
 
-    async def _catch_up(self, topic: str, ids: set[str]) -> None:
+    async def _catch_up(self, topic: str, names: set[str]) -> None:
         found, feed = await self._bus.topics.show(topic), self._feeds.get(topic)
-        names = {core.group_name(id) for id in ids}
-        late = [row for row in found.groups if row.name in names and row.lag > MOST_BEHIND]
+        least = core.least_floor(found.first, found.end, found.bytes, found.options.max_backlog)
+        late = [row.name for row in found.groups if row.name in names and row.floor < least]
         if feed is None or not late:
             return
-        async with self._reader_of(feed.owner, topic) as bus:
-            for row in late:
-                await bus.groups.advance(topic, row.name, to=found.end - MOST_BEHIND)
-                log.warning("too far behind", topic=topic, group=row.name, lag=row.lag)
+        try:
+            async with self._reader_of(feed.owner, topic) as bus:
+                for name in late:
+                    await bus.groups.advance(topic, name, to=least)
+        except (Forbidden, Unauthenticated):
+            # The owner may not read the topic at the moment, so nothing is sent anyway.
+            for name in late:
+                await self._bus.groups.seek(topic, name, to="latest")
+        what = f"{counted(len(late), 'subscription')} of {topic} behind, messages below {least} are given up"
+        await self._bus.status.note("websub_behind", what, topic=topic)
 
     # -- sources -------------------------------------------------------------------------------------
 
@@ -397,7 +408,7 @@ class WebSubHub:
         headers = dict(_AGENT)
         if source.etag and source.url == feed.spec.source:
             headers["If-None-Match"] = source.etag
-        async with self._room:
+        async with self._rooms.taken(feed.spec.source):
             result = await self._pages.send("GET", feed.spec.source, headers=headers)
         after, body = feeds.after_fetch(feed, source, _page_of(result), self._clock())
         async with self._writer_of(feed.owner, topic) as bus, bus.transaction() as both:

@@ -115,7 +115,7 @@ KEYS: dict[str, Setting] = {
     "tls_ca": Setting(_text, "Certificates to trust for links, too.", "FILE"),
     "auto_create": Setting(_flag, "Make topics when they are first used.", "true|false"),
     "limits": Setting(_pairs, "Limits, as --limit of 'up'.", "NAME=VALUE,…"),
-    "allow_outgoing": Setting(_names, "Callbacks and webhooks may go there, too.", "NETWORK,…"),
+    "allow_outgoing": Setting(_names, "Callbacks, webhooks and feeds may go there, too.", "NETWORK,…"),
     # crossing.network.Settings
     "region": Setting(_text, "Prefer servers of this region."),
     "neighbours": Setting(_names, "Dial these servers and no others.", "NAME,…"),

@@ -9,6 +9,7 @@ waits to be verified.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -97,7 +98,12 @@ class WebSubOperations:
                 self._check_may_open(caller, spec)
                 if found is None:
                     await self._check_room()
-                    feed = StoredFeed(spec=spec, owner=caller.subject, opened_at=self._broker.clock())
+                    feed = StoredFeed(
+                        spec=spec,
+                        owner=caller.subject,
+                        opened_at=self._broker.clock(),
+                        id=os.urandom(8).hex(),
+                    )
                 else:
                     feed = replace(found[1], spec=spec, owner=caller.subject)
                 try:
@@ -241,7 +247,7 @@ class WebSubOperations:
             for _ in range(TRIES):
                 found = await self._documents.read(place)
                 before = None if found is None else _decode(place, found.value, StoredSubscription)
-                if before is not None and (before.ending is not None or before.feed_at != feed.opened_at):
+                if before is not None and (before.ending is not None or before.feed != feed.id):
                     raise LimitReached("the subscription is just being ended", hint="ask again in a while")
                 if before is None:
                     if asked.mode == "unsubscribe":
@@ -327,17 +333,34 @@ class WebSubOperations:
     async def delete(self, caller: AuditedCaller, request: table.OfSubscription) -> table.Deleted:
         place = _place(request.topic, request.id)
         for _ in range(TRIES):
-            version, sub = await self._read(place)
-            before, after = {"ending": sub.ending}, {"ending": "deleted"}
-            enter = partial(caller.enter, name=_after(place), before=before, after=after, what="subscription")
-            edit = _edit(place, replace(sub, ending="deleted"), version)
             try:
+                version, sub = await self._read(place)
+                before, after = {"ending": sub.ending}, {"ending": "deleted"}
+                enter = partial(
+                    caller.enter, name=_after(place), before=before, after=after, what="subscription"
+                )
+                edit = _edit(place, replace(sub, ending="deleted"), version)
                 await self._commit([edit], caller.subject, enter)
             except DocumentChanged:
                 continue
+            except StoreCorrupt:
+                await self._remove_damaged(place, caller.subject)
             self._broker.observe("subscription", f"{place.topic}/{place.key}", "deleted", caller.subject)
             return table.Deleted(deleted=f"{place.topic}/{place.key}")
         raise _busy("the subscription")
+
+    async def _remove_damaged(self, place: DocumentPlace, who: str) -> None:
+        """Nobody knows the callback, so there is nobody to tell."""
+        edits = [Edit(place, None, None)]
+        state = place._replace(collection=core.STATES)
+        if await self._documents.read(state) is not None:
+            edits.append(Edit(state, None, None))
+        await self._commit(edits, who)
+        try:
+            group = self._broker.group(place.topic, core.group_name(place.key))
+            await self._broker.delete_group(group, who)
+        except (UnknownGroup, UnknownTopic):
+            pass
 
     async def _describe(self, place: DocumentPlace, sub: StoredSubscription) -> table.SubscriptionRow:
         state, now = await self._state(place), self._broker.clock()
@@ -407,13 +430,17 @@ class WebSubOperations:
         return FeedSource() if found is None else _decode(place, found.value, FeedSource)
 
     async def _subscriptions(self, topic: str) -> list[tuple[str, StoredSubscription]]:
+        """Those that can be read: a damaged one must not close the feed to all."""
         rows: list[tuple[str, StoredSubscription]] = []
         after, more = "", True
         while more:
             found, more = await self._documents.find(core.SUBSCRIPTIONS, topic, "", after, PAGE)
             for key, document in found:
-                rows.append((key, _decode(_place(topic, key), document.value, StoredSubscription)))
                 after = key
+                try:
+                    rows.append((key, _decode(_place(topic, key), document.value, StoredSubscription)))
+                except StoreCorrupt:
+                    continue  # named by websub.list
         return rows
 
     async def _read(self, place: DocumentPlace) -> tuple[str, StoredSubscription]:
@@ -480,6 +507,6 @@ def _decode(place: DocumentPlace, value: bytes, kind: Callable[..., Any]) -> Any
         return read_options(decode_value(value), kind, place.collection)  # type: ignore[arg-type]
     except BadRequest as error:
         raise StoreCorrupt(
-            f"what is stored of {place.collection} for {place.topic} can't be read: {error}",
-            hint="close the feed and open it again",
+            f"what is stored of {place.collection}/{place.key} for {place.topic} can't be read: {error}",
+            hint="'landbridge websub delete TOPIC ID', or close the feed and open it again",
         ) from None

@@ -45,8 +45,9 @@ class StoredFeed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spec: FeedSpec
     #: The subject in whose name the topic is read, and written where there is a source.
     owner: str
-    #: Also tells this feed from one that was closed before.
     opened_at: int
+    #: Tells this feed from one of the topic that was closed before: no other one has it.
+    id: str
     #: When somebody said the last time that the source has changed; 0: never.
     pinged_at: int = 0
 

@@ -39,6 +39,8 @@ VERIFY_RETRIES = (5.0, 60.0, 600.0)
 #: Statuses of an answer that may be another one in a while, beside 500 and more.
 _NOT_NOW = (0, 408, 425, 429)
 LONGEST_REASON = 100
+#: Messages that a subscription may be behind.
+MOST_BEHIND = 10_000
 #: Parameters of one request to the hub, and feeds that one ping may name.
 MOST_PARAMETERS, MOST_PINGED = 64, 10
 
@@ -79,8 +81,8 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_default
     #: The feed's URL as the subscriber has named it, and the hub's.
     url: str
     hub: str
-    #: Which feed of the topic: when that was opened.
-    feed_at: int
+    #: The id of the feed: another one may have been opened for the topic since.
+    feed: str
     created_at: int
     #: When something was asked for the last time. Never the same moment twice: it names the intent.
     asked_at: int = 0
@@ -202,7 +204,7 @@ def ask(
     now: int,
 ) -> StoredSubscription:
     """Somebody asks for a subscription, a renewal or an end. What is confirmed stays until this is."""
-    if found is not None and found.feed_at != feed.opened_at:
+    if found is not None and found.feed != feed.id:
         found = None  # of a feed that was closed before
     assert request.mode != "publish"
     url = request.topics[0]
@@ -212,7 +214,7 @@ def ask(
             callback=request.callback,
             url=url,
             hub=hub_of(feed, base),
-            feed_at=feed.opened_at,
+            feed=feed.id,
             created_at=now,
         )
     asked_at = max(now, found.asked_at + 1)
@@ -296,7 +298,7 @@ def next_step(sub: StoredSubscription, feed: StoredFeed | None, now: int) -> Nex
     """What the hub has to do for it."""
     if sub.ending is not None:
         return NextStep("end", ending=sub.ending)
-    if feed is None or feed.opened_at != sub.feed_at:
+    if feed is None or feed.id != sub.feed:
         return NextStep("end", ending="closed" if sub.terms is not None else "unverified")
     if sub.intent is not None:
         return NextStep("verify", max(sub.intent.next_at, now))
@@ -311,11 +313,23 @@ def is_active(sub: StoredSubscription, feed: StoredFeed | None, now: int) -> boo
     """Whether messages are sent."""
     return (
         feed is not None
-        and feed.opened_at == sub.feed_at
+        and feed.id == sub.feed
         and sub.ending is None
         and sub.terms is not None
         and sub.terms.expires_at > now
     )
+
+
+def least_floor(first: int, end: int, size: int, max_backlog: int) -> int:
+    """Below this offset, messages are given up for subscriptions that have not settled them.
+
+    Anybody may subscribe, and the topic keeps what a group has not settled: so subscribers may be so many
+    messages behind, and where they hold half of what the topic takes before it refuses publishers, a quarter
+    of that. ``first``, ``end`` and ``size``: of the log, the last one in bytes."""
+    behind = MOST_BEHIND
+    if first < end and 2 * size >= max_backlog:
+        behind = min(behind, max_backlog * (end - first) // (4 * size))
+    return max(first, end - behind)
 
 
 def target(id: str, sub: StoredSubscription, feed: StoredFeed) -> WebSubTarget:

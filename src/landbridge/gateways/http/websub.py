@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from landbridge.core.websub.feed import FEED_PATH, HUB_PATH, links
 from landbridge.core.websub.subscription import LONGEST_CALLBACK, LONGEST_SECRET, MOST_PARAMETERS
-from landbridge.errors import BadPayload, BadRequest
+from landbridge.errors import BadPayload, BadRequest, Forbidden
 from landbridge.gateways.http.administration import MOST_OF_STRANGERS, in_time
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, text_of
 from landbridge.gateways.http.pull import RAW
@@ -31,6 +31,10 @@ _AS_IT_IS: list[HeaderPair] = [
 
 async def call(pool: SessionPool, request: HttpRequest) -> None:
     """POST /v1/websub"""
+    if b"origin" in request.headers:
+        # A page of any web site can send a form to a port that its visitor alone reaches, and have what is
+        # open there sent to a callback of its own. Browsers name the page in this header; servers send none.
+        raise Forbidden("the hub is asked by servers, not by pages in a browser", hint="ask without Origin")
     if request.content_type != FORM:
         raise BadRequest(f"a body of the type {request.content_type[:60]!r}", hint=f"the hub takes {FORM}")
     body = await request.body(MOST_OF_STRANGERS)
@@ -57,6 +61,8 @@ async def read(pool: SessionPool, request: HttpRequest) -> None:
         if request.headers.get(b"if-none-match") == tag:
             await request.answer(304, headers=headers)
             return
+    if not found.payload:
+        headers.append((b"content-type", RAW.encode()))  # nothing is no JSON
     await request.answer(200, found.payload, found.content_type.encode(), headers)
 
 
@@ -99,7 +105,7 @@ _CALL = Described(
     tag="websub",
     bodies={FORM: (_CALL_SCHEMA, "hub.mode=publish&hub.topic=https%3A%2F%2Fhub.example%2Fv1%2Ffeeds%2Fnews")},
     answers={202: ("Stored.", {})},
-    refusals=(400, 404, 409, 413, 422, 429, 503, 504, 507),
+    refusals=(400, 403, 404, 409, 413, 422, 429, 503, 504, 507),
     needs_token=False,
 )
 
@@ -111,11 +117,11 @@ _READ = Described(
         "Needs no token. The header `Link` names the hub and the feed (WebSub); HEAD is enough to see it."
     ),
     tag="websub",
-    headers={"If-None-Match": (_TEXT, "The ETag of an answer before.")},
+    headers={"If-None-Match": (_TEXT | {"maxLength": 255}, "The ETag of an answer before.")},
     answers={
         200: (
             "The payload of its newest message, with that one's content type.",
-            {RAW: {"description": "The payload, of any content type."}},
+            {"*/*": {"description": "The payload, of any content type."}},
         ),
         304: ("There is no newer message.", {}),
     },
