@@ -108,10 +108,12 @@ class Forming:
             self._logs[log] = None if known is None else known.copy()
         return self._logs[log]
 
-    def _append(self, write: Append | Copy, data: Buffer, size: int, crc: int) -> None:
+    def _append(
+        self, write: Append | Copy, data: Buffer, size: int, crc: int, choice: bytes | None = None
+    ) -> None:
         state = self._extend(write)
         log, first = write.log, write.first
-        entry = Appended(log, first, write.end, write.time, state.total, size, crc)
+        entry = Appended(log, first, write.end, write.time, state.total, size, crc, choice)
         state.extend(write.end, write.time, size)
         self.entries.append(entry)
         self.data.append(data)
@@ -131,8 +133,10 @@ class Forming:
 
     def _copy(self, write: Copy) -> None:
         source, data = self._source(write.from_log, write.from_first)
-        check_source(write, None if source is None else source.end)
+        known = None if source is None else source.choice
+        check_source(write, None if source is None else source.end, known)
         assert source is not None
+        choice = known if write.choice is None else write.choice
         if isinstance(source, BatchRow) and not source.segment:
             raise StoreCorrupt(f"log {source.log}, offset {source.first}: the batch to be copied is lost")
         if data is None and isinstance(source, BatchRow) and self._must_append(source):
@@ -142,12 +146,12 @@ class Forming:
                     f"log {source.log}, offset {source.first}: the batch to be copied is damaged"
                 )
         if data is not None:
-            self._append(write, data, source.length, source.crc)
+            self._append(write, data, source.length, source.crc, choice)
             return
         assert isinstance(source, BatchRow | Copied)
         state = self._extend(write)
         place = (write.log, write.first, write.end, write.time, state.total)
-        entry = Copied(*place, source.length, source.crc, source.segment, source.position)
+        entry = Copied(*place, source.length, source.crc, source.segment, source.position, choice)
         state.extend(write.end, write.time, source.length)
         self.entries.append(entry)
         self._batches.setdefault(write.log, {})[write.first] = (entry, None)
