@@ -21,6 +21,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_schedules: int = 10_000
     #: Webhooks of all topics together.
     max_webhooks: int = 1_000
+    #: Rules of all sources together.
+    max_rules: int = 10_000
     max_connections: int = 4_000
     #: Subscriptions of one connection.
     max_subscriptions: int = 1_000

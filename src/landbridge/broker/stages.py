@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from landbridge.broker.broker import Broker, Client, unit_of
+from landbridge.broker.broker import Broker, Client
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import decoded
+from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry

@@ -330,6 +330,17 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class RuleCalls(Noun[W]):
+    """``bus.rules``: queries, and the topics of the messages that they choose."""
+
+    create = Method(table.RULE_CREATE)
+    list = Pages(table.RULE_LIST, lambda page: page.rules)
+    show = Method(table.RULE_SHOW)
+    test = Pages(table.RULE_TEST, lambda page: page.verdicts)
+    trace = Method(table.RULE_TRACE)
+    delete = Method(table.RULE_DELETE)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
@@ -344,6 +355,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
+    "rules": RuleCalls,
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,

@@ -6,7 +6,7 @@ gets the caller and the request, and returns the answer; it raises a BusError to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from landbridge.broker.authority import TokenBearer
@@ -37,7 +37,9 @@ class StrangerCaller:
 class Dispatcher:
     """The handlers of one terminal, by the names of their operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, demand_topic: Callable[[Scopes, Sequence[str], str], None]) -> None:
+        """``demand_topic``: raises Forbidden unless scopes allow one of some verbs with a topic."""
+        self._demand_topic = demand_topic
         self._handlers: dict[str, Callable[[Any, Any], Awaitable[object]]] = {}
 
     def register(self, operation: Operation[..., R, A], handler: Callable[[Any, R], Awaitable[A]]) -> None:
@@ -50,7 +52,7 @@ class Dispatcher:
         if operation is None:
             raise BadRequest(f"no operation {name[:60]!r}", hint="is the terminal older than the client?")
         request = operation.read(arguments)
-        demand(operation, caller, request)
+        demand(operation, caller, request, self._demand_topic)
         return await self._handle(operation, caller, request)
 
     async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> object:
@@ -67,7 +69,12 @@ class Dispatcher:
         return await handler(caller, request)
 
 
-def demand(operation: Operation[..., Any, Any], caller: TokenBearer, request: object) -> None:
+def demand(
+    operation: Operation[..., Any, Any],
+    caller: TokenBearer,
+    request: object,
+    demand_topic: Callable[[Scopes, Sequence[str], str], None],
+) -> None:
     """Raise Forbidden unless the caller's scopes allow the operation; see ``Operation.scope``."""
     if operation.scope in ("", ANYBODY):
         return
@@ -84,5 +91,5 @@ def demand(operation: Operation[..., Any, Any], caller: TokenBearer, request: ob
         if "self" in verbs:
             if name != caller.subject:
                 scopes.demand_rank(ranks[0], f"use {operation.name} for another service")
-        elif not any(scopes.may(verb, name) for verb in verbs):
-            scopes.demand(verbs[-1], name)
+        else:
+            demand_topic(scopes, verbs, name)

@@ -16,6 +16,7 @@ from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.names import RULES_GROUP
 from landbridge.core.options import differences
 from landbridge.core.topic import group_spec, new_group
 from landbridge.core.wording import counted
@@ -75,7 +76,7 @@ class GroupOperations:
         return describe_group(group)
 
     async def update(self, caller: TokenBearer, request: table.GroupOptions) -> table.GroupRow:
-        group = self._broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
@@ -84,6 +85,16 @@ class GroupOperations:
         await self._save(group)
         self._broker.observe_group(group, "updated", caller.subject, before, spec)
         return describe_group(group)
+
+    def _group(self, topic: str, name: str) -> Group:
+        """A group that is to be changed. BadRequest for the one whose cursor rules move."""
+        group = self._broker.group(topic, name)
+        if name == RULES_GROUP and group.damaged is None:
+            raise BadRequest(
+                f"the group {name} of {topic} says how far rules have come",
+                hint="it goes with the last rule: 'landbridge rule list', 'landbridge rule delete'",
+            )
+        return group
 
     async def _save(self, group: Group) -> None:
         """Wait until what has changed of a group is on disk."""
@@ -125,7 +136,7 @@ class GroupOperations:
 
     async def seek(self, caller: TokenBearer, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker
-        group = broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         to, time = request.to, request.time
         if (to is None) == (time is None):
             raise BadRequest("seek wants either 'to' or 'time'")
@@ -167,7 +178,7 @@ class GroupOperations:
         return describe_group(group)
 
     async def delete(self, caller: TokenBearer, request: table.GroupDelete) -> table.Deleted:
-        group = self._broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         lag = group.delivery.cursor.lag(group.topic.log.end)
         if lag and not request.force:
             raise BadRequest(
@@ -182,7 +193,7 @@ class GroupOperations:
         topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
         without a letter being lost or sent twice."""
         broker = self._broker
-        group = broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         dead = broker.topics.get(group.spec.dead_topic)
         if dead is None:
             return table.Redriven(redriven=0)

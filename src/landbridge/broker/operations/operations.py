@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from landbridge.broker.broker import Broker
@@ -11,6 +12,7 @@ from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.rules import RuleOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
@@ -18,6 +20,8 @@ from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
 from landbridge.broker.operations.webhooks import WebhookOperations
 from landbridge.broker.outcomes import Outcomes
+from landbridge.broker.routing import Routing
+from landbridge.broker.rule_topics import demand
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
@@ -30,12 +34,20 @@ class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, Protocol):
 class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
-    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        terminal: OperationsHost,
+        broker: Broker,
+        stages: Stages,
+        outcomes: Outcomes,
+        routing: Routing,
+    ) -> None:
+        super().__init__(partial(demand, broker.topics))
         self.stages = stages
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(broker)
-        TopicOperations(broker).register(self)
+        TopicOperations(broker, routing).register(self)
+        RuleOperations(broker, routing).register(self)
         GroupOperations(broker).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)

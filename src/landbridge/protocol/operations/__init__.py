@@ -27,3 +27,4 @@ from landbridge.protocol.operations.documents import *
 from landbridge.protocol.operations.schedules import *
 from landbridge.protocol.operations.webhooks import *
 from landbridge.protocol.operations.events import *
+from landbridge.protocol.operations.rules import *
