@@ -150,6 +150,10 @@ LEAST: list[tuple[str, list[str] | None]] = [
     # Of a webhook that there is: its owner, or observers to show and operators to change it.
     ("webhook.show webhook.test webhook.pause webhook.resume webhook.replay webhook.rotate", None),
     ("webhook.delete", None),
+    ("rule.create", ["subscribe:orders"]),
+    ("rule.test rule.show", [*OBSERVE, "subscribe:orders"]),
+    ("rule.trace", ["subscribe:orders"]),
+    ("rule.list rule.delete", None),
     ("topic.list terminal.info service.token", None),
 ]
 ENOUGH = {name: scopes for names, scopes in LEAST for name in names.split()}
@@ -158,7 +162,7 @@ ARGUMENTS: dict[str, Any] = {
     "subject": "s", "scopes": ["admin"], "cause": "c", "offset": 0, "there": "x", "id": "i", "stage": "s",
     "number": 0, "log": None, "runs": [], "collection": "jobs", "key": "a", "value": 1, "version": "1-1",
     "service": "s", "credential": "c", "within": 0.0, "until": "stored", "when": "@daily", "code": "c",
-    "url": "https://shop.example/",
+    "url": "https://shop.example/", "source": "orders", "match": {}, "rule": "orders",
 }  # fmt: skip
 SCOPES = [
     "observe", "operate", "admin", "publish:orders", "subscribe:orders", "documents:jobs", "publish:$status",

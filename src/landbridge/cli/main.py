@@ -44,6 +44,7 @@ COMMANDS = {
     "group": ("group", "app", SETUP),
     "schedule": ("schedule", "app", SETUP),
     "webhook": ("webhook", "app", SETUP),
+    "rule": ("rule", "app", SETUP),
     "service": ("services", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),
