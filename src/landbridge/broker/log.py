@@ -16,7 +16,7 @@ from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
 from landbridge.core.log.store import LogBounds, Store
-from landbridge.core.rules.choice import Choice, decode_choice
+from landbridge.core.rules.choice import RowChoice, decode_choice
 from landbridge.core.shipping.history import History, with_run
 from landbridge.errors import BadFrame, StoreCorrupt
 from landbridge.stores.writer import NotLoaded
@@ -202,7 +202,7 @@ class Log:
             return found
         return await self._read(offset, max_bytes)
 
-    async def choice_at(self, offset: int) -> tuple[int, Choice] | None:
+    async def choice_at(self, offset: int) -> tuple[int, RowChoice] | None:
         """Of a rule's topic: the choice that the message of an offset belongs to, and the offset of its first
         message. None where the message was stored anew, or there is none."""
         if not self.first <= offset < self.end:

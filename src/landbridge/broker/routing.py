@@ -31,7 +31,7 @@ from landbridge.core.delivery.delivery import Condemned
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.retention import Retention
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
-from landbridge.core.rules.choice import Choice, encode_choice, runs_of
+from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
 from landbridge.core.rules.query import Query, Rule, canonical, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
@@ -47,7 +47,7 @@ AGAIN_AFTER = 1.0
 RETENTION = Retention()
 
 
-class Stretch(NamedTuple):
+class SourceStretch(NamedTuple):
     """Messages of a source that follow each other."""
 
     first: int  #: offset of the batch's first message
@@ -97,7 +97,7 @@ class RuleThread:
                 refused.append((name, error))
         return refused
 
-    def route(self, stretches: list[Stretch]) -> Routed:
+    def route(self, stretches: list[SourceStretch]) -> Routed:
         """Let the rules choose."""
         routed = Routed(0, [], [])
         end = stretches[0].first + stretches[0].lo
@@ -116,7 +116,9 @@ class RuleThread:
             self._begins = {rule: begin for rule, begin in self._begins.items() if begin > end}
         return routed._replace(end=end)
 
-    def _match(self, stretch: Stretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed) -> None:
+    def _match(
+        self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
+    ) -> None:
         matched = self._rules.match_batch(stretch.batch.slice(lo, hi))
         for rule, found in matched.rows.items():
             rows.setdefault(rule, []).extend([lo + row for row in found])
@@ -130,18 +132,18 @@ class RuleThread:
                 (stretch.first + row, Condemned(1, f"{those[0]}{more}"), stretch.batch, row)
             )
 
-    def _choices(self, stretch: Stretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
+    def _choices(self, stretch: SourceStretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
         first, batch = stretch.first, stretch.batch
         for rule, found in rows.items():
             if (begin := self._begins.get(rule)) is not None:
                 found = [row for row in found if first + row >= begin]
                 if not found:
                     continue
-            choice = Choice(first, runs_of(found))
+            choice = RowChoice(first, runs_of(found))
             yield Chosen(rule, choice.of(batch), first, ChosenFrom(encode_choice(choice), batch.size))
 
 
-class Route:
+class RuleRoute:
     """The way from one source to the topics of its rules."""
 
     def __init__(self, routing: Routing, source: Topic, group: Group) -> None:
@@ -205,21 +207,21 @@ class Route:
             await self.source.writer.put(partial(self._store, routed))
 
     def _evaluate(
-        self, changes: list[tuple[str, RuleSpec | None]], stretches: list[Stretch]
+        self, changes: list[tuple[str, RuleSpec | None]], stretches: list[SourceStretch]
     ) -> tuple[list[tuple[str, BusError]], Routed | None]:
         """In the thread."""
         refused = self._thread.change(changes)
         return refused, self._thread.route(stretches) if stretches else None
 
-    async def _read(self) -> list[Stretch]:
+    async def _read(self) -> list[SourceStretch]:
         """What the rules look at next."""
         log, at = self.source.log, self.group.catch_up().cursor.floor
-        found: list[Stretch] = []
+        found: list[SourceStretch] = []
         left = TURN_MESSAGES
         for first, batch in await log.fetch(at, TURN_BYTES) if at < log.end else ():
             lo = max(0, at - first)
             hi = min(len(batch), lo + left)
-            found.append(Stretch(first, batch, lo, hi))
+            found.append(SourceStretch(first, batch, lo, hi))
             left -= hi - lo
             if not left:
                 break
@@ -272,7 +274,7 @@ class Routing:
         self, broker: Broker, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     ) -> None:
         self.broker, self.spawn = broker, spawn
-        self.routes: dict[str, Route] = {}  #: by the name of the source
+        self.routes: dict[str, RuleRoute] = {}  #: by the name of the source
         self.stop = Event()
         #: One thread: it would share one core with the others anyway, and a rule set is for one thread alone.
         self._pool = ThreadPoolExecutor(1, "landbridge-rules")
@@ -309,10 +311,10 @@ class Routing:
         except Exception as crash:
             raise BusError(f"the rules failed: {crash!r}") from crash
 
-    def _route(self, source: Topic, group: Group) -> Route:
+    def _route(self, source: Topic, group: Group) -> RuleRoute:
         found = self.routes.get(source.name)
         if found is None or found.group is not group:
-            found = self.routes[source.name] = Route(self, source, group)
+            found = self.routes[source.name] = RuleRoute(self, source, group)
         return found
 
     @property

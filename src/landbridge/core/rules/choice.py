@@ -16,7 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[int]).decode
 
 
-class Choice(NamedTuple):
+class RowChoice(NamedTuple):
     """Some messages of a batch."""
 
     #: The offset of the batch's first message in the log of the source.
@@ -64,7 +64,7 @@ def runs_of(rows: Iterable[int]) -> list[Range]:
     return runs
 
 
-def encode_choice(choice: Choice) -> bytes:
+def encode_choice(choice: RowChoice) -> bytes:
     """The offset, then of each run the distance from the one before and the length: mostly a byte each."""
     numbers, at = [choice.offset], 0
     for first, end in choice.rows:
@@ -73,7 +73,7 @@ def encode_choice(choice: Choice) -> bytes:
     return _encode(numbers)
 
 
-def decode_choice(data: bytes) -> Choice:
+def decode_choice(data: bytes) -> RowChoice:
     """BadFrame for what ``encode_choice`` didn't make."""
     try:
         offset, *numbers = _decode(data)
@@ -88,4 +88,4 @@ def decode_choice(data: bytes) -> Choice:
         at += distance + length
     if not runs or len(numbers) % 2 or offset < 0:
         raise BadFrame("a choice of nothing")
-    return Choice(offset, runs)
+    return RowChoice(offset, runs)

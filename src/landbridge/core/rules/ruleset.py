@@ -297,7 +297,8 @@ def _need_of(compiled: CompiledQuery) -> Expression | None:
     assert compiled.path is not None
     if isinstance(compiled.query, JsonPathQuery) and compiled.query.place == "message":
         return None  # the names and texts may be those of headers
-    texts = sorted(compiled.path.needs, key=lambda text: (-len(text), text))
+    values = compiled.path.needed_values
+    texts = sorted(compiled.path.needs, key=lambda text: (text not in values, -len(text), text))
     if not texts:
         return None
     import re2
