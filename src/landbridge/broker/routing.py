@@ -302,6 +302,10 @@ class Routing:
             route.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    async def until_idle(self) -> None:
+        """Wait until the rules that are there are compiled."""
+        await self.run(lambda: None)
+
     async def run(self, work: Callable[[], Any]) -> Any:
         """Do something in the thread of the rules."""
         try:

@@ -12,6 +12,9 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.log.ranges import Range, count
 from landbridge.errors import BadFrame
 
+#: Messages that are fewer than one in so many of their batch get bytes of their own: a slice would keep all
+#: of the batch in memory for as long as somebody holds it.
+OWN_BYTES = 4
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[int]).decode
 
@@ -43,6 +46,8 @@ class RowChoice(NamedTuple):
             raise BadFrame(f"a choice of messages that a batch of {len(batch)} doesn't have")
         if len(self.rows) == 1:
             chosen = batch.slice(*self.rows[0])
+            if len(chosen) * OWN_BYTES < len(batch):
+                chosen = Batch.decode(chosen.encode())
         else:
             chosen = batch.gather([row for first, end in self.rows for row in range(first, end)])
         chosen.audience, chosen.is_letter = None, False

@@ -67,6 +67,8 @@ class Forming:
         self._logs: dict[int, LogState | None] = {}
         #: log → first offset → a batch of this commit, with its data where it has any
         self._batches: dict[int, dict[int, tuple[Appended | Copied, Buffer | None]]] = {}
+        #: Log and offset → the stored row that was found there for a copy.
+        self._rows: dict[tuple[int, int], BatchRow] = {}
         self._ledger: dict[int, dict[bytes, PutLedger]] = {}
         self._dropped: set[int] = set()
 
@@ -167,7 +169,9 @@ class Forming:
         stored = self._known.log_state(log)
         if log in self._dropped or stored is None or first >= stored.end:
             return None, None
-        row = self._known.row_at(log, first)
+        row = self._rows.get((log, first))
+        if row is None:  # many copies of one batch ask once
+            row = self._rows[log, first] = self._known.row_at(log, first)
         return (row if row.first == first else None), None
 
     def _trim(self, log: int, before: int) -> None:
