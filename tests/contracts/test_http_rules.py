@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_rules import PAID, rule_of
+from tests.contracts.test_rules import PAID, rule_of, until_routed
 from tests.contracts.web import Web, web
+from tests.rfc9535 import ASKED, selects
 from tests.waiting import eventually
 
 MANY = {"content-type": "application/vnd.landbridge.messages+json"}
@@ -81,3 +82,26 @@ async def test_a_query_that_is_wrong_is_named(site: Web, match: Any) -> None:
     refused = await site.http.post("/v1/rules", json={"match": match})
     assert refused.status_code == 400
     assert refused.json()["code"] in ("bad_request", "bad_payload")
+
+
+async def test_the_examples_and_tables_of_rfc_9535(site: Web) -> None:
+    """Each path is a rule, each document a message; the rule has the message where the library selects
+    something."""
+    rules: list[tuple[str, str, Any]] = []
+    for number, (document, paths) in enumerate(ASKED):
+        source = f"rfc{number}"
+        for path in paths:
+            query = {"kind": "jsonpath", "path": path}
+            made = await site.http.post("/v1/rules", json={"match": query, "source": source})
+            assert made.status_code == 201, (path, made.text)
+            rules.append((made.json()["rule"], path, document))
+        sent = await site.http.post(f"/v1/topics/{source}/messages", json=document)
+        assert sent.status_code == 201
+    for number in range(len(ASKED)):
+        await until_routed(site.terminal, f"rfc{number}")
+    matched = 0
+    for rule, path, document in rules:
+        found = (await site.http.get(f"/v1/rules/{rule}")).json()["messages"]
+        assert found == selects(path, document), path
+        matched += found
+    assert 40 < matched < len(rules) - 15
