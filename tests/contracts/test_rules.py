@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -285,6 +286,62 @@ async def test_a_message_over_a_rules_budget_is_a_dead_letter_and_other_rules_ha
             assert (headers["lb-topic"], headers["lb-group"]) == (source or CONTENT_TOPIC, RULES_GROUP)
             assert str(headers["lb-cause"]).startswith(f"rule {costly.rule}: it takes more than 50,000 steps")
         assert "landbridge_undecided_total 2.0" in await bus.terminal.metrics()
+
+
+async def test_many_costly_rules_make_one_dead_letter_of_a_message(terminal: Terminal) -> None:
+    """And none of what passes beside them waits for ever."""
+    async with attach(terminal) as bus:
+        for more in range(8):
+            path = f"$.n[?count($.n[?@ > {more}]) > 100000]"
+            await bus.rules.create({"kind": "jsonpath", "path": path})
+        paid = (await bus.rules.create(PAID)).rule
+        for _ in range(3):
+            await bus.publish(None, {"state": "paid", "n": list(range(1, 400))})
+            await bus.publish("elsewhere", b"1")
+        await until_routed(terminal)
+        letters = await batches(terminal, CONTENT_DEAD)
+        assert len(letters) == len(await payloads(terminal, paid)) == 3
+        assert all("(and 7 more rules)" in str(letter.headers(0)["lb-cause"]) for letter in letters)
+
+
+async def test_a_redrive_is_for_its_group_and_not_for_rules(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        async with Reader(bus.subscribe("orders", group="g")) as reader:
+            await bus.publish("orders", {"state": "paid"})
+            await (await reader.next()).bury("bad")
+            await eventually(lambda: "orders.dead" in terminal.broker.topics)
+            assert (await bus.groups.redrive("orders", "g")).redriven == 1
+            await (await reader.next()).ack(wait=True)
+        await until_routed(terminal, "orders")
+        assert len(await payloads(terminal, "orders")) == 2
+        assert len(await payloads(terminal, rule)) == 1
+
+
+@pytest.mark.parametrize("discard", ["settled", "any"])
+async def test_what_the_source_has_let_go_of_meanwhile_is_stored_anew(
+    timed: Terminal, clock: FakeClock, discard: Literal["settled", "any"]
+) -> None:
+    """Between the choice and its commit, retention may remove the source's batch."""
+    async with attach(timed) as bus:
+        options = RetentionOptions(max_age=5.0, discard=discard)
+        await bus.topics.create("orders", retention=options)
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        route = timed.routing.routes["orders"]
+        await eventually(lambda: not route._changes)
+        await timed.routing.until_idle()
+        route.group.damaged = BadRequest("stopped by the test")
+        await bus.publish("orders", {"state": "paid"})
+        route.group.damaged = None
+        _, found = route._evaluate([], await route._read())
+        assert found is not None
+        clock.advance(60.0)
+        await timed.broker.trimmer.trim(timed.broker.topics["orders"])
+        assert timed.broker.topics["orders"].log.first == (1 if discard == "any" else 0)
+        await route.source.writer.put(partial(route._store, found))
+        assert len(await payloads(timed, rule)) == 1
+        traced = await bus.rules.trace(rule, 0)
+        assert traced.offset == (None if discard == "any" else 0)
 
 
 # -- what is refused ------------------------------------------------------------------------------------

@@ -102,6 +102,10 @@ class RuleThread:
         routed = Routed(0, [], [])
         end = stretches[0].first + stretches[0].lo
         for stretch in stretches:
+            if stretch.batch.audience is not None and stretch.batch.origin is None:
+                # Published here for some groups alone: a redrive. The rules have seen it before.
+                end = stretch.first + stretch.hi
+                continue
             # The rules find rows by part; the copies are of the whole stretch, so that they are few.
             rows: dict[str, list[int]] = {}
             for lo in range(stretch.lo, stretch.hi, PART):
@@ -185,8 +189,9 @@ class RuleRoute:
             while self._is_behind():
                 await self._turn()
         except BusError as error:  # a full disk, or a batch that can't be read: nothing is skipped
-            self._broker.report(self.source.name, error)
-            self._again = asyncio.get_running_loop().call_later(AGAIN_AFTER, self._try_again)
+            if not self._routing.stop.is_set():
+                self._broker.report(self.source.name, error)
+                self._again = asyncio.get_running_loop().call_later(AGAIN_AFTER, self._try_again)
         finally:
             self._task = None
         self.wake()  # a message may have come since the last look
