@@ -16,10 +16,18 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import decode_choice
 from landbridge.core.rules.query import read_query, topic_of
-from landbridge.errors import BadRequest, Forbidden, LimitReached, UnknownMessage, UnknownTopic
+from landbridge.errors import (
+    BadRequest,
+    Forbidden,
+    LimitReached,
+    StoreFull,
+    UnknownMessage,
+    UnknownTopic,
+)
 from landbridge.protocol.operations import RetentionOptions
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
+from landbridge.testing.faults import FaultyStore
 from tests.waiting import LIMIT, Reader, eventually
 
 PAID = {"state": ["paid"]}
@@ -261,6 +269,48 @@ async def test_retention_waits_for_the_rules(timed: Terminal, clock: FakeClock) 
         await eventually(is_trimmed)
         # The rule's topic still has it.
         assert len(await payloads(timed, rule_of(PAID, "orders"))) == 1
+
+
+@pytest.mark.parametrize("by_surprise", [False, True])
+async def test_a_full_disk_makes_rules_wait(by_surprise: bool, crashes: list[Any]) -> None:
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        route = terminal.routing.routes["orders"]
+        await eventually(lambda: not route._changes)
+        route.group.damaged = BadRequest("stopped by the test")
+        for n in range(5):
+            await bus.publish("orders", {"state": "paid", "n": n})
+        store.full, store.full_by_surprise = True, by_surprise
+        route.group.damaged = None
+        route.wake()
+        await eventually(lambda: route._again is not None)
+        assert await payloads(terminal, rule) == []
+        assert route.group.delivery.cursor.floor == 0
+        store.full = False
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, rule)] == [0, 1, 2, 3, 4]
+
+
+async def test_a_rule_whose_commit_failed_can_be_made_again(crashes: list[Any]) -> None:
+    memory = MemoryStore()
+    store = FaultyStore(memory, error=StoreFull("no room (as told)"))
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        await bus.publish("orders", b"{}")
+        store.failing = True
+        with pytest.raises(StoreFull):
+            await bus.rules.create(PAID, "orders")
+        assert await bus.rules.list() == []
+        assert not terminal.broker.topics["orders"].groups
+        store.failing = False
+        await bus.publish("orders", {"state": "paid", "n": 1})
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        await bus.publish("orders", {"state": "paid", "n": 2})
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, rule)] == [2]
+    async with run_terminal(memory) as terminal:
+        assert [each["n"] for each in await payloads(terminal, rule)] == [2]
+        assert [topic.name for topic in terminal.routing.rules] == [rule]
 
 
 # -- undecided ------------------------------------------------------------------------------------------

@@ -328,8 +328,9 @@ class Routing:
 
     @property
     def rules(self) -> list[Topic]:
-        """The topics of all rules, by name."""
-        return sorted((t for t in self.broker.topics.values() if t.spec.rule), key=lambda t: t.name)
+        """The topics of all rules, by name; without one that is still to be stored."""
+        found = (topic for topic in self.broker.topics.values() if topic.spec.rule and topic.stored)
+        return sorted(found, key=lambda topic: topic.name)
 
     def of_source(self, source: str) -> list[Topic]:
         """The topics of the rules that choose from a topic."""
@@ -371,6 +372,7 @@ class Routing:
             dead_letter = CONTENT_DEAD if source.name == CONTENT_TOPIC else None
             spec = group_spec({"topic": source.name, "name": RULES_GROUP, "dead_letter": dead_letter})
             group = self.broker.create_group(source, spec, end)
+            commit.on_failed.append(partial(_forget, group))
         assert topic.spec.rule is not None
         topic.spec = replace(topic.spec, rule=replace(topic.spec.rule, begin=end))
         topic.save(commit)
@@ -429,6 +431,12 @@ class Routing:
         yield GatewayFigure(
             "landbridge_undecided", "messages that a rule had no budget for", {}, self._undecided
         )
+
+
+def _forget(group: Group) -> None:
+    """A group that was to be stored, and was not: retention must not wait for it."""
+    group.topic.groups.pop(group.name, None)
+    group.close()
 
 
 def _document(query: Query) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class RuleOperations:
 
     def _topic(self, name: str) -> Topic:
         topic = self._broker.topics.get(name)
-        if topic is None or topic.spec.rule is None or topic.deleted:
+        if topic is None or topic.spec.rule is None or topic.deleted or not topic.stored:
             raise UnknownTopic(f"there is no rule {name[:200]!r}", hint="see 'landbridge rule list'")
         return topic
 
