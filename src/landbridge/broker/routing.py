@@ -13,6 +13,7 @@ dead letters, in the same commit; the other rules have chosen as always.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,6 +42,9 @@ from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
 TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 2048, 1 << 20, 4096
 #: Messages that are looked at before the thread asks whether it should stop.
 PART = 64
+#: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
+#: thousand of them stops the terminal for some tenths of a second.
+FREEZE_EVERY = 500
 #: Seconds after which a turn that failed is tried again.
 AGAIN_AFTER = 1.0
 #: What the topic of a rule keeps, unless somebody changes it: a week, and longer what a group hasn't settled.
@@ -81,6 +85,8 @@ class RuleThread:
         self._stop = stop
         #: Rule → the offset from which on it chooses, where the turns haven't come so far.
         self._begins: dict[str, int] = {}
+        #: Rules that were compiled since the collector was last told to leave them alone.
+        self._fresh = 0
 
     def change(self, changes: Iterable[tuple[str, RuleSpec | None]]) -> list[tuple[str, BusError]]:
         """Add rules, or remove those without a spec. Returns those that can't be used, with the reason."""
@@ -90,11 +96,15 @@ class RuleThread:
                 if spec is not None:
                     self._rules.add(Rule(name, read_query(spec.query)))
                     self._begins[name] = spec.begin
+                    self._fresh += 1
                 elif name in self._rules:
                     self._rules.remove(name)
                     self._begins.pop(name, None)
             except BusError as error:
                 refused.append((name, error))
+        if self._fresh >= FREEZE_EVERY:
+            self._fresh = 0
+            gc.freeze()
         return refused
 
     def route(self, stretches: list[SourceStretch]) -> Routed:
