@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from landbridge.broker.limits import Limits
+from landbridge.broker.routing import Routed
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.core.log.batch import Batch
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import decode_choice
 from landbridge.core.rules.query import read_query, topic_of
+from landbridge.core.rules.ruleset import Matched, RuleSet
 from landbridge.errors import (
     BadRequest,
     Forbidden,
@@ -443,7 +445,6 @@ async def test_the_cursor_of_the_rules_is_theirs(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await bus.rules.create(PAID, "orders")
         for ask in (
-            bus.groups.seek("orders", RULES_GROUP, to=0),
             bus.groups.delete("orders", RULES_GROUP, force=True),
             bus.groups.update("orders", RULES_GROUP, max_attempts=3),
             bus.groups.redrive("orders", RULES_GROUP),
@@ -452,6 +453,57 @@ async def test_the_cursor_of_the_rules_is_theirs(terminal: Terminal) -> None:
             with pytest.raises(BadRequest):
                 await ask
         assert [group.name for group in await bus.groups.list(topic="orders")] == [RULES_GROUP]
+
+
+async def test_an_operator_lets_rules_choose_again(terminal: Terminal) -> None:
+    """From a place on, as a group; what came before a rule was made is not the rule's."""
+    async with attach(terminal) as bus:
+        first = (await bus.rules.create(PAID, "orders")).rule
+        for n in range(4):
+            await bus.publish("orders", {"state": "paid", "amount": 500, "n": n})
+        await until_routed(terminal, "orders")
+        second = (await bus.rules.create(LARGE, "orders")).rule
+        await bus.groups.seek("orders", RULES_GROUP, to=2)
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, first)] == [0, 1, 2, 3, 2, 3]
+        assert await payloads(terminal, second) == []
+
+
+async def test_a_cursor_that_was_moved_back_during_a_turn_stays_where_it_was_moved(
+    terminal: Terminal,
+) -> None:
+    async with attach(terminal) as bus:
+        await bus.rules.create(PAID, "orders")
+        await bus.publish("orders", {"state": "paid"})
+        await until_routed(terminal, "orders")
+        route = terminal.routing.routes["orders"]
+        late = Routed(1, 2, [], [])
+        route.group.seek(0)
+        await route.source.writer.put(partial(route._store, late))
+        assert route.group.delivery.cursor.floor == 0
+
+
+async def test_a_message_that_breaks_the_rules_holds_no_other(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match_batch = RuleSet.match_batch
+
+    def broken(self: RuleSet, batch: Batch) -> Matched:
+        if b"break" in batch.payloads():
+            raise ZeroDivisionError
+        return match_batch(self, batch)
+
+    monkeypatch.setattr(RuleSet, "match_batch", broken)
+    async with attach(terminal) as bus:
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        async with bus.publisher("orders") as out:
+            for payload in (b'{"state": "paid", "n": 1}', b"break", b'{"state": "paid", "n": 2}'):
+                await out.send(payload)
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, rule)] == [1, 2]
+        (letter,) = await batches(terminal, "orders.dead")
+        assert letter.payloads() == [b"break"]
+        assert "ZeroDivisionError" in str(letter.headers(0)["lb-cause"])
 
 
 async def test_there_are_no_more_rules_than_the_limit_allows(crashes: list[Any]) -> None:

@@ -72,7 +72,8 @@ class Chosen(NamedTuple):
 class Routed(NamedTuple):
     """What a turn has found."""
 
-    end: int  #: the offset behind the last message that was looked at
+    begin: int  #: the offset of the first message that was looked at, and the one behind the last
+    end: int
     chosen: list[Chosen]
     undecided: list[tuple[int, Condemned, Batch, int]]  #: offset, cause, batch and place in it
 
@@ -102,6 +103,8 @@ class RuleThread:
                     self._begins.pop(name, None)
             except BusError as error:
                 refused.append((name, error))
+            except Exception as crash:  # a bug: the other rules must not be lost with this one
+                refused.append((name, BusError(f"the rule can't be compiled: {crash!r}")))
         if self._fresh >= FREEZE_EVERY:
             self._fresh = 0
             gc.freeze()
@@ -109,8 +112,8 @@ class RuleThread:
 
     def route(self, stretches: list[SourceStretch]) -> Routed:
         """Let the rules choose."""
-        routed = Routed(0, [], [])
-        end = stretches[0].first + stretches[0].lo
+        begin = end = stretches[0].first + stretches[0].lo
+        routed = Routed(begin, end, [], [])
         for stretch in stretches:
             if stretch.batch.audience is not None and stretch.batch.origin is None:
                 # Published here for some groups alone: a redrive. The rules have seen it before.
@@ -133,7 +136,16 @@ class RuleThread:
     def _match(
         self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
     ) -> None:
-        matched = self._rules.match_batch(stretch.batch.slice(lo, hi))
+        try:
+            matched = self._rules.match_batch(stretch.batch.slice(lo, hi))
+        except Exception as crash:  # a bug: the message that shows it must not hold those behind it
+            if hi - lo > 1:
+                for row in range(lo, hi):
+                    self._match(stretch, row, row + 1, rows, routed)
+            else:
+                failed = Condemned(1, f"the rules failed: {crash!r}")
+                routed.undecided.append((stretch.first + lo, failed, stretch.batch, lo))
+            return
         for rule, found in matched.rows.items():
             rows.setdefault(rule, []).extend([lo + row for row in found])
         causes: dict[int, list[str]] = {}
@@ -218,7 +230,7 @@ class RuleRoute:
         refused, routed = await self._routing.run(partial(self._evaluate, changes, stretches))
         for name, error in refused:
             self._broker.report(name, error)
-        if routed is not None and routed.end > stretches[0].first + stretches[0].lo:
+        if routed is not None and routed.end > routed.begin:
             await self.source.writer.put(partial(self._store, routed))
 
     def _evaluate(
@@ -245,8 +257,10 @@ class RuleRoute:
     def _store(self, routed: Routed, commit: BrokerCommit) -> None:
         """What was chosen, and the cursor behind it, in one commit."""
         source, group, log = self.source, self.group, self.source.log
-        if source.deleted or group.deleted:
-            return
+        delivery = group.catch_up()
+        before = delivery.cursor.floor
+        if source.deleted or group.deleted or before < routed.begin:
+            return  # the last: somebody has moved the cursor back meanwhile
         if routed.chosen or routed.undecided:
             commit.need_room()
         keeps = commit.keeps(log)
@@ -264,8 +278,6 @@ class RuleRoute:
             commit.on_stored.append(partial(self._routing.count, len(messages)))
         group.copy_to_dead_topic(commit, routed.undecided)
         commit.on_stored.append(partial(self._routing.count_undecided, len(routed.undecided)))
-        delivery = group.catch_up()
-        before = delivery.cursor.floor
         delivery.seek(max(before, routed.end))
         group.save(commit)
         commit.on_stored.append(self._stored)

@@ -136,7 +136,7 @@ class GroupOperations:
 
     async def seek(self, caller: TokenBearer, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker
-        group = self._group(request.topic, request.name)
+        group = broker.group(request.topic, request.name)
         to, time = request.to, request.time
         if (to is None) == (time is None):
             raise BadRequest("seek wants either 'to' or 'time'")
@@ -149,6 +149,8 @@ class GroupOperations:
         before = {"floor": group.delivery.cursor.floor}
         group.seek(floor)
         await self._save(group)
+        if (rules := broker.topic(request.topic).on_grown) is not None:
+            rules()  # they go on from there
         broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
 
