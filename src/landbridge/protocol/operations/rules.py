@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from landbridge.core.names import CONTENT_TOPIC
-from landbridge.core.rules.explanation import MatchExplanation
 from landbridge.protocol.operations.common import After, Deleted, Force, Next
 from landbridge.protocol.operations.events import MessageHeaders, MessageKey, Payload
 from landbridge.protocol.operations.operation import Arguments, Result, about, operation
@@ -97,10 +96,14 @@ class RuleDetails(RuleRow, frozen=True, kw_only=True):
     begin: Annotated[int, about("The offset of the source from which on it chooses.")]
 
 
-class RuleVerdict(MatchExplanation, frozen=True, kw_only=True):
-    """What a rule makes of a message: whether it matches, the part of the query that decides, and why."""
+class RuleVerdict(Result, frozen=True, kw_only=True):
+    """What a rule makes of a message."""
 
     rule: Annotated[str, about("The rule; empty: the query of the request.")]
+    matches: Annotated[bool, about("Whether the rule would choose the message.")]
+    place: Annotated[str, about("The part of the query that decides; empty: all of it.")]
+    why: Annotated[str, about("One sentence with the value that was found.")]
+    exceeded: Annotated[bool, about("The rule has too small a budget for the message, so it does not match.")]
 
 
 class RuleVerdicts(Result, frozen=True, kw_only=True):
