@@ -39,7 +39,7 @@ from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
 from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
 
 #: Messages, bytes and copies of one turn; a batch that is larger takes several turns.
-TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 2048, 1 << 20, 4096
+TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
 #: Messages that are looked at before the thread asks whether it should stop.
 PART = 64
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
@@ -263,7 +263,7 @@ class RuleRoute:
             return  # the last: somebody has moved the cursor back meanwhile
         if routed.chosen or routed.undecided:
             commit.need_room()
-        keeps = commit.keeps(log)
+        keeps, messages_chosen = commit.keeps(log), 0
         for rule, messages, first, chosen_from in routed.chosen:
             topic = self.rules.get(rule)
             if topic is None or topic.deleted or topic.spec.rule is None:
@@ -275,9 +275,11 @@ class RuleRoute:
                 commit.append(topic.log, messages, held=(log.number, first), chosen=chosen_from)
             else:  # the source has let go of the batch meanwhile
                 commit.append(topic.log, messages)
-            commit.on_stored.append(partial(self._routing.count, len(messages)))
+            messages_chosen += len(messages)
         group.copy_to_dead_topic(commit, routed.undecided)
-        commit.on_stored.append(partial(self._routing.count_undecided, len(routed.undecided)))
+        commit.on_stored.append(
+            partial(self._routing.count, messages_chosen, undecided=len(routed.undecided))
+        )
         delivery.seek(max(before, routed.end))
         group.save(commit)
         commit.on_stored.append(self._stored)
@@ -440,11 +442,9 @@ class Routing:
 
     # -- figures -------------------------------------------------------------------------------------
 
-    def count(self, messages: int) -> None:
+    def count(self, messages: int, *, undecided: int) -> None:
         self._routed += messages
-
-    def count_undecided(self, messages: int) -> None:
-        self._undecided += messages
+        self._undecided += undecided
 
     def _figures(self) -> Iterator[GatewayFigure]:
         rules = sum(len(route.rules) for route in self.routes.values())
