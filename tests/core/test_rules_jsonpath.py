@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build
-from landbridge.core.rules.budget import Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
 from landbridge.core.rules.content import content_of
 from landbridge.core.rules.jsonpath import JsonPath
 from landbridge.core.rules.query import Rule, read_query
@@ -402,3 +402,27 @@ def test_a_rule_that_exceeds_its_budget_is_reported_and_others_run() -> None:
     found = rules.match_batch(batch)
     assert found.rows == {"other": [0, 1]}
     assert [(each.rule, each.row) for each in found.exceeded] == [("costly", 1)]
+
+
+def test_many_costly_rules_are_bounded_together_and_cheap_ones_are_not_their_victims() -> None:
+    costly = [
+        Rule(f"c{n:03}", read_query({"kind": "jsonpath", "path": f"$.n[?count($.n[?@ > {n}]) > 100000]"}))
+        for n in range(200)
+    ]
+    cheap = Rule("cheap", read_query({"state": ["paid"]}))
+    rules = RuleSet([*costly, cheap], budget=Budget(steps=2_000))
+    content = content_of(msgspec.json.encode({"state": "paid", "n": [*range(1, 100)]}))
+    for _ in range(2):  # the next message has steps of its own
+        found = rules.match(content)
+        assert found.rows == {"cheap": [0]}
+        assert len(found.exceeded) == 200
+        assert sum(each.cause == USED_UP for each in found.exceeded) == 200 - COSTLY_RULES
+
+
+def test_many_costly_expressions_are_bounded_together() -> None:
+    many = [Rule(f"r{n:03}", read_query({"kind": "regexp", "pattern": f"x{n}.{{0,90}}y"})) for n in range(60)]
+    rules = RuleSet(many, budget=Budget(regexp_steps=1 << 16))
+    found = rules.match(content_of(b"z" * 5_000))
+    assert found.rows == {}
+    assert len(found.exceeded) == 60
+    assert 0 < sum(each.cause == USED_UP for each in found.exceeded) <= 60 - COSTLY_RULES

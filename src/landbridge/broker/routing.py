@@ -41,7 +41,7 @@ from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
 #: Messages, bytes and copies of one turn; a batch that is larger takes several turns.
 TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
 #: Messages that are looked at before the thread asks whether it should stop.
-PART = 64
+PART = 16
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
 #: thousand of them stops the terminal for some tenths of a second.
 FREEZE_EVERY = 500
