@@ -30,6 +30,11 @@ def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
         assert place.call("rule", "trace", rule, "0", "--json").json == {"source": "$content", "offset": 1}
         assert "at offset 1" in place.call("rule", "trace", rule, "0").out
         assert rule in place.call("rule", "list").out
+        assert "$rules" in place.call("group", "list").out
+        shown = place.call("topic", "show", rule)
+        assert (shown.status, '{"state":["paid"]}' in shown.out) == (0, True)
+        assert place.call("topic", "show", rule, "--json").json["options"]["rule"]["source"] == "$content"
+        assert place.call("topic", "update", rule, "--max-age", "1d").status == 0
         assert '{"state":["paid"]}' in place.call("rule", "show", rule).out
         assert [row["rule"] for row in place.call("rule", "list", "orders", "--json").json] == [other]
         assert 'found "open", wanted "paid"' in place.call("rule", "test", '{"state": "open"}').out
