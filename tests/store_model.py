@@ -30,11 +30,10 @@ class Model:
     def apply(self, write: Write) -> None:
         match write:
             case Append(log, first, end, time, data):
-                self.batches.setdefault(log, []).append(StoredBatch(first, end, time, bytes(data)))
-                self.ends[log], self.times[log] = end, time
-            case Copy(log, first, end, time, from_log, from_first):
-                (data,) = (each.data for each in self.batches[from_log] if each.first == from_first)
-                self.apply(Append(log, first, end, time, data))
+                self._append(log, StoredBatch(first, end, time, bytes(data)))
+            case Copy(log, first, end, time, from_log, from_first, choice):
+                (of,) = (each for each in self.batches[from_log] if each.first == from_first)
+                self._append(log, StoredBatch(first, end, time, of.data, choice or of.choice))
             case Trim(log, before):
                 if any(each.end <= before for each in self.batches.get(log, ())):
                     self.batches[log] = held = [each for each in self.batches[log] if each.end > before]
@@ -55,6 +54,10 @@ class Model:
                 self.ledger.pop((log, producer), None)
                 if entry is not None:
                     self.ledger[log, producer] = write
+
+    def _append(self, log: int, batch: StoredBatch) -> None:
+        self.batches.setdefault(log, []).append(batch)
+        self.ends[log], self.times[log] = batch.end, batch.time
 
     def logs(self) -> dict[int, LogBounds]:
         return {

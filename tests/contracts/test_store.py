@@ -220,6 +220,7 @@ def copied(of: Append, first: int, *, time: int = 0) -> StoredBatch:
 
 LARGE = batch(0, 3, data=bytes(range(256)) * 500)
 SMALL = batch(3, 10, data=b"small")
+SMALL_FIRST = batch(0, 3, data=b"s")
 
 
 def test_a_copy_is_the_same_batch_in_another_place(store: PlainStore) -> None:
@@ -324,6 +325,48 @@ def test_a_copy_that_breaks_the_rules_is_refused_whole(store: PlainStore, writes
     assert list(store.documents("topic")) == []
     store.commit([copy(LARGE, 10, log=2, time=9)])
     assert store.read(2, 10, ALL) == [copied(LARGE, 10, time=9)]
+
+
+def test_a_choice_is_some_of_a_batch_which_is_stored_once(store: PlainStore) -> None:
+    store.commit([LARGE, SMALL])
+    store.commit([Copy(2, 0, 2, 5, 1, 0, b"two"), Copy(3, 9, 10, 5, 1, 0, b"one")])
+    store.commit([Copy(2, 2, 3, 5, 1, 3, b"")])
+    assert store.read(2, 0, ALL) == [
+        StoredBatch(0, 2, 5, bytes(LARGE.data), b"two"),
+        StoredBatch(2, 3, 5, b"small", b""),
+    ]
+    assert store.read(1, 0, ALL) == [copied(LARGE, 0), copied(SMALL, 3)]
+    assert store.logs()[3] == LogBounds(9, 10, 128_000, 5)
+    assert store.seek_time(3, 5) == 9
+    # A copy of the whole takes the choice along, in the same commit, too.
+    store.commit([DropLog(1), Copy(4, 0, 2, 0, 2, 0), Copy(4, 2, 4, 0, 4, 0), Trim(2, 3), DropLog(3)])
+    chosen = [StoredBatch(at, at + 2, 0, bytes(LARGE.data), b"two") for at in (0, 2)]
+    assert store.read(4, 0, ALL) == chosen
+    assert store.check() == []
+
+
+def test_a_choice_of_a_batch_of_the_same_commit(store: PlainStore) -> None:
+    store.commit([SMALL_FIRST, Copy(2, 0, 2, 0, 1, 0, b"x"), Copy(2, 2, 5, 0, 1, 0), DropLog(1)])
+    assert store.read(2, 0, ALL) == [StoredBatch(0, 2, 0, b"s", b"x"), StoredBatch(2, 5, 0, b"s")]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(Copy(4, 0, 4, 0, 1, 0, b"x"), id="more than there are"),
+        pytest.param(Copy(4, 0, 0, 0, 1, 0, b"x"), id="none"),
+        pytest.param(Copy(4, 0, 1, 0, 1, 1, b"x"), id="of the middle of a batch"),
+        pytest.param(Copy(4, 0, 1, 0, 2, 0, b"x"), id="of a choice"),
+        pytest.param(Copy(4, 0, 3, 0, 2, 0), id="all of a batch of which some were chosen"),
+    ],
+)
+def test_a_choice_that_breaks_the_rules_is_refused_whole(store: PlainStore, write: Write) -> None:
+    store.commit([SMALL_FIRST, Copy(2, 0, 2, 0, 1, 0, b"y")])
+    before = store.logs()
+    with pytest.raises(BadRequest):
+        store.commit([Copy(5, 0, 1, 0, 1, 0, b"z"), PutDocument("topic", "a", b"1"), write])
+    assert store.logs() == before
+    assert list(store.documents("topic")) == []
 
 
 def test_copies_are_there_after_the_store_is_opened_anew(driver: Driver, folder: Path) -> None:
@@ -666,7 +709,11 @@ class StoreMachine(RuleBasedStateMachine):
         match data.draw(st.sampled_from("AAAAACCCTTDdxLl" if sources else "AAAAATTDdxLl")):
             case "C":
                 of, source = data.draw(st.sampled_from(sources))
-                return Copy(log, first, first + source.end - source.first, time, of, source.first)
+                count, choice = source.end - source.first, None
+                if source.choice is None and data.draw(st.booleans()):
+                    count = data.draw(st.integers(1, count))
+                    choice = data.draw(st.binary(min_size=1, max_size=3))
+                return Copy(log, first, first + count, time, of, source.first, choice)
             case "A":
                 size = data.draw(SIZES)
                 return Append(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from landbridge.broker.broker import unit_of
 from landbridge.broker.handover import KIND as HANDOVER
+from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.server import Terminal
 from landbridge.core.log.store import Append, DeleteDocument, PutDocument, PutLedger, Store, Trim
 from landbridge.errors import BadRequest, Fenced

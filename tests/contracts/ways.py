@@ -81,7 +81,7 @@ class ThreadedBus(Threaded):
     def publisher(self, topic: str) -> Any:
         return Threaded(self._inner.publisher(topic))
 
-    def subscribe(self, topic: Any, **options: Any) -> Any:
+    def subscribe(self, topic: Any = None, **options: Any) -> Any:
         return ThreadedSubscription(self._inner.subscribe(topic, **options))
 
     def transaction(self, **options: Any) -> Any:

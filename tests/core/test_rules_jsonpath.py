@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build
-from landbridge.core.rules.budget import Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
 from landbridge.core.rules.content import content_of
 from landbridge.core.rules.jsonpath import JsonPath
 from landbridge.core.rules.query import Rule, read_query
@@ -83,57 +83,48 @@ def test_the_book_store_of_the_rfc(path: str, wanted: list[Any]) -> None:
     agrees(path, STORE, wanted)
 
 
-def test_the_tables_of_selectors_and_segments_of_the_rfc() -> None:
-    names = {"o": {"j j": {"k.k": 3}}, "'": {"@": 2}}
-    for path, wanted in table(
+#: Document → path → the nodes that it selects.
+LETTERS = ["a", "b", "c", "d", "e", "f", "g"]
+WILD: dict[str, Any] = {"o": {"j": 1, "k": 2}, "a": [5, 3]}
+DEEP: dict[str, Any] = {"o": {"j": 1, "k": 2}, "a": [5, 3, [{"j": 4}, {"k": 6}]]}
+SELECTED: list[tuple[Any, dict[str, list[Any]]]] = [
+    (
+        {"o": {"j j": {"k.k": 3}}, "'": {"@": 2}},
         {
             "$.o['j j']": [{"k.k": 3}],
             "$.o['j j']['k.k']": [3],
             '$.o["j j"]["k.k"]': [3],
             """$["'"]["@"]""": [2],
-        }
-    ):
-        agrees(path, names, wanted)
-    agrees("$", {"k": "v"}, [{"k": "v"}])
-    wild = {"o": {"j": 1, "k": 2}, "a": [5, 3]}
-    for path, wanted in table(
+        },
+    ),
+    ({"k": "v"}, {"$": [{"k": "v"}]}),
+    (
+        WILD,
         {
             "$[*]": [{"j": 1, "k": 2}, [5, 3]],
             "$.o[*]": [1, 2],
             "$.o[*, *]": [1, 2, 1, 2],
             "$.a[*]": [5, 3],
-        }
-    ):
-        agrees(path, wild, wanted)
-    agrees("$[1]", ["a", "b"], ["b"])
-    agrees("$[-2]", ["a", "b"], ["a"])
-    letters = ["a", "b", "c", "d", "e", "f", "g"]
-    for path, wanted in table(
+        },
+    ),
+    (["a", "b"], {"$[1]": ["b"], "$[-2]": ["a"]}),
+    (
+        LETTERS,
         {
             "$[1:3]": ["b", "c"],
             "$[5:]": ["f", "g"],
             "$[1:5:2]": ["b", "d"],
             "$[5:1:-2]": ["f", "d"],
-            "$[::-1]": letters[::-1],
+            "$[::-1]": LETTERS[::-1],
             "$[0, 3]": ["a", "d"],
             "$[0:2, 5]": ["a", "b", "f"],
             "$[0, 0]": ["a", "a"],
             "$[::0]": [],
-        }
-    ):
-        agrees(path, letters, wanted)
-    deep = {"o": {"j": 1, "k": 2}, "a": [5, 3, [{"j": 4}, {"k": 6}]]}
-    for path, wanted in table(
-        {
-            "$..j": [1, 4],
-            "$..[0]": [5, {"j": 4}],
-            "$.o..[*, *]": [1, 2, 1, 2],
-        }
-    ):
-        agrees(path, deep, wanted)
-    assert len(nodes("$..*", deep)) == len(nodes("$..[*]", deep)) == 11
-    nulls: Any = {"a": None, "b": [None], "c": [{}], "null": 1}
-    for path, wanted in table(
+        },
+    ),
+    (DEEP, {"$..j": [1, 4], "$..[0]": [5, {"j": 4}], "$.o..[*, *]": [1, 2, 1, 2]}),
+    (
+        {"a": None, "b": [None], "c": [{}], "null": 1},
         {
             "$.a": [None],
             "$.a[0]": [],
@@ -144,9 +135,16 @@ def test_the_tables_of_selectors_and_segments_of_the_rfc() -> None:
             "$.b[?@==null]": [None],
             "$.c[?@.d==null]": [],
             "$.null": [1],
-        }
-    ):
-        agrees(path, nulls, wanted)
+        },
+    ),
+]
+
+
+def test_the_tables_of_selectors_and_segments_of_the_rfc() -> None:
+    for document, rows in SELECTED:
+        for path, wanted in rows.items():
+            agrees(path, document, wanted)
+    assert len(nodes("$..*", DEEP)) == len(nodes("$..[*]", DEEP)) == 11
 
 
 FILTERED: dict[str, Any] = {
@@ -404,3 +402,27 @@ def test_a_rule_that_exceeds_its_budget_is_reported_and_others_run() -> None:
     found = rules.match_batch(batch)
     assert found.rows == {"other": [0, 1]}
     assert [(each.rule, each.row) for each in found.exceeded] == [("costly", 1)]
+
+
+def test_many_costly_rules_are_bounded_together_and_cheap_ones_are_not_their_victims() -> None:
+    costly = [
+        Rule(f"c{n:03}", read_query({"kind": "jsonpath", "path": f"$.n[?count($.n[?@ > {n}]) > 100000]"}))
+        for n in range(200)
+    ]
+    cheap = Rule("cheap", read_query({"state": ["paid"]}))
+    rules = RuleSet([*costly, cheap], budget=Budget(steps=2_000))
+    content = content_of(msgspec.json.encode({"state": "paid", "n": [*range(1, 100)]}))
+    for _ in range(2):  # the next message has steps of its own
+        found = rules.match(content)
+        assert found.rows == {"cheap": [0]}
+        assert len(found.exceeded) == 200
+        assert sum(each.cause == USED_UP for each in found.exceeded) == 200 - COSTLY_RULES
+
+
+def test_many_costly_expressions_are_bounded_together() -> None:
+    many = [Rule(f"r{n:03}", read_query({"kind": "regexp", "pattern": f"x{n}.{{0,90}}y"})) for n in range(60)]
+    rules = RuleSet(many, budget=Budget(regexp_steps=1 << 16))
+    found = rules.match(content_of(b"z" * 5_000))
+    assert found.rows == {}
+    assert len(found.exceeded) == 60
+    assert 0 < sum(each.cause == USED_UP for each in found.exceeded) <= 60 - COSTLY_RULES

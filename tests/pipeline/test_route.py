@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from landbridge.errors import BadOption, BadRequest, LimitReached
 from landbridge.pipeline import Place, Trigger
 from landbridge.pipeline.jobs.route import Choosing, QueryRoute
 from tests.pipeline.site import Site
+from tests.rfc9535 import PATHS, documents, selects
 
 QUERIES = [
     {"amount": [{"numeric": [">", 100]}], "state": ["paid", {"prefix": "part"}]},
@@ -89,6 +91,38 @@ def test_spark_chooses_what_core_chooses(spark: Any, site: Site) -> None:
         alone = QueryRoute(site.topic(), (query,), to="x")
         rows = alone.choose(site.read(spark, includeHeaders="true")).collect()
         assert [row.offset for row in rows if row.offset < len(MESSAGES)] == found.rows[f"{n}"]
+
+
+@pytest.mark.slow
+def test_a_terminal_and_spark_choose_the_same_by_the_tables_of_rfc_9535(spark: Any, site: Site) -> None:
+    """All paths on all documents and on some with the same names: what the rules of the terminal have put
+    into their topics is what Spark chooses of the history, and what the library says."""
+    asked, found = documents(150), [read_query({"kind": "jsonpath", "path": path}) for path in PATHS]
+    rules = [site.bus.rules.create({"kind": "jsonpath", "path": path}, site.topic()).rule for path in PATHS]
+    for document in asked:
+        site.bus.publish(site.topic(), json.dumps(document).encode())
+    site.bus.messages.wait(site.topic(), len(asked) - 1, "acked")
+
+    def each_alone(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        chosen = [Choosing((query,)) for query in found]
+        for rows in batches:
+            for number, choose in enumerate(chosen):
+                for taken in choose([rows]):
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array([number] * len(taken), pa.int64()), taken.column("offset")],
+                        ["rule", "offset"],
+                    )
+
+    history = site.read(spark, includeHeaders="true")
+    by_spark: set[tuple[int, int]] = set()
+    for row in history.mapInArrow(each_alone, "rule long, offset long").collect():
+        by_spark.add((row.rule, row.offset))
+    for number, (rule, path) in enumerate(zip(rules, PATHS, strict=True)):
+        wanted = [offset for offset, document in enumerate(asked) if selects(path, document)]
+        count = site.bus.rules.show(rule).end
+        assert [site.bus.rules.trace(rule, at).offset for at in range(count)] == wanted, path
+        assert sorted(offset for each, offset in by_spark if each == number) == wanted, path
+    assert site.read(spark, subscribe=rules[0]).count() == site.bus.rules.show(rules[0]).end
 
 
 def test_into_a_lake(spark: Any, site: Site) -> None:

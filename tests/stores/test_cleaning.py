@@ -153,6 +153,8 @@ def test_a_copy_outlives_its_source_and_the_segments_of_both(store: Handled) -> 
         if number % 3 == 0:
             end = witness.model.ends.get(2, 0)
             witness.commit(Copy(2, end, end + 10, number, 1, number * 10))
+            end = witness.model.ends.get(4, 0)
+            witness.commit(Copy(4, end, end + 3, number, 1, number * 10, b"rows %d" % number))
     witness.commit(DropLog(1))
     for number in range(300):  # so that segments come and go
         witness.commit(batch(number, 600, log=3), Trim(3, number * 10))

@@ -66,7 +66,10 @@ class World:
                     sources = [(of, each) for of, held in ahead.batches.items() for each in held]
                     if sources:
                         of, each = chance.choice(sources)
-                        add(Copy(log, end, end + each.end - each.first, self.clock, of, each.first))
+                        whole = each.choice is not None or chance.random() < 0.5
+                        count = each.end - each.first if whole else 1
+                        choice = None if whole else chance.randbytes(3)
+                        add(Copy(log, end, end + count, self.clock, of, each.first, choice))
                 case "t":
                     add(Trim(log, chance.randint(0, end)))
                 case "d":

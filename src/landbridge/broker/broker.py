@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from landbridge.broker.log import Cache, Log
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
+from landbridge.broker.rule_topics import demand_read, home_of, unit_of
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.surroundings import AckingClient, Client, Crossing
 from landbridge.broker.topic import Topic
@@ -61,7 +61,7 @@ from landbridge.core.log.store import (
     Write,
     keys_of,
 )
-from landbridge.core.names import is_reserved
+from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, is_reserved, is_rule_topic
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.shipping.history import decode as decode_history
 from landbridge.core.status import StatusLog
@@ -115,6 +115,8 @@ OWN = {
     faults.TOPIC: Retention(max_age=7 * 86400.0, max_bytes=256 << 20, discard="any"),
     replies.TOPIC: Retention(max_age=replies.KEEP, max_bytes=1 << 30, discard="any"),
     replies.CALLBACKS: Retention(max_age=7 * 86400.0, max_bytes=1 << 30, discard="any"),
+    CONTENT_TOPIC: Retention(),
+    CONTENT_DEAD: Retention(),
 }
 GIVE_UP_TOPIC = "restore a backup, or give its messages up with 'landbridge topic delete NAME --force'"
 
@@ -217,7 +219,7 @@ class Broker:
         #: Which life of the store this is: random, made with the store, and another one after a restore. What
         #: was counted in another life (offsets, log numbers) says nothing about this one.
         self.incarnation = ""
-        self.documents = Documents(store, lambda topic: unit_of(topic, store.units))
+        self.documents = Documents(store, self.unit_of)
         #: The writer of each unit, and what each unit owes to the others.
         self.writers: list[Writer[BrokerCommit]] = []
         self.handovers: list[Handovers] = []
@@ -460,7 +462,11 @@ class Broker:
 
     def writer_for(self, topic: str) -> Writer[BrokerCommit]:
         """The writer of the unit that a topic lives in, or would live in."""
-        return self.writers[unit_of(topic, self.store.units)]
+        return self.writers[self.unit_of(topic)]
+
+    def unit_of(self, topic: str) -> int:
+        """The unit that a topic lives in, or would live in."""
+        return unit_of(home_of(self.topics, topic), self.store.units)
 
     def append(
         self, commit: BrokerCommit, topic: str | Topic, batch: Batch, subject: str = ""
@@ -539,7 +545,7 @@ class Broker:
             return found
         if name in OWN:
             return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
-        if is_reserved(name) or not (self.auto_create or create):
+        if is_reserved(name) or is_rule_topic(name) or not (self.auto_create or create):
             raise UnknownTopic(f"there is no topic {name[:200]!r}")
         spec = topic_spec({"name": name, "max_backlog": self.limits.max_backlog})
         return self.create_topic(spec, who, enter)
@@ -552,7 +558,9 @@ class Broker:
         given = len(self.topics) - sum(name in self.topics for name in OWN)
         if given >= self.limits.max_topics and spec.name not in OWN:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
-        unit = unit_of(spec.name, self.store.units)
+        if is_rule_topic(spec.name) and spec.rule is None:
+            raise BadRequest(f"{spec.name} is a name for the topic of a rule", hint="choose another name")
+        unit = self.unit_of(spec.name if spec.rule is None else spec.rule.source)
         number = self._next_log[unit] * self.store.units + unit
         self._next_log[unit] += 1
         topic = self._add_topic(spec, number, EMPTY, self.clock(), stored=False)
@@ -734,8 +742,10 @@ class Broker:
         """May the caller have messages written to a topic? Everything asks here by which somebody's messages
         get into a topic: publishes, transactions, stages, and whatever writes later on somebody's behalf, as
         a group does with its dead letters."""
-        if is_reserved(name):
+        if is_reserved(name) and name != CONTENT_TOPIC:
             raise Forbidden(f"{name} is written by the terminal alone", hint="")
+        if is_rule_topic(name):
+            raise Forbidden(f"{name} is filled by a rule alone", hint="publish to the rule's source")
         caller.scopes.demand("publish", name)
         if (found := self.topics.get(name)) is not None:
             found.check_producer(caller.subject)
@@ -1095,7 +1105,7 @@ class Broker:
 
     def subscribe(self, connection: Client, frame: frames.Subscribe, floor: int | None = None) -> Consumer:
         """``floor``: the offset that ``frame.start`` stands for where it is a time (``position``)."""
-        connection.scopes.demand("subscribe", frame.topic)
+        demand_read(self.topics, connection.scopes, frame.topic)
         topic = self.topic_for(frame.topic, who=connection.subject)
         if topic.deleted:
             raise UnknownTopic(f"there is no topic {frame.topic!r}")
@@ -1251,7 +1261,7 @@ class Broker:
             if topic is None:
                 continue  # deleted meanwhile
             for first, batch in batches:
-                log.extend(first, batch, batch.size, commit.now)
+                log.extend(first, batch, commit.sizes.get((log, first), batch.size), commit.now)
             for group in topic.grown(batches):
                 group.pump()
             self.trimmer.plan(topic)
@@ -1434,14 +1444,6 @@ def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[
         if isinstance(document, handover.AckDocument):
             found.setdefault((document.log, document.group), []).extend(document.runs)
     return found
-
-
-def unit_of(topic: str, units: int) -> int:
-    """The unit that a topic lives in. The terminal's own topics are in unit 0, stages apart; a dead-letter
-    topic with the default name lives with its topic."""
-    if is_reserved(topic) and not topic.startswith("$stage."):
-        return 0
-    return zlib.crc32(topic.removesuffix(".dead").encode()) % units
 
 
 async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from typing import NamedTuple
 
 from landbridge.broker.log import Log
 from landbridge.core.log import ledger, record
@@ -22,6 +23,13 @@ SETTINGS = "settings"
 COPY = 256
 
 
+class ChosenFrom(NamedTuple):
+    """The batch that messages were chosen from."""
+
+    choice: bytes  #: which they are (``landbridge.core.rules.choice``)
+    size: int  #: bytes of the batch
+
+
 class BrokerCommit(Commit):
     def __init__(self, now: int, unit: int, run: int = 0) -> None:
         """``run``: the number of the terminal's run, as other terminals know it; 0: they know none."""
@@ -31,6 +39,8 @@ class BrokerCommit(Commit):
         self._noted: set[Log] = set()
         #: What this commit adds: batches by log, in order; producers' new ledger entries.
         self.appended: dict[Log, list[tuple[int, Batch]]] = {}
+        #: Bytes that the store counts for a batch, where they are others than the batch's own.
+        self.sizes: dict[tuple[Log, int], int] = {}
         self.entries: dict[tuple[Log, bytes], Entry] = {}
         #: Of the producers that may be forgotten: when each was born, by the terminal's clock, and the offset
         #: that its entry lives as long as.
@@ -42,10 +52,17 @@ class BrokerCommit(Commit):
         self.documents: dict[Hashable, str | None] = {}
 
     def append(
-        self, log: Log, batch: Batch, *, held: tuple[int, int] | None = None, needs_room: bool = True
+        self,
+        log: Log,
+        batch: Batch,
+        *,
+        held: tuple[int, int] | None = None,
+        chosen: ChosenFrom | None = None,
+        needs_room: bool = True,
     ) -> int:
         """Put a batch at the end of a log. Returns the offset of its first message. ``held``: the log and the
-        first offset there where the store has this very batch already, so that it isn't written again.
+        first offset there where the store has this very batch already, so that it isn't written again; with
+        ``chosen``, where it has a batch that these messages were chosen from.
         StoreFull where there is no room; work that changes something before asks ``need_room`` first.
         ``needs_room``: False for a batch that may take of the disk's reserve."""
         if needs_room:
@@ -62,8 +79,12 @@ class BrokerCommit(Commit):
         time = max(self.now, log.time)
         end = first + len(batch)
         if held is not None:
-            self.writes.append(Copy(log.number, first, end, time, *held))
+            choice = None if chosen is None else chosen.choice
+            self.writes.append(Copy(log.number, first, end, time, *held, choice))
             self.size += COPY
+            if chosen is not None:
+                self.size += len(chosen.choice)
+                self.sizes[log, first] = chosen.size
         else:
             data = record.wrap(batch)
             self.writes.append(Append(log.number, first, end, time, data))

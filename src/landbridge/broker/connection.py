@@ -16,6 +16,7 @@ from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.requests import Outstanding
+from landbridge.broker.rule_topics import demand_read
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -468,7 +469,7 @@ class Connection(Incoming):
         self._identify(identity)
         for consumer in list(self.consumers.values()):
             try:
-                self.scopes.demand("subscribe", consumer.group.topic.name)
+                demand_read(self.broker.topics, self.scopes, consumer.group.topic.name)
             except Forbidden as error:
                 self.lose(consumer, error)
 
@@ -562,7 +563,7 @@ class Connection(Incoming):
         if not isinstance(frame.start, int):
             self._begin(frame, None)
             return
-        self.scopes.demand("subscribe", frame.topic)
+        demand_read(self.broker.topics, self.scopes, frame.topic)
         begun = self.terminal.spawn(self._begin_at(frame, self.broker.topic_for(frame.topic)))
         begun.add_done_callback(lambda begun: self._answer(0, begun, "a subscription"))
 

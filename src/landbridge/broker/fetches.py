@@ -8,6 +8,7 @@ from collections import deque
 from typing import Protocol
 
 from landbridge.broker.broker import Broker
+from landbridge.broker.rule_topics import demand_read
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BusError, LimitReached
 from landbridge.protocol import frames
@@ -43,7 +44,7 @@ class Fetches:
 
     def put(self, frame: frames.Fetch) -> None:
         connection = self._connection
-        connection.scopes.demand("subscribe", frame.topic)
+        demand_read(connection.broker.topics, connection.scopes, frame.topic)
         connection.broker.topic(frame.topic)
         if len(self._waiting) >= MOST_WAITING:
             raise LimitReached(f"{len(self._waiting)} fetches wait already, as many as may")
@@ -69,7 +70,7 @@ class Fetches:
     async def _answer(self, frame: frames.Fetch) -> None:
         connection = self._connection
         # Meanwhile the topic may have been deleted, or the token replaced by one that may less.
-        connection.scopes.demand("subscribe", frame.topic)
+        demand_read(connection.broker.topics, connection.scopes, frame.topic)
         topic = connection.broker.topic(frame.topic)
         log = topic.log
         most = connection.broker.limits.max_frame

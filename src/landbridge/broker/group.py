@@ -831,7 +831,7 @@ class Group:
         still = [item for item in dead if item[0] in self.delivery.condemned]
         if self._has_dead_topic:
             commit.need_room()  # where there is none, the condemned stay where they are
-        self._copy_to_dead_topic(commit, still)
+        self.copy_to_dead_topic(commit, still)
         self.delivery.buried(item[0] for item in still)
         self.save(commit)
         commit.on_failed.append(lambda: self.delivery.unbury({offset: why for offset, why, _, _ in still}))
@@ -842,9 +842,11 @@ class Group:
         is_letter = self.spec.dead_letter is None and self.topic.name.endswith(".dead")
         return bool(self.spec.dead_topic) and not is_letter
 
-    def _copy_to_dead_topic(
+    def copy_to_dead_topic(
         self, commit: BrokerCommit, items: list[tuple[int, Condemned, Batch, int]]
     ) -> None:
+        """Write dead letters in a commit, and tell of them. ``items``: of each the offset, the cause, and the
+        batch with the place in it."""
         for offset, why, batch, index in items:
             self.broker.status.note(
                 commit.now,

@@ -37,6 +37,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_webhooks: Annotated[Count, _about("Webhooks of all topics together.")] = 1_000
     max_feeds: Annotated[Count, _about("Topics that are open as feeds (WebSub).")] = 1_000
     max_subscribers: Annotated[Count, _about("Subscriptions of one feed (WebSub).")] = 500
+    max_rules: Annotated[Count, _about("Rules of all sources together.")] = 10_000
     max_connections: Annotated[Count, _about("Connections.")] = 4_000
     max_subscriptions: Annotated[Count, _about("Subscriptions of one connection.")] = 1_000
     max_waits: Annotated[
@@ -104,6 +105,7 @@ CEILINGS = {
     "max_webhooks": Ceiling(1, 100_000),
     "max_feeds": Ceiling(1, 100_000),
     "max_subscribers": Ceiling(1, 100_000),
+    "max_rules": Ceiling(1, 10_000),
     "max_subscriptions": Ceiling(1, 100_000),
     "max_waits": Ceiling(1, 100_000),
     "max_requests": Ceiling(1, 1_000_000),

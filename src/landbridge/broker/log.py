@@ -16,6 +16,7 @@ from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
 from landbridge.core.log.store import LogBounds, Store
+from landbridge.core.rules.choice import RowChoice, decode_choice
 from landbridge.core.shipping.history import History, with_run
 from landbridge.errors import BadFrame, StoreCorrupt
 from landbridge.stores.writer import NotLoaded
@@ -162,7 +163,10 @@ class Log:
         found: list[tuple[int, Batch]] = []
         for each in stored:
             try:
-                found.append((each.first, record.unwrap(each.data)))
+                batch = record.unwrap(each.data)
+                if each.choice is not None:
+                    batch = decode_choice(each.choice).of(batch)
+                found.append((each.first, batch))
             except BadFrame as broken:
                 if found:
                     break  # the next read's business
@@ -201,6 +205,16 @@ class Log:
         if found or offset >= self.end:
             return found
         return await self._read(offset, max_bytes)
+
+    async def choice_at(self, offset: int) -> tuple[int, RowChoice] | None:
+        """Of a rule's topic: the choice that the message of an offset belongs to, and the offset of its first
+        message. None where the message was stored anew, or there is none."""
+        if not self.first <= offset < self.end:
+            return None
+        for each in await self._store.read(self.number, offset, 1):
+            if each.choice is not None and each.first <= offset < each.end:
+                return each.first, decode_choice(each.choice)
+        return None
 
     async def time_before(self, offset: int) -> int | None:
         """The time of the message before an offset; None where the log doesn't have that message."""

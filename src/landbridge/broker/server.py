@@ -22,6 +22,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.operations.limits import LogLevelPort
 from landbridge.broker.operations.operations import Operations
 from landbridge.broker.outcomes import Outcomes
+from landbridge.broker.routing import Routing
 from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import REVOKED
@@ -60,7 +61,8 @@ class Terminal:
         self.heartbeats = Heartbeats(self.broker.clock)
         #: Events that were triggered here, and their outcomes.
         self.outcomes = Outcomes(self.broker, self.spawn)
-        self.operations = Operations(self, self.broker, self.stages, self.outcomes)
+        self.routing = Routing(self.broker, self.spawn)
+        self.operations = Operations(self, self.broker, self.stages, self.outcomes, self.routing)
         self._requests_of_strangers = AddressRate(self.broker.limits.max_requests_of_strangers, 60.0)
         self.connections: set[Connection] = set()
         #: Those among them that have not said hello, and those that are not among them yet: their TLS
@@ -101,6 +103,7 @@ class Terminal:
             self.authority = Authority.from_raw(key, revoked, self.services)
         await self.services.adopt(self.operations.issued, self.authority.revoked)
         await self.stages.open()
+        await self.routing.open()
         await self.outcomes.open()
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
@@ -239,6 +242,7 @@ class Terminal:
         """Stop taking connections, end those there are, write what is left, close the store."""
         self.closing = True
         self.outcomes.close()
+        self.routing.close()
         for listener in self._listeners:
             listener.close()
         for task in list(self.tasks):

@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from landbridge.broker.broker import Broker, unit_of
+from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import decoded
+from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.surroundings import Client
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch

@@ -87,6 +87,8 @@ class Topic:
         self._entered_in: Commit | None = None
         #: Called once when it is on disk for the first time.
         self.on_made: Callable[[], None] | None = None
+        #: Called when it has grown; None: nobody routes its messages.
+        self.on_grown: Callable[[], None] | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -150,6 +152,8 @@ class Topic:
 
     def grown(self, batches: list[tuple[int, Batch]]) -> list[Group]:
         """These were added to the log. Whom do they have to be shown to?"""
+        if self.on_grown is not None:
+            self.on_grown()
         if not self._keyed:
             return list(self.listening)
         concerned = dict(self.listening)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from landbridge.core.names import matches
+from landbridge.core.names import is_rule_topic, matches
 
 #: Changes that are remembered.
 MOST_CHANGES = 4096
@@ -56,8 +56,12 @@ class TopicChanges:
 
 def covers(patterns: Sequence[str], name: str) -> bool:
     """Does one of the patterns cover a topic? A wildcard doesn't cover topics of dead letters, or whoever
-    handles ``orders.*`` would get again what was given up. A pattern that ends in ``.dead`` does."""
-    is_dead = name.rpartition(".")[2] == DEAD
+    handles ``orders.*`` would get again what was given up. A pattern that ends in ``.dead`` does. Nor does
+    one cover topics of rules, whose messages are in their sources; one that begins with ``match.`` does."""
+    is_dead, is_chosen = name.rpartition(".")[2] == DEAD, is_rule_topic(name)
     return any(
-        (not is_dead or pattern.rpartition(".")[2] == DEAD) and matches(pattern, name) for pattern in patterns
+        (not is_dead or pattern.rpartition(".")[2] == DEAD)
+        and (not is_chosen or pattern.partition(".")[0] == "match")
+        and matches(pattern, name)
+        for pattern in patterns
     )

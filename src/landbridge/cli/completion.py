@@ -72,6 +72,13 @@ def subscription_ids(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def rule_names(running: typer.Context, incomplete: str) -> list[str]:
+    async def names(bus: Bus) -> list[str]:
+        return [rule.rule for rule in await bus.rules.list()]
+
+    return _asked(running, incomplete, names)
+
+
 def service_names(running: typer.Context, incomplete: str) -> list[str]:
     async def names(bus: Bus) -> list[str]:
         return [service.name for service in await bus.services.list()]

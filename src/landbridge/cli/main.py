@@ -45,6 +45,7 @@ COMMANDS = {
     "schedule": ("schedule", "app", SETUP),
     "webhook": ("webhook", "app", SETUP),
     "websub": ("websub", "app", SETUP),
+    "rule": ("rule", "app", SETUP),
     "service": ("services", "app", SETUP),
     "token": ("token", "app", SETUP),
     "context": ("context", "app", SETUP),

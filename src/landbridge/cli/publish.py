@@ -12,14 +12,15 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
-from landbridge.cli.options import ContextName, Topic, argument, given, option, pairs, span
+from landbridge.cli.options import ContextName, argument, flag, given, option, pairs, span
+from landbridge.core.names import CONTENT_TOPIC
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError, TimedOut, TooLarge, UnknownTopic
 
@@ -39,7 +40,10 @@ Until = Literal["stored", "arrived", "acked"]
 
 
 def publish(
-    topic: Topic,
+    topic: Annotated[
+        str | None,
+        argument("TOPIC", "The topic's name; none with --content.", autocompletion=completion.topic_names),
+    ] = None,
     payload: str | None = argument(
         "PAYLOAD | -", "The message. '-', or nothing on a pipe: every line of stdin is one."
     ),
@@ -57,6 +61,7 @@ def publish(
     idempotency_key: str | None = option(
         "Names this publish: the same again, with the same key, stores nothing.", metavar="KEY"
     ),
+    content: bool = flag("Without a topic: rules say who gets it, see 'landbridge rule'.", "--content"),
     context: ContextName = None,
 ) -> None:
     """Publish messages. Returns when they are stored, or when --until says.
@@ -66,8 +71,15 @@ def publish(
       landbridge publish orders --file invoice.pdf
       landbridge publish orders '{"id": 2}' --until arrived
       landbridge publish orders '{"id": 3}' --idempotency-key 0192b3c4-5d6e-7f80-9a1b-2c3d4e5f6071
+      landbridge publish --content '{"state": "paid", "amount": 12.5}'
       tail -f access.log | landbridge publish logs
     """
+    if content:
+        if topic is not None and payload is not None:
+            raise typer.BadParameter("give a topic or --content, not both")
+        topic, payload = CONTENT_TOPIC, topic
+    if topic is None:
+        raise typer.BadParameter("give a topic, or --content to publish without one")
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
     job = _Job(topic, options, delay, expires, until, within, idempotency_key)
     is_one = repeat == 1 and (file is not None or payload not in (None, "-"))

@@ -12,11 +12,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from landbridge.cli import completion, output, units
 from landbridge.cli.loop import connected, run
 from landbridge.cli.mistyped import Watch
 from landbridge.cli.options import ContextName, argument, flag, option, span, start_of
-from landbridge.core.names import is_pattern
+from landbridge.cli.rule import read_match
+from landbridge.core.names import CONTENT_TOPIC, is_pattern
 from landbridge.core.text import printable, printable_block
 from landbridge.errors import BusError, LeaseLost, UnknownTopic
 
@@ -48,13 +51,17 @@ Printer = Callable[["DeliveredBatch", int], None]
 
 def subscribe(
     topic: Annotated[
-        str,
+        str | None,
         argument(
             "TOPIC",
-            "The topic's name, or a pattern of several: '*' is one word, '#' any number.",
+            "The topic's name, or a pattern of several: '*' is one word, '#' any number. With --match it "
+            "may be missing.",
             autocompletion=completion.topic_names,
         ),
-    ],
+    ] = None,
+    match: str | None = option(
+        "Only messages that this query chooses: of the topic, or of all without one.", metavar="JSON|@FILE"
+    ),
     group: str | None = option(
         "Read as this group, which is made if it is missing. Without: for yourself, from now on.",
         autocompletion=completion.group_names,
@@ -76,8 +83,14 @@ def subscribe(
       landbridge subscribe orders --group billing --json | jq .payload
       landbridge subscribe orders --from '1h ago' --wait 2s | wc -l
       landbridge subscribe 'orders.*' --group billing
+      landbridge subscribe --match '{"state": ["paid"]}' --group billing
     """
-    reader = Reader(topic, group, start, count=count, wait=wait, ack=not no_ack)
+    query = None if match is None else read_match(match)
+    if query is not None:
+        topic = topic or CONTENT_TOPIC
+    if topic is None:
+        raise typer.BadParameter("give a topic, or a query with --match")
+    reader = Reader(topic, group, start, query, count=count, wait=wait, ack=not no_ack)
     reader.run(context, printer(batches=batch, topics=is_pattern(topic)))
 
 
@@ -92,6 +105,8 @@ class Reader:
     topic: str
     group: str | None
     start: str | float | None
+    #: A query that chooses from the topic; None: all of it is read.
+    match: dict[str, Any] | None = None
     #: Messages still wanted; None: all.
     count: int | None = None
     #: Seconds without a message after which the reading ends; None: never.
@@ -115,12 +130,14 @@ class Reader:
             await self._warn(bus)
             prefetch = PREFETCH_ALONE if self.group is None else PREFETCH if self.ack else PREFETCH_UNSETTLED
             prefetch = min(prefetch, self.count or prefetch)
-            subscription = bus.subscribe(self.topic, group=self.group, prefetch=prefetch, start=self.start)
+            subscription = bus.subscribe(
+                self.topic, match=self.match, group=self.group, prefetch=prefetch, start=self.start
+            )
             subscription.on_paused = _tell_of_pause
             async with await self._opened(bus, subscription):
                 if output.on_terminal() and self.count is None and self.wait is None:
                     begin = " from now on" if self.group is None and self.start is None else ""
-                    output.note(f"reading {self.topic}{begin}; Ctrl-C ends")
+                    output.note(f"reading {subscription.topic}{begin}; Ctrl-C ends")
                 holding = asyncio.ensure_future(self._hold(subscription))
                 try:
                     await self._read(subscription, show)
@@ -128,7 +145,7 @@ class Reader:
                     holding.cancel()
 
     async def _opened(self, bus: Bus, subscription: Reading) -> Reading:
-        if is_pattern(self.topic):
+        if is_pattern(self.topic) or self.match is not None:
             return await subscription.open()
         watch = await Watch.begin(bus, self.topic)
         try:
@@ -142,7 +159,7 @@ class Reader:
 
     async def _warn(self, bus: Bus) -> None:
         """Say what might surprise."""
-        if self.group is None or self.start is None or is_pattern(self.topic):
+        if self.group is None or self.start is None or is_pattern(self.topic) or self.match is not None:
             return
         try:
             await bus.groups.show(self.topic, self.group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from landbridge.cli import output, units
@@ -118,6 +119,7 @@ SHOW = columns(
 )
 SHOW_QUEUE = columns("Delivery | Producer")
 SHOW_WORK = columns("Delivery | Prefetch:count")
+SHOW_RULE = columns("Source | Query")
 #: Of topics in the registry.
 LIST_CROSSING = columns(
     "Topic=name@cyan | Groups=group_names | Late=late_open | Ticket=ticket_scope | Key=kv:count | "
@@ -294,6 +296,9 @@ def _show(topic: TopicDetails) -> None:
         paused=told(topic.pause),
     )
     more = {"queue": SHOW_QUEUE, "work": SHOW_WORK}.get(topic.kind, [])
+    if options.rule is not None:
+        more = SHOW_RULE
+        row |= {"source": options.rule.source, "query": msgspec.json.encode(options.rule.query).decode()}
     output.record(topic.name, SHOW + more, row)
     print()
     rows = [with_pause(group) for group in topic.groups]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
@@ -16,6 +16,7 @@ from landbridge.client.events import EventResult, EventWatch
 from landbridge.client.fetch import Stretch, stretch
 from landbridge.client.line import TerminalLine
 from landbridge.client.many_topics import ManyTopics
+from landbridge.client.matching import MatchedTopics, sources_of
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
@@ -28,7 +29,7 @@ from landbridge.client.transaction import Transaction
 from landbridge.client.wire import dial_of, end_future
 from landbridge.core.log.batch import Headers, build
 from landbridge.core.log.keys import check_key
-from landbridge.core.names import check_name, is_pattern
+from landbridge.core.names import CONTENT_TOPIC, check_name, is_pattern
 from landbridge.errors import BadRequest, TimedOut, TooLarge
 from landbridge.protocol import frames
 
@@ -86,6 +87,7 @@ class WithNouns(Generic[W]):
     schedules: nouns.ScheduleCalls[W]
     webhooks: nouns.WebhookCalls[W]
     websub: nouns.WebSubCalls[W]
+    rules: nouns.RuleCalls[W]
     requests: nouns.RequestCalls[W]
     events: nouns.EventCalls[W]
     errors: nouns.ErrorCalls[W]
@@ -119,9 +121,10 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
     # -- publishing --------------------------------------------------------------------------------
 
-    def _outbox(self, topic: str) -> Outbox:
+    def _outbox(self, topic: str | None) -> Outbox:
         if self.closed is not None:
             raise self.closed
+        topic = CONTENT_TOPIC if topic is None else topic
         found = self._recent.get(topic) or self._resenders.get(topic)
         if not isinstance(found, Outbox):
             found = self._resenders[check_name(topic, "topic")] = Outbox(self, topic)
@@ -129,7 +132,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
     async def publish(
         self,
-        topic: str,
+        topic: str | None,
         payload: Any,
         *,
         until: Until = "stored",
@@ -141,11 +144,13 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         stored at a terminal of each of the topic's groups; or, with "acked", when a consumer of each group
         has acked it.
 
+        topic: None leaves it to rules who gets the message: all rules look at it that name no other source.
         timeout: seconds to wait for that; TimedOut says whether the message is stored.
         idempotency_key: names the request, best by a UUIDv7. A publish with a key that the topic knows stores
         nothing: the receipt is the first one's, with ``repeated``. KeyReused if the message is another
         one."""
         outbox = self._outbox(topic)
+        topic = outbox.topic
         data = self.checked(payload if type(payload) is bytes else encode(payload))
         batch_id = self.new_id()
         id = options.get("id") or ""
@@ -180,7 +185,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         return receipt
 
     async def publish_batch(
-        self, topic: str, rows: Rows, *, idempotency_key: str | None = None
+        self, topic: str | None, rows: Rows, *, idempotency_key: str | None = None
     ) -> BatchReceipt:
         """Publish messages as one batch: all of them are stored, next to each other, or none. One key covers
         the batch."""
@@ -222,8 +227,9 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
             self.unanswered -= len(batch)
             self.room_made()
 
-    def publisher(self, topic: str) -> Publisher:
-        """For many messages: they gather into batches, and you wait only when there is no room."""
+    def publisher(self, topic: str | None) -> Publisher:
+        """For many messages: they gather into batches, and you wait only when there is no room. None: as of
+        ``publish``."""
         return Publisher(self, self._outbox(topic))
 
     def transaction(self, *, idempotency_key: str | None = None) -> Transaction:
@@ -235,8 +241,9 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
     def subscribe(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        match: Mapping[str, Any] | None = None,
         group: str | None = None,
         prefetch: int = 1000,
         start: Any = None,
@@ -249,6 +256,9 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         A pattern stands for the topics at this terminal that the token may subscribe, and that aren't topics
         of dead letters; topics that are made later join by themselves.
 
+        match: a query (docs/rules.md). Only messages that the query chooses are read: of the topics, or,
+        without a topic, of all that was published without one. The query's rule is made where there is none;
+        the rule chooses from what is published from then on.
         start: where a new group begins: "earliest" (the default), "latest", a datetime, a timedelta from now
         (negative: so long ago) or seconds since 1970.
         prefetch: how many messages may be here and unsettled.
@@ -258,6 +268,13 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
             check_name(group, "group")
         if not 1 <= prefetch <= MOST_PREFETCH:
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
+        if match is not None:
+            if reply:
+                raise BadRequest("requests go to a topic, not to a query", hint="leave out reply=")
+            sources = sources_of(topic)
+            return MatchedTopics(self, self._new_subscription, match, sources, group, prefetch, start)
+        if topic is None:
+            raise BadRequest("a subscription has a topic or a query", hint="subscribe(topic), or match={…}")
         if not isinstance(topic, str) or is_pattern(topic):
             names = [topic] if isinstance(topic, str) else list(topic)
             return ManyTopics(self, self._new_subscription, names, group, prefetch, start, reply)

@@ -371,6 +371,17 @@ class WebSubCalls(Noun[W]):
     call = Method(table.WEBSUB_CALL)
 
 
+class RuleCalls(Noun[W]):
+    """``bus.rules``: queries, and the topics of the messages that they choose."""
+
+    create = Method(table.RULE_CREATE)
+    list = Pages(table.RULE_LIST, lambda page: page.rules)
+    show = Method(table.RULE_SHOW)
+    test = Pages(table.RULE_TEST, lambda page: page.verdicts)
+    trace = Method(table.RULE_TRACE)
+    delete = Method(table.RULE_DELETE)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
@@ -386,6 +397,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
     "websub": WebSubCalls,
+    "rules": RuleCalls,
     "requests": RequestCalls,
     "events": EventCalls,
     "errors": ErrorCalls,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
@@ -25,6 +25,7 @@ from landbridge.client.reading import Reading as AsyncReading
 from landbridge.client.replies import Reply
 from landbridge.client.transaction import Transaction as AsyncTransaction
 from landbridge.core.log.batch import Headers, HeaderValue
+from landbridge.core.names import CONTENT_TOPIC
 from landbridge.core.pauses import PauseNote
 from landbridge.errors import BusError, Disconnected
 
@@ -387,17 +388,18 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
     publish = _waiting(asynchronous.Bus.publish)
     publish_batch = _waiting(asynchronous.Bus.publish_batch)
 
-    def publisher(self, topic: str) -> Publisher:
+    def publisher(self, topic: str | None) -> Publisher:
         """For many messages: they gather into batches, and you wait only when there is no room."""
         made = Publisher(self._loop, self._loop.make(self._inner.publisher, topic))
         if self._inner.telemetry is not None:
-            vars(made)["send"] = self._inner.telemetry.carrying(topic, made.send)
+            vars(made)["send"] = self._inner.telemetry.carrying(topic or CONTENT_TOPIC, made.send)
         return made
 
     def subscribe(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        match: Mapping[str, Any] | None = None,
         group: str | None = None,
         prefetch: int = 1000,
         start: Any = None,
@@ -405,7 +407,13 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
     ) -> Subscription:
         """Read a topic, or several as one; see ``landbridge.Bus.subscribe``."""
         made = self._loop.make(
-            self._inner.subscribe, topic, group=group, prefetch=prefetch, start=start, reply=reply
+            self._inner.subscribe,
+            topic,
+            match=match,
+            group=group,
+            prefetch=prefetch,
+            start=start,
+            reply=reply,
         )
         return Subscription(self._loop, made)
 

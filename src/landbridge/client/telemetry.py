@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.core.log.batch import HeaderValue
+from landbridge.core.names import CONTENT_TOPIC
 from landbridge.errors import BadRequest
 
 try:
@@ -81,9 +82,9 @@ class Telemetry:
                 methods[verb] = self._in_a_span(verb, method)
         make_publisher, make_transaction = bus.publisher, bus.transaction
 
-        def publisher(topic: str) -> Any:
+        def publisher(topic: str | None) -> Any:
             made = make_publisher(topic)
-            vars(made)["send"] = self.carrying(topic, made.send)
+            vars(made)["send"] = self.carrying(topic or CONTENT_TOPIC, made.send)
             return made
 
         def transaction(**options: Any) -> Any:
@@ -117,7 +118,8 @@ class Telemetry:
 
     def _in_a_span(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        async def traced(topic: str, payload: Any, **options: Any) -> Any:
+        async def traced(topic: str | None, payload: Any, **options: Any) -> Any:
+            topic = topic or CONTENT_TOPIC
             with self.sending(topic, options.get("headers"), verb) as sending:
                 answer = await method(topic, payload, **{**options, "headers": sending.headers})
                 if verb == "publish":
@@ -130,7 +132,8 @@ class Telemetry:
         """``Transaction.publish`` with the current trace in each message."""
 
         @wraps(publish)
-        async def carrying(topic: str, payload: Any, **options: Any) -> None:
+        async def carrying(topic: str | None, payload: Any, **options: Any) -> None:
+            topic = topic or CONTENT_TOPIC
             await publish(topic, payload, **self.carry(topic, options))
 
         return carrying

@@ -17,6 +17,7 @@ from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.core.log.keys import check_key
+from landbridge.core.names import CONTENT_TOPIC
 from landbridge.errors import BadRequest, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
@@ -45,9 +46,10 @@ class Transaction:
         #: its messages.
         self.batch_ids: list[str] = []
 
-    async def publish(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> None:
-        """Add a message, which is stored if the transaction is committed."""
+    async def publish(self, topic: str | None, payload: Any, **options: Unpack[MessageOptions]) -> None:
+        """Add a message, which is stored if the transaction is committed. None: rules say who gets it."""
         self._check()
+        topic = CONTENT_TOPIC if topic is None else topic
         data = self._bus.checked(encode(payload))
         rows = self._growing.get(topic)
         if rows is None:

@@ -12,6 +12,14 @@ from functools import lru_cache
 from landbridge.errors import BadName
 
 MAX_LENGTH = 200
+#: The topic of messages that are published without a topic, and that of those which rules can't decide about.
+CONTENT_TOPIC, CONTENT_DEAD = "$content", "$content.dead"
+#: The group of a source that is the rules' place in it.
+RULES_GROUP = "$rules"
+#: Characters of the name of a rule's topic after "match.": 128 bits, so that nobody finds two queries of one
+#: name.
+RULE_TOPIC_DIGITS = 32
+_RULE_TOPIC = re.compile(rf"match\.[0-9a-f]{{{RULE_TOPIC_DIGITS}}}")
 _NAME = re.compile(r"\$?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PATTERN_WORD = re.compile(r"\*|#|\$?[A-Za-z0-9_-]+")
 
@@ -26,6 +34,11 @@ def check_name(name: str, what: str) -> str:
 def is_reserved(name: str) -> bool:
     """Is it the name of a topic that the terminal alone writes?"""
     return name.startswith("$")
+
+
+def is_rule_topic(name: str) -> bool:
+    """Does it have the form of the names of rules' topics? Rules alone write to those."""
+    return _RULE_TOPIC.fullmatch(name) is not None
 
 
 def is_pattern(name: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from landbridge.core.delivery.delivery import Policy
 from landbridge.core.delivery.filters import Match
 from landbridge.core.log.retention import Retention
-from landbridge.core.names import check_name, is_reserved
+from landbridge.core.names import CONTENT_DEAD, check_name, is_reserved
 from landbridge.core.options import read_options
 from landbridge.core.schedule.hours import OpeningHours
 from landbridge.errors import BadRequest
@@ -28,6 +28,15 @@ MOST_PREFETCH = 1_000_000
 #: Messages that a consumer of a work queue holds, unless the topic says otherwise.
 PREFETCH = 16
 Discipline: TypeAlias = Literal["fifo", "lifo", "priority"]
+
+
+class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which messages a rule's topic has."""
+
+    source: str  #: the topic whose messages the query chooses from
+    query: dict[str, Any]  #: as ``landbridge.core.rules.query`` reads it, in its canonical form
+    owner: str  #: the subject that has made the rule
+    begin: int = 0  #: offset of the source from which on the query chooses
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +59,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefetch: int = PREFETCH
     #: The discipline of groups that name none when they are made.
     discipline: Discipline = "fifo"
+    #: The rule that fills it; None: producers do.
+    rule: RuleSpec | None = None
 
     @property
     def has_one_group(self) -> bool:
@@ -79,7 +90,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def dead_topic(self) -> str:
         name = f"{self.topic}.dead" if self.dead_letter is None else self.dead_letter
-        return "" if is_reserved(name) else name
+        return "" if is_reserved(name) and name != CONTENT_DEAD else name
 
     def policy(self, *, at_most_once: bool = False) -> Policy:
         policy = msgspec.convert(self, Policy, from_attributes=True)

@@ -22,6 +22,7 @@ from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ranges import normalise
 from landbridge.core.log.store import PutLedger
+from landbridge.core.names import is_rule_topic
 from landbridge.core.shipping import reassembly as effects
 from landbridge.core.shipping.inbound import Inbound, ShipmentSource
 from landbridge.core.shipping.parcel import (
@@ -46,7 +47,7 @@ from landbridge.core.trust.seal import Opener, look
 from landbridge.core.trust.tickets import Release, Renewal
 from landbridge.crossing.questions import locate
 from landbridge.crossing.shelf import Shelf
-from landbridge.errors import BusError, TicketExpired, TicketRefused, Unavailable
+from landbridge.errors import BadRequest, BusError, TicketExpired, TicketRefused, Unavailable
 
 log = structlog.get_logger("landbridge.arrivals")
 
@@ -283,6 +284,8 @@ class Arrivals:
         return stored
 
     def _topic_for(self, arrival: Arrival) -> Topic:
+        if is_rule_topic(arrival.source.topic):
+            raise BadRequest(f"{arrival.source.topic} is filled by a rule of this terminal alone")
         topic = self._broker.topic_for(arrival.source.topic, create=True)
         for name in arrival.manifest.groups:
             if name not in topic.groups:

@@ -102,7 +102,7 @@ class Forwarder:
         seen = set()
         for entry in self.ground.topics.values():
             topic = self.ground.broker.topics.get(entry.name)
-            if topic is None or topic.deleted:
+            if topic is None or topic.deleted or topic.spec.rule is not None:
                 continue
             for name, added_at in entry.groups.items():
                 seen.add((entry.name, name))

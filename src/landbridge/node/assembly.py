@@ -114,6 +114,7 @@ async def serve(
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
                     ready(started)
                     # What exists now stays until the end: the garbage collector need not look at it again.
+                    await terminal.routing.until_idle()
                     gc.collect()
                     gc.freeze()
                     await stop.wait()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from landbridge.broker.figures import GatewayFigure
+from landbridge.broker.rule_topics import home_of
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
@@ -35,7 +36,9 @@ async def webhooks_of(
         return terminal.issue_token(SUBJECT, own, TOKEN_LIFE)
 
     def token_of(owner: str, topic: str) -> str:
-        return terminal.lend_token(owner, [f"subscribe:{topic}"], [], TOKEN_LIFE)
+        # Of a rule's topic: who may read it is who may read its source.
+        readable = home_of(terminal.broker.topics, topic)
+        return terminal.lend_token(owner, [f"subscribe:{readable}"], [], TOKEN_LIFE)
 
     def bus_of(owner: str, topic: str) -> Bus:
         # For one topic alone. The terminal lets it in while the owner itself may read there.

@@ -31,14 +31,23 @@ def size_of(append: Append) -> int:
     return data.nbytes if isinstance(data, memoryview) else len(data)
 
 
-def check_source(copy: Copy, end: int | None) -> None:
-    """``end`` of the batch that is to be copied, where it is now; None where there is none."""
+def check_source(copy: Copy, end: int | None, choice: bytes | None) -> None:
+    """``end`` and ``choice`` of the batch that is to be copied, where it is now; ``end`` None where there is
+    none."""
     if end is None:
         raise BadRequest(f"log {copy.from_log}: no batch begins at offset {copy.from_first}, to be copied")
-    if copy.end - copy.first != end - copy.from_first:
+    count, there = copy.end - copy.first, end - copy.from_first
+    if copy.choice is not None:
+        if choice is not None:
+            raise BadRequest(
+                f"log {copy.from_log}: at offset {copy.from_first} is a choice of a batch already"
+            )
+        if count > there:
+            raise BadRequest(f"log {copy.log}: a choice of {count} messages of a batch of {there}")
+    elif count != there:
         raise BadRequest(
             f"log {copy.log}: a copy from offset {copy.first} to {copy.end} of a batch that has "
-            f"{end - copy.from_first} messages"
+            f"{there} messages"
         )
 
 

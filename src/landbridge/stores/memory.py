@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from landbridge.core.log.store import (
@@ -27,6 +28,13 @@ from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed
 from landbridge.stores.bounds import check_source, extended, is_ledger_only, size_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Copied(Append):
+    """An append that a copy comes to."""
+
+    choice: bytes | None = None
+
+
 class _Log:
     """The batches of one log, oldest first, and what is known of it when they are all gone."""
 
@@ -36,6 +44,10 @@ class _Log:
 
 
 _first, _end, _time = attrgetter("first"), attrgetter("end"), attrgetter("time")
+
+
+def _choice_of(batch: Append | StoredBatch | None) -> bytes | None:
+    return batch.choice if isinstance(batch, _Copied | StoredBatch) else None
 
 
 class MemoryStore:
@@ -155,18 +167,19 @@ class MemoryStore:
         checked: list[Write] = []
         for write in writes:
             match write:
-                case Copy(log, first, end, time, from_log, from_first):
+                case Copy(log, first, end, time, from_log, from_first, choice):
                     source: Append | StoredBatch | None = added.get((from_log, from_first))
                     if source is None and from_log not in dropped:
                         source = self._batch(from_log, from_first)
                     if source is not None and source.end <= gone.get(from_log, 0):
                         source = None
-                    check_source(write, None if source is None else source.end)
+                    known = _choice_of(source)
+                    check_source(write, None if source is None else source.end, known)
                     assert source is not None
-                    write = Append(log, first, end, time, source.data)
+                    write = _Copied(log, first, end, time, source.data, known if choice is None else choice)
                 case Trim(log, before):
-                    known = ahead[log] if log in ahead else self._bounds_of(log)
-                    gone[log] = max(gone.get(log, 0), min(before, known.end if known else 0))
+                    bounds = ahead[log] if log in ahead else self._bounds_of(log)
+                    gone[log] = max(gone.get(log, 0), min(before, bounds.end if bounds else 0))
                 case DropLog(log):
                     ahead[log] = None
                     gone.pop(log, None)
@@ -210,7 +223,8 @@ class MemoryStore:
         log = self._logs.setdefault(write.log, _Log(bounds))
         log.bounds = bounds
         # bytes(): the caller may reuse the buffer behind a memoryview as soon as commit returns.
-        log.batches.append(StoredBatch(write.first, write.end, write.time, bytes(write.data)))
+        data = bytes(write.data)
+        log.batches.append(StoredBatch(write.first, write.end, write.time, data, _choice_of(write)))
 
     def _trim(self, write: Trim) -> None:
         log = self._logs.get(write.log)

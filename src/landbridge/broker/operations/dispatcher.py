@@ -7,7 +7,7 @@ changes something says so by the caller's ``enter``, within the commit (``broker
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from landbridge.broker.audit import AuditLog, CallSource
@@ -39,8 +39,9 @@ class StrangerCaller:
 class Dispatcher:
     """The handlers of one terminal, by the names of their operations."""
 
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
+    def __init__(self, audit: AuditLog, demand_topic: Callable[[Scopes, Sequence[str], str], None]) -> None:
+        """``demand_topic``: raises Forbidden unless scopes allow one of some verbs with a topic."""
+        self._audit, self._demand_topic = audit, demand_topic
         self._handlers: dict[str, Callable[[Any, Any], Awaitable[object]]] = {}
 
     def register(self, operation: Operation[..., R, A], handler: Callable[[Any, R], Awaitable[A]]) -> None:
@@ -56,7 +57,7 @@ class Dispatcher:
             raise BadRequest(f"no operation {name[:60]!r}", hint="is the terminal older than the client?")
         request = operation.read(arguments)
         try:
-            demand(operation, caller, request)
+            demand(operation, caller, request, self._demand_topic)
             if not operation.is_audited:
                 return await self._handle(operation, caller, request)
             call = self._audit.call(caller, operation, origin)
@@ -81,7 +82,12 @@ class Dispatcher:
         return await handler(caller, request)
 
 
-def demand(operation: Operation[..., Any, Any], caller: TokenBearer, request: object) -> None:
+def demand(
+    operation: Operation[..., Any, Any],
+    caller: TokenBearer,
+    request: object,
+    demand_topic: Callable[[Scopes, Sequence[str], str], None],
+) -> None:
     """Raise Forbidden unless the caller's scopes allow the operation; see ``Operation.scope``."""
     if operation.scope in ("", ANYBODY):
         return
@@ -98,5 +104,5 @@ def demand(operation: Operation[..., Any, Any], caller: TokenBearer, request: ob
         if "self" in verbs:
             if name != caller.subject:
                 scopes.demand_rank(ranks[0], f"use {operation.name} for another service")
-        elif not any(scopes.may(verb, name) for verb in verbs):
-            scopes.demand(verbs[-1], name)
+        else:
+            demand_topic(scopes, verbs, name)

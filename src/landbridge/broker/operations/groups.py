@@ -17,6 +17,7 @@ from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.names import RULES_GROUP
 from landbridge.core.options import differences
 from landbridge.core.topic import group_spec, new_group
 from landbridge.core.wording import counted
@@ -80,7 +81,7 @@ class GroupOperations:
         return describe_group(group)
 
     async def update(self, caller: AuditedCaller, request: table.GroupOptions) -> table.GroupRow:
-        group = self._broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
@@ -94,6 +95,16 @@ class GroupOperations:
         await self._save(group)
         self._broker.observe_group(group, "updated", caller.subject, before, spec)
         return describe_group(group)
+
+    def _group(self, topic: str, name: str) -> Group:
+        """A group that is to be changed. BadRequest for the one whose cursor rules move."""
+        group = self._broker.group(topic, name)
+        if name == RULES_GROUP and group.damaged is None:
+            raise BadRequest(
+                f"the group {name} of {topic} says how far rules have come",
+                hint="it goes with the last rule: 'landbridge rule list', 'landbridge rule delete'",
+            )
+        return group
 
     async def _save(self, group: Group) -> None:
         """Wait until what has changed of a group is on disk."""
@@ -150,6 +161,8 @@ class GroupOperations:
         group.seek(floor)
         group.owe_entry(partial(caller.enter, name=name, before=before, after={"floor": floor}))
         await self._save(group)
+        if (rules := broker.topic(request.topic).on_grown) is not None:
+            rules()  # they go on from there
         broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
 
@@ -179,7 +192,7 @@ class GroupOperations:
         return describe_group(group)
 
     async def delete(self, caller: AuditedCaller, request: table.GroupDelete) -> table.Deleted:
-        group = self._broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         lag = group.delivery.cursor.lag(group.topic.log.end)
         if lag and not request.force:
             raise BadRequest(
@@ -195,7 +208,7 @@ class GroupOperations:
         topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
         without a letter being lost or sent twice."""
         broker = self._broker
-        group = broker.group(request.topic, request.name)
+        group = self._group(request.topic, request.name)
         dead = broker.topics.get(group.spec.dead_topic)
         caller.change_nothing()  # unless there are letters
         if dead is None:

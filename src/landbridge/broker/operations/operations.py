@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from landbridge.broker.audit import AuditLog
@@ -15,6 +16,7 @@ from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.pausing import PausingOperations
+from landbridge.broker.operations.rules import RuleOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
@@ -23,6 +25,8 @@ from landbridge.broker.operations.topics import TopicOperations
 from landbridge.broker.operations.webhooks import WebhookOperations
 from landbridge.broker.operations.websub import WebSubOperations
 from landbridge.broker.outcomes import Outcomes
+from landbridge.broker.routing import Routing
+from landbridge.broker.rule_topics import demand
 from landbridge.broker.stages import Stages
 from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
@@ -35,12 +39,20 @@ class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, LogsHost, Pro
 class Operations(Dispatcher):
     """The dispatcher of a terminal that stands alone. Crossing registers more when the terminal joins."""
 
-    def __init__(self, terminal: OperationsHost, broker: Broker, stages: Stages, outcomes: Outcomes) -> None:
-        super().__init__(AuditLog(broker))
+    def __init__(
+        self,
+        terminal: OperationsHost,
+        broker: Broker,
+        stages: Stages,
+        outcomes: Outcomes,
+        routing: Routing,
+    ) -> None:
+        super().__init__(AuditLog(broker), partial(demand, broker.topics))
         self.stages = stages
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(broker)
-        TopicOperations(broker).register(self)
+        TopicOperations(broker, routing).register(self)
+        RuleOperations(broker, routing).register(self)
         GroupOperations(broker).register(self)
         PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)

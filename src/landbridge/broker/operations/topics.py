@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from landbridge.broker import rule_topics
 from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
@@ -16,6 +17,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import Edit, check_place
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
+from landbridge.broker.routing import Routing
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
 from landbridge.broker.topic_changes import covers
@@ -55,8 +57,8 @@ MOST_TOPICS = 100
 class TopicOperations:
     """The handlers of topic.*"""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, routing: Routing) -> None:
+        self._broker, self._routing = broker, routing
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(table.TOPIC_CREATE, self.create)
@@ -144,12 +146,17 @@ class TopicOperations:
         topic = self._broker.topic(request.name)
         if is_reserved(topic.name):
             raise BadRequest(f"{topic.name} belongs to the terminal")
-        lag = max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
+        if topic.spec.rule is not None:
+            raise BadRequest(f"{topic.name} is the topic of a rule", hint="'landbridge rule delete'")
+        chosen = self._routing.of_source(topic.name)
+        lag = max((_lag(each) for each in (topic, *chosen)), default=0)
         if lag and not request.force:
             raise BadRequest(
                 f"the topic {topic.name} holds {counted(lag, 'message')} that a group hasn't settled",
                 hint="use --force to delete them",
             )
+        for rule in chosen:
+            await self._routing.delete(rule, caller.subject, partial(caller.enter, what="rule"))
         for collection, kind in GONE_WITH_A_TOPIC:
             await self._remove_documents(collection, kind, topic.name, caller)
         enter = partial(caller.enter, name=topic.name, before=topic.spec)
@@ -200,6 +207,7 @@ class TopicOperations:
 
     async def watch(self, caller: TokenBearer, request: table.TopicWatch) -> table.TopicNews:
         patterns, changes = request.patterns, self._broker.topic_changes
+        may_read = partial(_may_read, self._broker.topics)
         _check_patterns(patterns)
         if (version := self._version(request.since)) is not None:
             loop = asyncio.get_running_loop()
@@ -208,7 +216,7 @@ class TopicOperations:
                 names = changes.since(version)
                 if names is None:
                     break
-                if found := [name for name in names if covers(patterns, name) and _may_read(caller, name)]:
+                if found := [name for name in names if covers(patterns, name) and may_read(caller, name)]:
                     return self._news(found, changes.version)
                 left = until - loop.time()
                 if left <= 0:
@@ -219,7 +227,7 @@ class TopicOperations:
         turns, all_names = Turns(), []
         for name in sorted(self._broker.topics):
             await turns.looked_at(1)
-            if covers(patterns, name) and _may_read(caller, name) and self._is_there(name):
+            if covers(patterns, name) and may_read(caller, name) and self._is_there(name):
                 all_names.append(name)
         return table.TopicNews(
             topics=all_names[:PAGE],
@@ -272,6 +280,11 @@ async def _bounds(topic: Topic, offset: int) -> table.TopicBounds:
     return table.TopicBounds(first=log.first, end=end, log=topic.log_id, before=before, newest=newest)
 
 
+def _lag(topic: Topic) -> int:
+    """Messages that the slowest group has not settled."""
+    return max((group.delivery.cursor.lag(topic.log.end) for group in topic.groups.values()), default=0)
+
+
 def _check_patterns(patterns: list[str]) -> None:
     if not 0 < len(patterns) <= MOST_TOPICS:
         raise BadRequest(f"{len(patterns)} patterns, allowed are 1 to {MOST_TOPICS}")
@@ -279,8 +292,8 @@ def _check_patterns(patterns: list[str]) -> None:
         check_pattern(pattern)
 
 
-def _may_read(caller: TokenBearer, topic: str) -> bool:
-    return caller.scopes.may("subscribe", topic)
+def _may_read(topics: Mapping[str, Topic], caller: TokenBearer, topic: str) -> bool:
+    return rule_topics.may(topics, caller.scopes, "subscribe", topic)
 
 
 def _check_number(topics: Mapping[str, int]) -> None:

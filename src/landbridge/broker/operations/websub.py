@@ -24,6 +24,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.group import Enter
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
+from landbridge.broker.rule_topics import demand_read
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
 from landbridge.core.trust.rate import AddressRate
@@ -122,7 +123,7 @@ class WebSubOperations:
 
     def _check_may_open(self, caller: TokenBearer, spec: FeedSpec) -> None:
         """Nobody opens to all what he may not read himself."""
-        caller.scopes.demand("subscribe", spec.topic)
+        demand_read(self._broker.topics, caller.scopes, spec.topic)
         if spec.source:
             caller.scopes.demand("publish", spec.topic)
         topic = self._broker.topic_for(spec.topic)

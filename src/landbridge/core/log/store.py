@@ -39,16 +39,22 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Put a whole batch that one log holds at the end of another, or of the same, by the rules of an append.
+    """Put a batch that one log holds at the end of another, or of the same, by the rules of an append.
     Then each has it for itself, whatever is trimmed or dropped; a driver need not write its bytes again.
-    BadRequest where there is no such batch."""
+    BadRequest where there is no such batch.
+
+    Without a ``choice`` it is the whole batch, with the choice that it has where it is now. With one, the log
+    has some of the batch's messages, ``end - first`` of them, at least one and no more than the batch has.
+    The bytes of the choice say which, to whoever reads the batch; the store doesn't look at them.
+    BadRequest for a choice out of a batch that has one already."""
 
     log: int
     first: int
-    end: int  #: as far from ``first`` as the batch's end is from its first offset where it is now
+    end: int  #: without a choice as far from ``first`` as the batch's end is from its first offset now
     time: int
     from_log: int  #: the log that holds it, with what comes before in this commit counted in
     from_first: int  #: offset of its first message there
+    choice: bytes | None = None  #: which of its messages the log has; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,7 @@ class StoredBatch:
     end: int
     time: int
     data: bytes
+    choice: bytes | None = None  #: which messages of the data the log has, as the copy said; None: all
 
 
 class Store(Protocol):

@@ -12,8 +12,15 @@ STEPS = 50_000
 #: A step of regular expressions is an instruction of the program on a byte of the text, at worst. RE2 makes
 #: up to some hundred millions a second.
 REGEXP_STEPS = 1 << 24
+#: As many rules may use up their budgets on a message; then the others that are not cheap are undecided. Ten
+#: thousand costly rules would otherwise take minutes for each message.
+COSTLY_RULES = 20
 #: Steps between two looks at the clock.
 LOOK_EVERY = 256
+
+
+#: The cause where others have used it up.
+USED_UP = "other rules have used up the steps that all rules have for this message"
 
 
 class OverBudget(Exception):

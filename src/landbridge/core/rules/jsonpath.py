@@ -65,7 +65,9 @@ class JsonPath:
         self._nodes = _Compiler(place).query(parsed, 0)
         #: Texts that a document needs to have for the query to select something: names of its members, and
         #: values that they are compared with.
-        self.needs: frozenset[str] = frozenset(_needs(parsed))
+        self.needs: frozenset[str] = frozenset(text for text, _ in _needs(parsed))
+        #: Those of them that are values: mostly fewer documents have a value than a name.
+        self.needed_values: frozenset[str] = frozenset(text for text, is_value in _needs(parsed) if is_value)
         self._segments = [str(segment) for segment in parsed.segments]
         self._parsed, self._place = parsed, place
 
@@ -427,9 +429,9 @@ def _in_re2(pattern: str) -> str:
 # -- what a document needs to have -----------------------------------------------------------------------
 
 
-def _needs(query: JSONPathQuery) -> Iterator[str]:
+def _needs(query: JSONPathQuery) -> Iterator[tuple[str, bool]]:
     """Texts without which a document has no node for the query: names of members, and texts that are
-    compared."""
+    compared, which are marked."""
     from jsonpath_rfc9535 import selectors
 
     for segment in query.segments:
@@ -437,12 +439,12 @@ def _needs(query: JSONPathQuery) -> Iterator[str]:
             continue  # several selectors are alternatives
         selector = segment.selectors[0]
         if isinstance(selector, selectors.NameSelector):
-            yield selector.name
+            yield selector.name, False
         elif isinstance(selector, selectors.FilterSelector):
             yield from _needs_of_test(selector.expression.expression)
 
 
-def _needs_of_test(expression: Any) -> Iterator[str]:
+def _needs_of_test(expression: Any) -> Iterator[tuple[str, bool]]:
     from jsonpath_rfc9535 import filter_expressions as f
 
     if isinstance(expression, f.LogicalExpression) and expression.operator == "&&":
@@ -459,4 +461,4 @@ def _needs_of_test(expression: Any) -> Iterator[str]:
                     yield from _needs(side.query)
                 elif isinstance(side, f.StringLiteral) and expression.operator == "==":
                     # A function makes no texts but of nodes, so the text is in the document.
-                    yield side.value
+                    yield side.value, True

@@ -9,16 +9,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from landbridge.core.names import CONTENT_TOPIC, RULE_TOPIC_DIGITS
 from landbridge.core.options import read_options
 from landbridge.core.rules.bounds import LARGEST_QUERY, describe
 from landbridge.core.rules.pattern import canonical_pattern
 from landbridge.errors import BadRequest
-
-#: Characters of the names of rule topics after "match.": 128 bits, so that nobody finds two queries of one
-#: name.
-DIGITS = 32
-#: The topic of messages that were published without one.
-CONTENT_TOPIC = "$content"
 
 HINT = 'as in {"kind": "jsonpath", "path": "$.items[?@.price > 100]"}'
 
@@ -104,4 +99,4 @@ def topic_of(query: Query, source: str = CONTENT_TOPIC) -> str:
     """The topic of the messages that a query chooses of a source. The same query has the same topic
     everywhere."""
     digest = hashlib.sha256(canonical(query) + b"\0" + source.encode()).hexdigest()
-    return f"match.{digest[:DIGITS]}"
+    return f"match.{digest[:RULE_TOPIC_DIGITS]}"

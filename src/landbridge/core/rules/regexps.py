@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from landbridge.core.rules.bounds import LARGEST_PROGRAM, LONGEST_TEXT
-from landbridge.core.rules.budget import Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -190,7 +190,13 @@ def _search_one_by_one(
     members: Mapping[str, Expression], text: bytes, budget: Budget
 ) -> tuple[list[str], list[tuple[str, str]]]:
     found, exceeded = [], []
-    for id, expression in members.items():
+    left = COSTLY_RULES * budget.regexp_steps
+    # The cheap ones first, so that costly ones don't use up what these need.
+    for id, expression in sorted(members.items(), key=lambda member: member[1].program):
+        left -= min(expression.program * (len(text) + 1), budget.regexp_steps)
+        if left < 0:
+            exceeded.append((id, USED_UP))
+            continue
         try:
             if expression.is_in(text, Spending(budget)):
                 found.append(id)

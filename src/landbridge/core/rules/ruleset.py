@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from landbridge.core.log.batch import Batch
-from landbridge.core.rules.budget import Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
 from landbridge.core.rules.content import (
     MessageContent,
     attribute_header,
@@ -137,6 +137,8 @@ class RuleSet:
     def __init__(self, rules: Iterable[Rule] = (), *, budget: Budget = Budget()) -> None:  # noqa: B008 - immutable
         self.budget = budget
         self._spending = Spending(budget)
+        #: Steps that the rules have used up together for the message that is looked at.
+        self._spent = 0
         self._rules: dict[str, CompiledQuery] = {}
         self._fields = FieldIndex()
         self._patterns: dict[str, MessagePattern] = {}
@@ -247,6 +249,7 @@ class RuleSet:
 
     def _match(self, content: MessageContent, row: int, matched: Matched) -> None:
         rows = matched.rows
+        self._spent = 0
         if self._patterns:
             for id, decides in self._fields.candidates(content).items():
                 if decides:
@@ -284,12 +287,16 @@ class RuleSet:
 
     def _try(self, id: str, content: MessageContent, row: int, matched: Matched) -> None:
         spending = self._spending
+        if self._spent >= COSTLY_RULES * self.budget.steps:
+            matched.exceeded.append(Exceeded(id, row, USED_UP))
+            return
         spending.begin()
         try:
             if self._rules[id].matches(content, spending):
                 matched.rows.setdefault(id, []).append(row)
         except OverBudget as error:
             matched.exceeded.append(Exceeded(id, row, str(error)))
+        self._spent += self.budget.steps - max(0, spending.left)
 
 
 def _need_of(compiled: CompiledQuery) -> Expression | None:
@@ -297,7 +304,8 @@ def _need_of(compiled: CompiledQuery) -> Expression | None:
     assert compiled.path is not None
     if isinstance(compiled.query, JsonPathQuery) and compiled.query.place == "message":
         return None  # the names and texts may be those of headers
-    texts = sorted(compiled.path.needs, key=lambda text: (-len(text), text))
+    values = compiled.path.needed_values
+    texts = sorted(compiled.path.needs, key=lambda text: (text not in values, -len(text), text))
     if not texts:
         return None
     import re2

@@ -20,6 +20,7 @@ from landbridge.gateways.http.publish import (
     Several,
     SeveralStored,
     publish,
+    publish_content,
     publish_several,
 )
 from landbridge.gateways.http.pull import MOST_PULLED, RAW, MessagesPulled, pull
@@ -107,6 +108,19 @@ SEND_MESSAGE = Described(
         202: ("Stored, and on its way.", {"application/json": (MessageStored, MessagesStored)}),
     },
     refusals=(400, 401, 403, 404, 409, 413, 422, 429, 503, 504, 507),
+)
+SEND_CONTENT = Described(
+    name="sendContent",
+    summary="Publish a message, or many, without a topic",
+    description=(
+        "As a message for a topic; here the rules of `$content` say who gets it. The token needs the scope "
+        "`publish:$content`."
+    ),
+    query=SEND_MESSAGE.query,
+    headers=SEND_MESSAGE.headers,
+    bodies=SEND_MESSAGE.bodies,
+    answers=SEND_MESSAGE.answers,
+    refusals=SEND_MESSAGE.refusals,
 )
 PUBLISH_SEVERAL = Described(
     name="publishSeveral",
@@ -218,6 +232,7 @@ _WEBSUB = websub.routes(_PUBLISHING)
 _SPECIAL = {(route.verb, route.path) for route in (asking.ROUTE, *_WEBSUB)}
 ROUTES: tuple[HttpRoute, ...] = (
     _PUBLISHING,
+    HttpRoute("POST", "/v1/messages", publish_content, SEND_CONTENT),
     HttpRoute("POST", "/v1/publish", publish_several, PUBLISH_SEVERAL),
     HttpRoute("POST", "/v1/topics/{topic}/groups/{group}/pull", pull, PULL),
     HttpRoute("POST", "/v1/receipts", settle_many, SETTLE_MANY),

@@ -13,6 +13,7 @@ from landbridge.client.bus import BatchReceipt, Bus, Receipt
 from landbridge.client.publisher import MessageOptions, Rows
 from landbridge.core.log.batch import MAX_MESSAGES
 from landbridge.core.log.keys import check_key
+from landbridge.core.names import CONTENT_TOPIC
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadPayload, BadRequest, BusError, TimedOut, TooLarge
 from landbridge.gateways.http import cloudevents
@@ -77,7 +78,15 @@ class Several(msgspec.Struct, forbid_unknown_fields=True):
 
 async def publish(pool: SessionPool, request: HttpRequest) -> None:
     """POST /v1/topics/{topic}/messages: by its content type one message or many."""
-    topic = request.path_names["topic"]
+    await _publish(pool, request, request.path_names["topic"])
+
+
+async def publish_content(pool: SessionPool, request: HttpRequest) -> None:
+    """POST /v1/messages: the same without a topic."""
+    await _publish(pool, request, CONTENT_TOPIC)
+
+
+async def _publish(pool: SessionPool, request: HttpRequest, topic: str) -> None:
     async with pool.used(
         request.token, f"Authorization: Bearer TOKEN, with the scope publish:{topic}"
     ) as session:

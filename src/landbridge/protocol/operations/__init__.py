@@ -30,3 +30,4 @@ from landbridge.protocol.operations.websub import *
 from landbridge.protocol.operations.events import *
 from landbridge.protocol.operations.limits import *
 from landbridge.protocol.operations.audit import *
+from landbridge.protocol.operations.rules import *

@@ -67,6 +67,8 @@ class Forming:
         self._logs: dict[int, LogState | None] = {}
         #: log → first offset → a batch of this commit, with its data where it has any
         self._batches: dict[int, dict[int, tuple[Appended | Copied, Buffer | None]]] = {}
+        #: Log and offset → the stored row that was found there for a copy.
+        self._rows: dict[tuple[int, int], BatchRow] = {}
         self._ledger: dict[int, dict[bytes, PutLedger]] = {}
         self._dropped: set[int] = set()
 
@@ -108,10 +110,12 @@ class Forming:
             self._logs[log] = None if known is None else known.copy()
         return self._logs[log]
 
-    def _append(self, write: Append | Copy, data: Buffer, size: int, crc: int) -> None:
+    def _append(
+        self, write: Append | Copy, data: Buffer, size: int, crc: int, choice: bytes | None = None
+    ) -> None:
         state = self._extend(write)
         log, first = write.log, write.first
-        entry = Appended(log, first, write.end, write.time, state.total, size, crc)
+        entry = Appended(log, first, write.end, write.time, state.total, size, crc, choice)
         state.extend(write.end, write.time, size)
         self.entries.append(entry)
         self.data.append(data)
@@ -131,8 +135,10 @@ class Forming:
 
     def _copy(self, write: Copy) -> None:
         source, data = self._source(write.from_log, write.from_first)
-        check_source(write, None if source is None else source.end)
+        known = None if source is None else source.choice
+        check_source(write, None if source is None else source.end, known)
         assert source is not None
+        choice = known if write.choice is None else write.choice
         if isinstance(source, BatchRow) and not source.segment:
             raise StoreCorrupt(f"log {source.log}, offset {source.first}: the batch to be copied is lost")
         if data is None and isinstance(source, BatchRow) and self._must_append(source):
@@ -142,12 +148,12 @@ class Forming:
                     f"log {source.log}, offset {source.first}: the batch to be copied is damaged"
                 )
         if data is not None:
-            self._append(write, data, source.length, source.crc)
+            self._append(write, data, source.length, source.crc, choice)
             return
         assert isinstance(source, BatchRow | Copied)
         state = self._extend(write)
         place = (write.log, write.first, write.end, write.time, state.total)
-        entry = Copied(*place, source.length, source.crc, source.segment, source.position)
+        entry = Copied(*place, source.length, source.crc, source.segment, source.position, choice)
         state.extend(write.end, write.time, source.length)
         self.entries.append(entry)
         self._batches.setdefault(write.log, {})[write.first] = (entry, None)
@@ -163,7 +169,9 @@ class Forming:
         stored = self._known.log_state(log)
         if log in self._dropped or stored is None or first >= stored.end:
             return None, None
-        row = self._known.row_at(log, first)
+        row = self._rows.get((log, first))
+        if row is None:  # many copies of one batch ask once
+            row = self._rows[log, first] = self._known.row_at(log, first)
         return (row if row.first == first else None), None
 
     def _trim(self, log: int, before: int) -> None:

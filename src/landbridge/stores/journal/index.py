@@ -26,7 +26,9 @@ from landbridge.stores.journal.disk import is_full, os_failure
 from landbridge.stores.journal.recent import BatchRow, JournalPlace, JournalState, LogState, Recent
 from landbridge.stores.journal.records import Entered, Restated
 
-VERSION: Final = 1
+VERSION: Final = 2
+#: Before that, no row had a choice.
+WITHOUT_CHOICES: Final = 1
 PAGE: Final = 8192
 #: Bytes of the WAL from which on it is copied into the database.
 WAL_BYTES: Final = 8 << 20
@@ -42,7 +44,8 @@ SCHEMA: Final = """
     CREATE TABLE log (
         log INTEGER, first INTEGER, end INTEGER NOT NULL, time INTEGER NOT NULL, total INTEGER NOT NULL,
         segment INTEGER NOT NULL, position INTEGER NOT NULL, length INTEGER NOT NULL, crc INTEGER NOT NULL,
-        home INTEGER NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY (log, first)) WITHOUT ROWID;
+        home INTEGER NOT NULL, sum INTEGER NOT NULL, choice BLOB,
+        PRIMARY KEY (log, first)) WITHOUT ROWID;
     CREATE INDEX copy_home ON log (home) WHERE home > 0;
     CREATE INDEX copy_data ON log (segment) WHERE home > 0;
     CREATE TABLE bounds (
@@ -64,11 +67,11 @@ SCHEMA: Final = """
         incarnation BLOB, segment INTEGER, position INTEGER, number INTEGER, restated INTEGER,
         restated_number INTEGER, rows INTEGER, sums INTEGER, sum INTEGER);
 """
-COLUMNS: Final = "log, first, end, time, total, segment, position, length, crc, home, sum"
+COLUMNS: Final = "log, first, end, time, total, segment, position, length, crc, home, choice, sum"
 HOLDER: Final = f"SELECT {COLUMNS} FROM log WHERE log = ? AND first <= ? ORDER BY first DESC LIMIT 1"
 FROM: Final = f"SELECT {COLUMNS} FROM log WHERE log = ? AND first >= ? AND first < ? ORDER BY first"
 INSERT: Final = f"INSERT OR REPLACE INTO log ({COLUMNS}) VALUES "
-PLACES: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PLACES: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 #: Stretches of offsets, and of bytes, between the bounds of the logs that no row holds.
 GAPS: Final = """
     SELECT log, reached, first, bytes, total FROM (
@@ -87,6 +90,12 @@ NUMBERS: Final = {count: struct.Struct(f"<{count}q") for count in (2, 7, 8, 10)}
 
 def sum_of(*numbers: int) -> int:
     return crc32(NUMBERS[len(numbers)].pack(*numbers))
+
+
+def row_sum(row: BatchRow) -> int:
+    numbers, choice = row[:-1], row.choice
+    sum = sum_of(*numbers)
+    return sum if choice is None else crc32(choice, sum)
 
 
 def document_sum(kind: str, key: str, value: bytes) -> int:
@@ -210,7 +219,11 @@ class JournalIndex:
         db = self._writer
         assert db is not None
         db.execute("BEGIN")  # one state of all tables: a check has a second connection beside the first
-        if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == WITHOUT_CHOICES:
+            db.execute("ALTER TABLE log ADD COLUMN choice BLOB")
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        elif version != VERSION:
             raise IndexDamaged("it has another version")
         rows = db.execute("SELECT * FROM journal").fetchall()
         if len(rows) != 1 or crc32(repr(rows[0][:-1]).encode()) != rows[0][-1]:
@@ -346,10 +359,11 @@ class JournalIndex:
             )
             return db.execute(query, (log, producer, count)).fetchall()
 
-    def _row(self, found: Sequence[int]) -> BatchRow:
-        if sum_of(*found[:-1]) != found[-1]:
+    def _row(self, found: Sequence[Any]) -> BatchRow:
+        row = BatchRow(*found[:-1])
+        if row_sum(row) != found[-1]:
             raise self._damaged(f"log {found[0]}, offset {found[1]}")
-        return BatchRow(*found[:-1])
+        return row
 
     def _damaged(self, what: str) -> StoreCorrupt:
         self.condemn()
@@ -437,10 +451,10 @@ class JournalIndex:
         assert db is not None
         for at in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[at : at + ROWS_AT_ONCE]
-            values: list[int] = []
+            values: list[int | bytes | None] = []
             for row in some:
                 values += row
-                values.append(sum_of(*row))
+                values.append(row_sum(row))
             db.execute(INSERT + ", ".join([PLACES] * len(some)), values)
         added: dict[int, int] = {}
         for row in rows:

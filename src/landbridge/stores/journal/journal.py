@@ -523,7 +523,7 @@ class CommitJournal:
                     data = block if len(block) == row.length else block[at : at + row.length]
                     if len(data) != row.length or crc32(data) != row.crc:
                         raise StoreCorrupt(f"{_named(row)} fails its checksum in {self.folder}")
-                    found.append(StoredBatch(row.first, row.end, row.time, data))
+                    found.append(StoredBatch(row.first, row.end, row.time, data, row.choice))
         except StoreCorrupt:
             if not found:
                 raise

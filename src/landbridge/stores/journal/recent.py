@@ -40,6 +40,7 @@ class BatchRow(NamedTuple):
     length: int
     crc: int  #: of the data
     home: int = 0  #: of a copy: the segment that holds its entry; 0: the data's own
+    choice: bytes | None = None  #: which of its messages the log has (core/log/store.py); None: all
 
 
 class JournalPlace(NamedTuple):
@@ -203,15 +204,27 @@ def row_of(entry: Appended | Copied, segment: int, position: int, home: int = 0)
         entry.length,
         entry.crc,
         home,
+        entry.choice,
     )
 
 
 def rows_of(entry: Moved, segment: int, position: int) -> list[BatchRow]:
     return [
-        BatchRow(o.log, o.first, o.end, o.time, o.total, segment, position, entry.length, entry.crc)
+        BatchRow(
+            o.log,
+            o.first,
+            o.end,
+            o.time,
+            o.total,
+            segment,
+            position,
+            entry.length,
+            entry.crc,
+            choice=o.choice,
+        )
         for o in entry.owners
     ]
 
 
 def owner_of(row: BatchRow) -> Owner:
-    return Owner(row.log, row.first, row.end, row.time, row.total)
+    return Owner(row.log, row.first, row.end, row.time, row.total, row.choice)

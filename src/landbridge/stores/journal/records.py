@@ -44,6 +44,7 @@ class Appended(msgspec.Struct, array_like=True, tag=0, gc=False):
     total: Int64  #: bytes of the log's batches before this one, counted since the log was made
     length: Count
     crc: Int64  #: of the data
+    choice: bytes | None = None  #: which of its messages the log has (core/log/store.py); None: all
 
 
 class Copied(msgspec.Struct, array_like=True, tag=1, gc=False):
@@ -59,6 +60,7 @@ class Copied(msgspec.Struct, array_like=True, tag=1, gc=False):
     crc: Int64
     segment: Int64  #: where the data is
     position: Int64
+    choice: bytes | None = None  #: which of its messages the log has (core/log/store.py); None: all
 
 
 class Bounded(msgspec.Struct, array_like=True, tag=2, gc=False):
@@ -105,6 +107,7 @@ class Owner(msgspec.Struct, array_like=True, gc=False):
     end: Int64
     time: Int64
     total: Int64
+    choice: bytes | None = None  #: which of its messages the log has (core/log/store.py); None: all
 
 
 class Moved(msgspec.Struct, array_like=True, tag=6, gc=False):

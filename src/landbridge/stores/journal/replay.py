@@ -34,15 +34,17 @@ def records_from(
     removed; without it, a missing one is damage."""
     expected = place.number
     numbers = [number for number in sorted(segments.held) if number >= place.segment]
+    is_gone = False  #: a segment is missing since the last record; those between may have been left empty
     for count, number in enumerate(numbers):
         segment = segments.held[number]
+        if number > place.segment or place.position == START:
+            is_gone |= number - 1 not in segments.held
         if tell is not None:
             tell(count, len(numbers))
         scan = segment.scan()
         position = place.position if number == place.segment else START
         while (record := scan.next_record(position, expected - 1)) is not None:
-            gone_before = position == START and number - 1 not in segments.held
-            if record.number != expected and gone_before and removed is not None:
+            if record.number != expected and is_gone and removed is not None:
                 removed()
             elif record.number != expected:
                 findings.append(
@@ -50,7 +52,7 @@ def records_from(
                     f"{record.number} are damaged"
                 )
             yield segment, record
-            position, expected = record.end, record.number + 1
+            position, expected, is_gone = record.end, record.number + 1, False
 
 
 def is_whole(segment: Segment, record: Record) -> bool:

@@ -24,7 +24,7 @@ from landbridge.stores.journal.disk import LocalDisk, is_being_copied, no_room
 from landbridge.stores.journal.records import Record, next_record, record_at, seed_of
 
 MAGIC: Final = b"LBs1"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = struct.Struct("<4sI16sQQI")
 #: Where the first record begins.
 START: Final = 64

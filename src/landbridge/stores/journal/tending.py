@@ -330,6 +330,5 @@ class Tender:
 
 
 def _copied(row: BatchRow) -> Copied:
-    return Copied(
-        row.log, row.first, row.end, row.time, row.total, row.length, row.crc, row.segment, row.position
-    )
+    place = (row.log, row.first, row.end, row.time, row.total)
+    return Copied(*place, row.length, row.crc, row.segment, row.position, row.choice)

@@ -1,0 +1,56 @@
+"""What is different of a rule's topic: in which unit it lives, and who may read it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from landbridge.core.names import is_reserved
+from landbridge.core.topic import TopicSpec
+from landbridge.core.trust.scopes import Scopes
+from landbridge.errors import Forbidden
+
+
+class Specified(Protocol):
+    """A topic, as far as its options say what is different."""
+
+    @property
+    def spec(self) -> TopicSpec: ...
+
+
+def home_of(topics: Mapping[str, Specified], name: str) -> str:
+    """The topic in whose unit a topic lives: of a rule's topic and its dead letters that of its source."""
+    found = topics.get(name.removesuffix(".dead"))
+    return name if found is None or found.spec.rule is None else found.spec.rule.source
+
+
+def unit_of(topic: str, units: int) -> int:
+    """The unit that a topic lives in. The terminal's own topics are in unit 0, stages apart; a dead-letter
+    topic with the default name lives with its topic. A rule's topic lives where ``home_of`` it does."""
+    if is_reserved(topic) and not topic.startswith("$stage."):
+        return 0
+    return zlib.crc32(topic.removesuffix(".dead").encode()) % units
+
+
+def may(topics: Mapping[str, Specified], scopes: Scopes, verb: str, name: str) -> bool:
+    """Do scopes allow something with a topic? Who may read its source may read a rule's topic and its dead
+    letters, or who has a scope that spells out its name; a wildcard, which may not cover the source, is not
+    enough."""
+    source = home_of(topics, name)
+    if verb != "subscribe" or source == name:
+        return scopes.may(verb, name)
+    return scopes.may(verb, source) or name in scopes.subscribe
+
+
+def demand(topics: Mapping[str, Specified], scopes: Scopes, verbs: Sequence[str], name: str) -> None:
+    """Forbidden unless scopes allow one of the verbs with a topic."""
+    if not any(may(topics, scopes, verb, name) for verb in verbs):
+        verb = verbs[-1]
+        needed = home_of(topics, name) if verb == "subscribe" else name
+        raise Forbidden(f"the token has no scope {verb}:{needed}", hint=f"needs {verb}:{needed}")
+
+
+def demand_read(topics: Mapping[str, Specified], scopes: Scopes, name: str) -> None:
+    """Forbidden for whoever may not read a topic."""
+    demand(topics, scopes, ("subscribe",), name)

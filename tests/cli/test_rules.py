@@ -1,0 +1,64 @@
+"""Rules from the command line, and messages without a topic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import landbridge
+from tests.cli.conftest import Place, until
+
+PAID = '{"state": ["paid"]}'
+
+
+def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.up() as up:
+        assert up.ready
+        assert place.call("rule", "list", "--json").json == []
+        made = place.call("rule", "create", PAID, "--json").json
+        rule = made["rule"]
+        assert "was there" in place.call("rule", "create", PAID).out
+        file = tmp_path / "query.json"
+        file.write_text('{"kind": "regexp", "pattern": "urg[e]nt"}')
+        other = place.call("rule", "create", f"@{file}", "--source", "orders", "--json").json["rule"]
+        assert place.call("publish", "--content", '{"state": "open"}').status == 0
+        assert place.call("publish", "--content", '{"state": "paid", "n": 1}').status == 0
+        until(lambda: place.call("rule", "show", rule, "--json").json["messages"] == 1)
+        read = place.call("subscribe", "--match", PAID, "--group", "g", "--count", "1", "--json").lines
+        assert json.loads(read[0]["payload"])["n"] == 1
+        assert place.call("rule", "trace", rule, "0", "--json").json == {"source": "$content", "offset": 1}
+        assert "at offset 1" in place.call("rule", "trace", rule, "0").out
+        assert rule in place.call("rule", "list").out
+        assert "$rules" in place.call("group", "list").out
+        shown = place.call("topic", "show", rule)
+        assert (shown.status, '{"state":["paid"]}' in shown.out) == (0, True)
+        assert place.call("topic", "show", rule, "--json").json["options"]["rule"]["source"] == "$content"
+        assert place.call("topic", "update", rule, "--max-age", "1d").status == 0
+        assert '{"state":["paid"]}' in place.call("rule", "show", rule).out
+        assert [row["rule"] for row in place.call("rule", "list", "orders", "--json").json] == [other]
+        assert 'found "open", wanted "paid"' in place.call("rule", "test", '{"state": "open"}').out
+        tested = place.call("rule", "test", "urgent!", "--source", "orders", "--key", "k", "--json").json
+        assert [(row["rule"], row["matches"]) for row in tested] == [(other, True)]
+        assert place.call("rule", "test", '{"state": "open"}', "--matching", "--json").json == []
+        asked = place.call("rule", "test", '{"n": 5}', "--match", '{"n": [5]}', "--json").json
+        assert asked[0]["matches"]
+        assert place.call("rule", "delete", rule).status == 0
+        assert place.call("rule", "delete", other, "--force", "--json").json == {"deleted": other}
+        unknown = place.call("rule", "show", rule, "--json")
+        assert unknown.status == landbridge.errors.UnknownTopic.exit_status
+        assert "rule list" in unknown.error["hint"]
+
+
+def test_a_line_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    wrong = landbridge.errors.BadRequest.exit_status
+    for line, status in (
+        (("publish",), 2),
+        (("publish", "orders", "1", "--content"), 2),
+        (("subscribe",), 2),
+        (("subscribe", "--match", "{"), wrong),
+        (("subscribe", "--match", "[]"), wrong),
+        (("rule", "create", f"@{tmp_path}/none.json"), wrong),
+    ):
+        assert place.call(*line).status == status, line
