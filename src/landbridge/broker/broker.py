@@ -9,11 +9,11 @@ import gc
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
+from landbridge.broker.event_types import types_of
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.handover import KIND as HANDOVER
@@ -33,6 +34,7 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.middleware import Job, Middleware, Outcome, accepted, run_all
 from landbridge.broker.requests import Requests
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
@@ -58,6 +60,8 @@ from landbridge.core.log.store import (
     Write,
     keys_of,
 )
+from landbridge.core.middleware.event_types import EventType
+from landbridge.core.middleware.spec import level_of
 from landbridge.core.names import is_reserved
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.shipping.history import decode as decode_history
@@ -224,6 +228,9 @@ class Client(Protocol):
     def subject(self) -> str: ...
 
     @property
+    def claims(self) -> Mapping[str, str]: ...
+
+    @property
     def who(self) -> str: ...
 
     @property
@@ -289,6 +296,8 @@ class Broker:
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
+        self.middleware = Middleware(self)
+        self.figures.append(self.middleware.figures)
         #: Requests and replies that are not written to disk.
         self.requests = Requests(limits, self.totals, self.clock)
         #: The other terminals of this customer; None where this one stands alone.
@@ -466,6 +475,7 @@ class Broker:
             self._ticker.cancel()
         self.requests.close()
         await self.trimmer.close()
+        await self.middleware.close()
         for handovers in self._handovers:
             await handovers.close()
         self.write_status()
@@ -568,7 +578,14 @@ class Broker:
         topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
         self.topic_changes.note(spec.name)
+        self.follow_middleware(topic)
         return topic
+
+    def follow_middleware(self, topic: Topic) -> None:
+        """Go by the middleware that the topic's options name now."""
+        stages = topic.spec.middleware
+        topic.chain = self.middleware.chain_for(topic.name, stages)
+        topic.log.pack_level = level_of(stages)
 
     def topic(self, name: str) -> Topic:
         try:
@@ -672,6 +689,7 @@ class Broker:
             for group in list(topic.groups.values()):
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
+            self.middleware.forget(topic.name)
             self.observe("topic", topic.name, "deleted", who)
             self.topic_changes.note(topic.name)
 
@@ -735,10 +753,30 @@ class Broker:
 
     # -- publishing --------------------------------------------------------------------------------
 
+    async def types_of(self, topic: str) -> dict[str, EventType]:
+        """The event types that a topic lists."""
+        return await types_of(self.documents, topic)
+
+    def chain_ended(self, topic: str) -> None:
+        """The topic's middleware has nothing more to do."""
+        if (found := self.topics.get(topic)) is not None:
+            self.follow_middleware(found)
+
+    def log_crash(self, what: str, error: BaseException) -> None:
+        """Tell whoever runs the terminal of a bug."""
+        asyncio.get_running_loop().call_exception_handler({"message": f"{what} crashed", "exception": error})
+
     def read_batch(self, topic: str, data: memoryview) -> Batch:
         """A stranger's batch for a topic, checked."""
         batch = Batch.decode(data)
         batch.validate()
+        if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
+            _check_no_event(batch)
+        self.check_size(topic, batch)
+        return batch
+
+    def check_size(self, topic: str, batch: Batch) -> None:
+        """TooLarge for a batch that is larger than what clients may publish."""
         if (
             batch.size > self.limits.max_payload  # mostly it isn't, and nobody has to look at each
             and batch.largest_payload() > self.limits.max_payload
@@ -747,11 +785,10 @@ class Broker:
                 f"a payload of {batch.largest_payload()} bytes, allowed are {self.limits.max_payload}",
                 hint="send it in parts, or raise the limit max_payload",
             )
-        if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
-            _check_no_event(batch)
+        if batch.size > self.limits.max_frame:
+            raise TooLarge(f"a batch of {batch.size} bytes, allowed are {self.limits.max_frame}")
         if self.crossing is not None:
             self.crossing.check_size(topic, batch)
-        return batch
 
     def check_target(self, caller: TokenBearer, name: str) -> None:
         """May the caller have messages written to a topic? Everything asks here by which somebody's messages
@@ -779,19 +816,29 @@ class Broker:
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
-        if topic.spec.ids == "any":
-            topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
-        else:
-            topic.writer.hand_in(partial(self._publish_unique, connection, topic, batch, frame), then)
+        form: Callable[..., Any] = self._publish if topic.spec.ids == "any" else self._publish_unique
+        if topic.chain is None:
+            topic.writer.hand_in(partial(form, connection, topic, batch, frame), then)
+            return
+
+        def is_known() -> bool:
+            return topic.log.entry(frame.producer).known(frame.sequence)
+
+        def hand_in(outcome: Outcome) -> None:
+            topic.writer.hand_in(partial(form, connection, topic, outcome, frame), then)
+
+        topic.chain.put(Job(batch, connection, is_known, hand_in))
 
     def _publish_unique(
-        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+        self, connection: Client, topic: Topic, outcome: Outcome, frame: frames.Publish, commit: BrokerCommit
     ) -> PublishOutcome:
         """The same where a message whose id is known is not stored again."""
-        topic.keys.check_ids(commit, batch)
+        if isinstance(outcome, Batch):
+            topic.keys.check_ids(commit, outcome)
         following = self._following(connection, topic, frame, commit)
         if isinstance(following, int):
             return PublishOutcome(following, False)
+        batch = accepted(outcome)
         topic.save(commit)
         rest, first = topic.store(commit, batch)
         self.totals.repeated += rest is None
@@ -804,11 +851,12 @@ class Broker:
         return PublishOutcome(first, rest is None)
 
     def _publish(
-        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+        self, connection: Client, topic: Topic, outcome: Outcome, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
         following = self._following(connection, topic, frame, commit)
         if isinstance(following, int):
             return following
+        batch = accepted(outcome)
         topic.save(commit)
         first = commit.append(topic.log, batch)
         # At most now: what is later would be the birth of all producers that are forgotten, for ever.
@@ -852,29 +900,38 @@ class Broker:
         name = keys.key_name(connection.subject, keys.check_key(frame.key))
         batch = self.read_batch(frame.topic, tail)
         body = keys.body_hash((topic.name, batch))
-        work = partial(self._publish_once, connection, topic, batch, frame, name, body)
-        if topic.keys.is_known(name):
+
+        def hand_in(outcome: Outcome) -> None:
+            work = partial(self._publish_once, connection, topic, batch, outcome, frame, name, body)
             topic.writer.hand_in(work, then)
+
+        if topic.chain is not None:
+            topic.chain.put(Job(batch, connection, partial(topic.keys.has, name), hand_in))
+        elif topic.keys.is_known(name):
+            hand_in(batch)
         else:
             read = asyncio.ensure_future(topic.keys.load(name))
-            read.add_done_callback(lambda _: topic.writer.hand_in(work, then))
+            read.add_done_callback(lambda _: hand_in(batch))
 
     def _publish_once(
         self,
         connection: Client,
         topic: Topic,
-        batch: Batch,
+        published: Batch,
+        outcome: Outcome,
         frame: frames.PublishOnce,
         name: bytes,
         body: bytes,
         commit: BrokerCommit,
     ) -> PublishOutcome:
+        """``published``: the batch before the topic's middleware."""
         entry = self.known_key(commit, topic, frame.key, name, body)
         if entry is not None:
-            outcome = PublishOutcome(entry.first, entry.batch != batch.id, entry.batch)
+            again = PublishOutcome(entry.first, entry.batch != published.id, entry.batch)
             if name not in commit.keys.get(topic.keys.number, {}):
-                raise Answered(outcome)
-            return outcome
+                raise Answered(again)
+            return again
+        batch = accepted(outcome)
         if topic.spec.ids == "unique":
             topic.keys.check_ids(commit, batch)
         topic.claim_for(connection, frame.producer)
@@ -968,6 +1025,7 @@ class Broker:
         that happened before, unless it has a key."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
+        outcomes: list[Outcome] = [batch for _, batch in publishes]
         once = self._once(connection, frame, publishes) if frame.key else None
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
@@ -999,25 +1057,37 @@ class Broker:
                 raise TooOld("it is no longer known whether this transaction has happened")
             if publishes:
                 commit.need_room()
+            accepting = [
+                (topic, accepted(each)) for (topic, _), each in zip(publishes, outcomes, strict=True)
+            ]
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
                 if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
-                    topic.keys.check_ids(commit, *(batch for other, batch in publishes if other is topic))
+                    topic.keys.check_ids(commit, *(batch for other, batch in accepting if other is topic))
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self.ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
             )
-            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in accepting]
             if once is not None:
                 once.remember(commit, firsts)
             return TransactionOutputs(firsts)
 
-        return asyncio.ensure_future(_all_of(writer.put(work)))
+        if all(topic.chain is None for topic, _ in publishes):
+            return asyncio.ensure_future(_all_of(writer.put(work)))
+
+        async def middleware_first() -> TransactionOutcome:
+            happened = self._transactions.get((writer.unit, frame.producer))
+            if happened is None or not happened.known(frame.number):
+                outcomes[:] = await run_all([(topic.chain, batch) for topic, batch in publishes], connection)
+            return await _all_of(writer.put(work))
+
+        return asyncio.ensure_future(middleware_first())
 
     def _once(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
@@ -1272,7 +1342,7 @@ class Broker:
             if topic is None:
                 continue  # deleted meanwhile
             for first, batch in batches:
-                log.extend(first, batch, batch.size, commit.now)
+                log.extend(first, batch, commit.now)
             for group in topic.grown(batches):
                 group.pump()
             self.trimmer.plan(topic)

@@ -10,6 +10,7 @@ from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
+from landbridge.core.log.packing import pack
 from landbridge.core.log.store import Append, Copy, DropLog, PutDocument, PutLedger, Trim, Write
 from landbridge.core.shipping.history import encode as encode_history
 from landbridge.stores.writer import Commit
@@ -18,6 +19,8 @@ from landbridge.stores.writer import Commit
 HISTORY = "history"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
+#: Bytes that a commit compresses of what the middleware has not: some milliseconds.
+PACK_AT_ONCE = 1 << 20
 
 
 class BrokerCommit(Commit):
@@ -34,6 +37,8 @@ class BrokerCommit(Commit):
         #: that its entry lives as long as.
         self.born: dict[tuple[Log, bytes], tuple[int, int]] = {}
         self.transactions: dict[bytes, Transactions] = {}
+        #: Bytes of batches that it may still compress.
+        self._pack_room = PACK_AT_ONCE
         #: Keys and unique ids that this commit stores: ledger-only log → name → entry.
         self.keys: dict[int, dict[bytes, KeyEntry]] = {}
         #: Documents that this commit writes → their new version, None where it deletes them.
@@ -59,6 +64,10 @@ class BrokerCommit(Commit):
             self.writes.append(Copy(log.number, first, end, time, *held))
             self.size += COPY
         else:
+            if log.pack_level and batch.packed is None and batch.size <= self._pack_room:
+                # It didn't come through the middleware: it is from another terminal, or the bus's own.
+                self._pack_room -= batch.size
+                pack(batch, log.pack_level)
             data = record.wrap(batch)
             self.writes.append(Append(log.number, first, end, time, data))
             self.size += len(data)

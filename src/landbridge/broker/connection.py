@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from landbridge.broker.authority import Authority, TokenIdentity
+from landbridge.broker.authority import Authority, TokenIdentity, claims_of
 from landbridge.broker.broker import Broker, TransactionOutcome
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
@@ -16,6 +16,7 @@ from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.requests import Outstanding
+from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
 from landbridge.core.time import SECOND
@@ -83,6 +84,7 @@ class Host(Protocol):
     strangers: Strangers
     closing: bool
     heartbeats: Heartbeats
+    services: Services
     stages: Stages
     outcomes: Outcomes
 
@@ -294,6 +296,13 @@ class Connection(Incoming):
     def scopes(self) -> Scopes:
         assert self.identity is not None  # the session lets nothing but Hello through before
         return self.identity.scopes
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        """What is known of the subject, for the middleware of topics that it publishes to."""
+        assert self.identity is not None  # as above
+        service = self.terminal.services.find(self.subject)
+        return claims_of(self.identity, None if service is None else service.spec)
 
     @property
     def who(self) -> str:

@@ -444,7 +444,7 @@ class Group:
             return 0
         # So many messages of middling size; if they turn out smaller, the next round brings more.
         log = self.topic.log
-        mean = log.bytes // max(1, log.end - log.first) + 1
+        mean = max(log.bytes // max(1, log.end - log.first), log.mean_size) + 1
         free = min(consumer.prefetch - messages, room // mean + 1)
         if consumer.pulls is not None:
             return min(free, consumer.pulls)

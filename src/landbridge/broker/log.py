@@ -15,13 +15,15 @@ from landbridge.broker.damage import decoded
 from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
-from landbridge.core.log.store import LogBounds, Store
+from landbridge.core.log.store import LogBounds, Store, StoredBatch
 from landbridge.core.shipping.history import History, with_run
 from landbridge.errors import BadFrame, StoreCorrupt
 from landbridge.stores.writer import NotLoaded
 
 #: Bytes per read of a consumer that is behind.
 READ_AHEAD = 2 << 20
+#: Compressed batches take about such a share of what they are.
+PACKED_SHARE = 4
 #: Ledger entries kept in memory per log; the others are read when their producer comes back.
 PRODUCERS = 1024
 #: Bytes that a batch in memory takes beside its data: a batch of one message of 100 B takes 600.
@@ -71,6 +73,10 @@ class Log:
         self.is_run_stored = False
         #: Bytes stored.
         self.bytes = bounds.bytes
+        #: The level at which batches are stored compressed; 0: they are stored as they are.
+        self.pack_level = 0
+        #: Bytes of a message, about, of the batches that were in memory last.
+        self.mean_size = 0
         #: Time of the newest append.
         self.time = bounds.time
         #: Producers that were born up to here may have been forgotten by the ledger.
@@ -89,10 +95,13 @@ class Log:
         self._growth: list[asyncio.Future[None]] = []
         self._most_growth = 0
 
-    def extend(self, first: int, batch: Batch, size: int, time: int) -> None:
+    def extend(self, first: int, batch: Batch, time: int) -> None:
         self.end = first + len(batch)
         self.is_new = False
-        self.bytes += size
+        self.bytes += batch.stored_size
+        if self.pack_level:
+            batch.packed = None
+            self._learn_size(batch)
         self.time = max(self.time, time)
         self._cache.put(self, first, batch)
         if self._growth:
@@ -100,6 +109,9 @@ class Log:
             for waiter in growth:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _learn_size(self, batch: Batch) -> None:
+        self.mean_size += (batch.size // len(batch) - self.mean_size) // 8 + 1
 
     def history_of(self, run: int) -> list[tuple[int, int]]:
         """The history with the present run in it."""
@@ -154,17 +166,33 @@ class Log:
             self._loading = None
 
     async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
-        stored = await self._store.read(self.number, offset, max_bytes)
+        # What is compressed gets larger: reading as many bytes as are wanted would read most of them in vain.
+        share = PACKED_SHARE if self.pack_level else 1
+        stored = await self._store.read(self.number, offset, max_bytes // share)
+        if any(record.is_packed(each.data) for each in stored):
+            found = await asyncio.to_thread(self._unwrap, stored, max_bytes)
+            for _, batch in found:
+                self._learn_size(batch)
+            return found
+        return self._unwrap(stored, max_bytes)
+
+    def _unwrap(self, stored: list[StoredBatch], max_bytes: int) -> list[tuple[int, Batch]]:
+        """The batches of these records, as many as are so large together, and at least one."""
         found: list[tuple[int, Batch]] = []
+        size = 0
         for each in stored:
             try:
-                found.append((each.first, record.unwrap(each.data)))
+                batch = record.unwrap(each.data)
             except BadFrame as broken:
                 if found:
                     break  # the next read's business
                 raise StoreCorrupt(
                     f"log {self.number}, offset {each.first}: the batch doesn't decode: {broken}"
                 ) from None
+            size += batch.size if batch.stored_size < batch.size else 0
+            if found and size > max_bytes:
+                break
+            found.append((each.first, batch))
         return found
 
     async def read(self, offset: int) -> tuple[int, Batch] | None:

@@ -11,6 +11,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group
 from landbridge.broker.keys import TopicKeys
 from landbridge.broker.log import Log
+from landbridge.broker.middleware import Chain
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.store import PutDocument
@@ -81,6 +82,8 @@ class Topic:
         self.deleted = False
         #: Called once when it is on disk for the first time.
         self.on_made: Callable[[], None] | None = None
+        #: What is done with its batches before they are stored; None: nothing.
+        self.chain: Chain | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.

@@ -8,6 +8,7 @@ from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.errors import ErrorOperations
+from landbridge.broker.operations.event_types import EventTypeOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
@@ -36,6 +37,7 @@ class Operations(Dispatcher):
         #: The tokens made here, for ``token.list``.
         self.issued = Issued(broker)
         TopicOperations(broker).register(self)
+        EventTypeOperations(broker).register(self)
         GroupOperations(broker).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)

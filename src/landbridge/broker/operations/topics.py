@@ -13,6 +13,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import Edit, check_place
+from landbridge.broker.middleware import check as check_middleware
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.topic import KIND, Topic
@@ -20,6 +21,7 @@ from landbridge.broker.topic import encode as encode_topic
 from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.log.store import PutDocument
+from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
@@ -34,7 +36,7 @@ from landbridge.protocol import operations as table
 LONGEST_WAIT = 60.0
 #: Documents that a topic takes along when it is deleted, and what the topic of changes calls them: they would
 #: make it anew, or point to nothing. A webhook's state has no name of its own there.
-GONE_WITH_A_TOPIC = ((SCHEDULES, "schedule"), (WEBHOOKS, "webhook"), (WEBHOOK_STATES, ""))
+GONE_WITH_A_TOPIC = ((SCHEDULES, "schedule"), (WEBHOOKS, "webhook"), (WEBHOOK_STATES, ""), (TYPES, ""))
 #: Topics that one request may name.
 MOST_TOPICS = 100
 
@@ -58,6 +60,7 @@ class TopicOperations:
     async def create(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
         options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
         spec = topic_spec(options)
+        check_middleware(spec.middleware)
         if is_reserved(spec.name):
             raise BadRequest("names with a leading $ belong to the terminal")
         topic = self._broker.topics.get(spec.name)
@@ -77,6 +80,7 @@ class TopicOperations:
 
     async def update(self, caller: TokenBearer, request: table.TopicOptions) -> table.TopicRow:
         topic = self._broker.topic(request.name)
+        check_middleware(_changed(topic.spec, request).middleware)
 
         def work(commit: BrokerCommit) -> tuple[TopicSpec, TopicSpec]:
             # By what the options are now: another change of them, or the deletion, may have come before.
@@ -89,6 +93,7 @@ class TopicOperations:
             return before, after
 
         before, spec = await topic.writer.put(work)
+        self._broker.follow_middleware(topic)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return _row(topic)
