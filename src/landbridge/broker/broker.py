@@ -296,7 +296,7 @@ class Broker:
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
-        self.middleware = Middleware(self)
+        self.middleware = Middleware(self, self.cache)
         self.figures.append(self.middleware.figures)
         #: Requests and replies that are not written to disk.
         self.requests = Requests(limits, self.totals, self.clock)
@@ -585,6 +585,7 @@ class Broker:
         """Go by the middleware that the topic's options name now."""
         stages = topic.spec.middleware
         topic.chain = self.middleware.chain_for(topic.name, stages)
+        topic.views = self.middleware.views_for(topic.name, topic.log, stages)
         topic.log.pack_level = level_of(stages)
 
     def topic(self, name: str) -> Topic:

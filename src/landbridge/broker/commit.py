@@ -68,6 +68,8 @@ class BrokerCommit(Commit):
                 # It didn't come through the middleware: it is from another terminal, or the bus's own.
                 self._pack_room -= batch.size
                 pack(batch, log.pack_level)
+            if batch.packed is None:
+                batch.stored_size = batch.size
             data = record.wrap(batch)
             self.writes.append(Append(log.number, first, end, time, data))
             self.size += len(data)

@@ -31,12 +31,14 @@ OVERHEAD = 500
 
 
 class Cache:
+    """The batches in memory, of all logs and views."""
+
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: OrderedDict[tuple[int, int], Log] = OrderedDict()
+        self._held: OrderedDict[tuple[int, int], BatchReader] = OrderedDict()
         self.size = 0
 
-    def put(self, log: Log, first: int, batch: Batch) -> None:
+    def put(self, log: BatchReader, first: int, batch: Batch) -> None:
         if first in log.batches:
             return
         log.batches[first] = batch
@@ -48,23 +50,107 @@ class Cache:
             (_, oldest), owner = self._held.popitem(last=False)
             self._forget(owner, oldest)
 
-    def touch(self, log: Log, first: int) -> None:
+    def touch(self, log: BatchReader, first: int) -> None:
         self._held.move_to_end((log.number, first))
 
-    def drop(self, log: Log, before: int | None = None) -> None:
+    def drop(self, log: BatchReader, before: int | None = None) -> None:
         for first in [first for first in log.firsts if before is None or first < before]:
             if before is None or first + len(log.batches[first]) <= before:
                 del self._held[log.number, first]
                 self._forget(log, first)
 
-    def _forget(self, log: Log, first: int) -> None:
+    def _forget(self, log: BatchReader, first: int) -> None:
         self.size -= log.batches.pop(first).size + OVERHEAD
         log.firsts.pop(bisect_right(log.firsts, first) - 1)
 
 
-class Log:
-    def __init__(self, number: int, bounds: LogBounds, store: Store, cache: Cache) -> None:
+class BatchReader:
+    """Batches by their offsets: those in memory at once, the others when they are loaded."""
+
+    def __init__(self, number: int, cache: Cache) -> None:
         self.number = number
+        #: Bytes of a message, about, of the compressed batches that were read last; 0: there were none.
+        self.mean_size = 0
+        self._cache = cache
+        #: first offset → batch, and the first offsets, sorted. Filled and emptied by the cache.
+        self.batches: dict[int, Batch] = {}
+        self.firsts: list[int] = []
+        #: The read that is under way; whoever comes meanwhile waits for the same one.
+        self._loading: asyncio.Task[None] | None = None
+
+    def span(self) -> tuple[int, int]:
+        """The oldest offset, and the one behind the newest."""
+        raise NotImplementedError
+
+    async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        self._cache.drop(self)
+
+    def batch_at(self, offset: int) -> tuple[int, Batch] | None:
+        """The batch that holds an offset, if it is in memory."""
+        index = bisect_right(self.firsts, offset) - 1
+        if index < 0:
+            return None
+        first = self.firsts[index]
+        batch = self.batches[first]
+        if offset >= first + len(batch):
+            return None
+        self._cache.touch(self, first)
+        return first, batch
+
+    def load(self, offset: int) -> asyncio.Task[None]:
+        """Read from an offset on into the cache. One read at a time: a caller that comes while one is under
+        way waits for that one, and has to look again."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load(offset))
+        return self._loading
+
+    async def _load(self, offset: int) -> None:
+        try:
+            for first, batch in reversed(await self._read(offset, READ_AHEAD)):
+                # Oldest last: it is needed first, so it should be evicted last.
+                self._cache.put(self, first, batch)
+        finally:
+            self._loading = None
+
+    async def read(self, offset: int) -> tuple[int, Batch] | None:
+        """The batch that holds an offset, or the first one after it; None at the end of the log."""
+        while offset < self.span()[1]:
+            found = self.batch_at(offset)
+            if found is not None:
+                return found
+            if self.firsts and (offset < self.span()[0]):
+                offset = self.span()[0]
+                continue
+            # Shielded: others may wait for the same read.
+            await asyncio.shield(self.load(offset))
+        return None
+
+    async def fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        """Consecutive batches from the one that holds an offset, or the first one after it; at least one,
+        unless the log ends there. What is not in memory is read past the cache: a bulk read of old messages
+        must not push out what the consumers are about to take."""
+        first, end = self.span()
+        offset = max(offset, first)
+        found: list[tuple[int, Batch]] = []
+        size, at = 0, offset
+        while at < end and (held := self.batch_at(at)) is not None:
+            first, batch = held
+            size += batch.size
+            if found and size > max_bytes:
+                return found
+            found.append((first, batch))
+            at = first + len(batch)
+        if found or offset >= end:
+            return found
+        return await self._read(offset, max_bytes)
+
+
+class Log(BatchReader):
+    def __init__(self, number: int, bounds: LogBounds, store: Store, cache: Cache) -> None:
+        super().__init__(number, cache)
         self.first, self.end = bounds.first, bounds.end
         #: Where it ended when this terminal was started, or the topic made.
         self.began = bounds.end
@@ -75,18 +161,11 @@ class Log:
         self.bytes = bounds.bytes
         #: The level at which batches are stored compressed; 0: they are stored as they are.
         self.pack_level = 0
-        #: Bytes of a message, about, of the batches that were in memory last.
-        self.mean_size = 0
         #: Time of the newest append.
         self.time = bounds.time
         #: Producers that were born up to here may have been forgotten by the ledger.
         self.forgotten = bounds.forgotten
-        self._store, self._cache = store, cache
-        #: first offset → batch, and the first offsets, sorted. Filled and emptied by the cache.
-        self.batches: dict[int, Batch] = {}
-        self.firsts: list[int] = []
-        #: The read that is under way; whoever comes meanwhile waits for the same one.
-        self._loading: asyncio.Task[None] | None = None
+        self._store = store
         #: What the ledger says of the producers that were here last; the others are read when they come back.
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         #: Nothing was ever stored in this log, so its ledger is empty too.
@@ -95,12 +174,15 @@ class Log:
         self._growth: list[asyncio.Future[None]] = []
         self._most_growth = 0
 
+    def span(self) -> tuple[int, int]:
+        return self.first, self.end
+
     def extend(self, first: int, batch: Batch, time: int) -> None:
         self.end = first + len(batch)
         self.is_new = False
         self.bytes += batch.stored_size
-        if self.pack_level:
-            batch.packed = None
+        if batch.packed is not None:
+            batch.packed = None  # it is on disk
             self._learn_size(batch)
         self.time = max(self.time, time)
         self._cache.put(self, first, batch)
@@ -135,36 +217,6 @@ class Log:
         for producer in gone:
             del self._entries[producer]  # or it is read again, where it is one that stays
 
-    def forget(self) -> None:
-        self._cache.drop(self)
-
-    def batch_at(self, offset: int) -> tuple[int, Batch] | None:
-        """The batch that holds an offset, if it is in memory."""
-        index = bisect_right(self.firsts, offset) - 1
-        if index < 0:
-            return None
-        first = self.firsts[index]
-        batch = self.batches[first]
-        if offset >= first + len(batch):
-            return None
-        self._cache.touch(self, first)
-        return first, batch
-
-    def load(self, offset: int) -> asyncio.Task[None]:
-        """Read from an offset on into the cache. One read at a time: a caller that comes while one is under
-        way waits for that one, and has to look again."""
-        if self._loading is None:
-            self._loading = asyncio.get_running_loop().create_task(self._load(offset))
-        return self._loading
-
-    async def _load(self, offset: int) -> None:
-        try:
-            for first, batch in reversed(await self._read(offset, READ_AHEAD)):
-                # Oldest last: it is needed first, so it should be evicted last.
-                self._cache.put(self, first, batch)
-        finally:
-            self._loading = None
-
     async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
         # What is compressed gets larger: reading as many bytes as are wanted would read most of them in vain.
         share = PACKED_SHARE if self.pack_level else 1
@@ -194,37 +246,6 @@ class Log:
                 break
             found.append((each.first, batch))
         return found
-
-    async def read(self, offset: int) -> tuple[int, Batch] | None:
-        """The batch that holds an offset, or the first one after it; None at the end of the log."""
-        while offset < self.end:
-            found = self.batch_at(offset)
-            if found is not None:
-                return found
-            if self.firsts and (offset < self.first):
-                offset = self.first
-                continue
-            # Shielded: others may wait for the same read.
-            await asyncio.shield(self.load(offset))
-        return None
-
-    async def fetch(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
-        """Consecutive batches from the one that holds an offset, or the first one after it; at least one,
-        unless the log ends there. What is not in memory is read past the cache: a bulk read of old messages
-        must not push out what the consumers are about to take."""
-        offset = max(offset, self.first)
-        found: list[tuple[int, Batch]] = []
-        size, at = 0, offset
-        while at < self.end and (held := self.batch_at(at)) is not None:
-            first, batch = held
-            size += batch.size
-            if found and size > max_bytes:
-                return found
-            found.append((first, batch))
-            at = first + len(batch)
-        if found or offset >= self.end:
-            return found
-        return await self._read(offset, max_bytes)
 
     async def time_before(self, offset: int) -> int | None:
         """The time of the message before an offset; None where the log doesn't have that message."""

@@ -1,53 +1,38 @@
-"""The middleware of a terminal's topics at work: which stages a batch goes through, in what order, and beside
-whom.
+"""The middleware of a terminal's topics: which stages their messages go through, and in what order.
 
-A topic with middleware has a *chain*. Batches of its producers queue up in it, one after the other, so their
-order stays. What a chain has let through, or has refused, goes to the writer, which asks first whether the
-batch is a repeat: so a repeat is answered as before, whatever the chain says now. A topic without middleware
-has no chain, and nothing of this is called.
-
-Stages that look at messages work on the event loop, in slices, because what they do holds the interpreter
-anyway. All chains share one *pace*: at most one slice of a few hundred microseconds to a millisecond is
-worked on in one turn of the loop, whoever's it is. Compression lets other threads run, so it has threads of
-its own. Code of users, which may do anything, has a thread for each chain, and a budget of time.
+A topic with stages before storing has a *chain*. Batches of its producers queue up in it, one after the
+other, so their order stays. What a chain has let through, or has refused, goes to the writer, which asks
+first whether the batch is a repeat: so a repeat is answered as before, whatever the chain says now. A topic
+with stages before delivery has a *view* (``view.py``) for each set of them. A topic without middleware has
+neither, and nothing of this is called.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from time import perf_counter
+from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias
 
-import msgspec
-
 from landbridge.broker.figures import GatewayFigure
+from landbridge.broker.limits import Limits
+from landbridge.broker.log import BatchReader, Cache, Log
+from landbridge.broker.stage_work import StageCounts, WorkingStage, Workshop, end, make_ready
+from landbridge.broker.view import GetReady, View
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.packing import check_library, pack
 from landbridge.core.middleware.event_types import EventType
-from landbridge.core.middleware.rows import Rows
-from landbridge.core.middleware.schema import compile_schema
 from landbridge.core.middleware.spec import (
     AnyStage,
-    CompressStage,
+    RedactStage,
+    TransformStage,
     ValidateStage,
-    check_stages,
     is_late,
-    name_of,
 )
-from landbridge.core.middleware.validate import Checkers, Validation
 from landbridge.errors import BusError, MiddlewareFailed
+from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
-
-#: Messages and bytes of a slice, and seconds of one chain's turn.
-SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
-#: Bytes of a batch that is compressed on the event loop: it takes less than handing it to a thread.
-PACK_HERE = 16 << 10
-#: Threads that compress.
-PACKERS = 2
 
 #: A batch that may be stored, or why not.
 Outcome: TypeAlias = "Batch | BusError"
@@ -64,31 +49,6 @@ class Publisher(Protocol):
         """What is known of the subject, by the names of ``core/middleware/spec.py``."""
 
 
-class RowStage(Protocol):
-    """A stage that looks at one message after the other."""
-
-    def work(self, rows: Rows, lo: int, hi: int) -> None: ...
-
-
-class StageCounts(msgspec.Struct):
-    """What a kind of stage has done in a topic since the start."""
-
-    messages: int = 0
-    #: Batches that were refused.
-    refused: int = 0
-    seconds: float = 0.0
-
-
-class WorkingStage(NamedTuple):
-    """A stage of a chain, ready for use."""
-
-    name: str
-    spec: AnyStage
-    #: None: it takes the batch as a whole.
-    by_row: RowStage | None
-    counts: StageCounts
-
-
 class Job(NamedTuple):
     """A batch that waits for its turn in a chain."""
 
@@ -100,28 +60,11 @@ class Job(NamedTuple):
     then: Callable[[Outcome], None]
 
 
-class Pace:
-    """Shares the event loop among all chains."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def work(self, steps: Iterable[None]) -> None:
-        """Take these steps, as many in one turn of the loop as belong into it."""
-        left = iter(steps)
-        while True:
-            async with self._lock:  # those who wait get it in the order in which they came
-                until = perf_counter() + TURN
-                for _ in left:
-                    if perf_counter() >= until:
-                        break
-                else:
-                    return
-            await asyncio.sleep(0)
-
-
 class Host(Protocol):
     """What a chain asks of the terminal."""
+
+    @property
+    def limits(self) -> Limits: ...
 
     def check_size(self, topic: str, batch: Batch) -> None:
         """TooLarge for a batch that is larger than what clients may publish."""
@@ -136,15 +79,18 @@ class Host(Protocol):
 
 
 class Middleware:
-    """The chains of all topics."""
+    """The chains and views of all topics."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, cache: Cache) -> None:
         self.host = host
-        self.pace = Pace()
-        self.packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
-        #: Topic → name of a stage → what it has done. Kept when a chain changes.
-        self._counts: dict[str, dict[str, StageCounts]] = {}
+        self.workshop = Workshop()
+        self._cache = cache
+        #: Topic → name of a stage → what it has done. Kept when the stages change.
+        self._counts: dict[str, defaultdict[str, StageCounts]] = {}
         self._chains: dict[str, Chain] = {}
+        self._views: dict[str, Views] = {}
+        #: Logs have numbers from 0 on.
+        self._view_numbers = count(-1, -1)
 
     def chain_for(self, topic: str, stages: Sequence[AnyStage]) -> Chain | None:
         """The chain of a topic with these stages; None where nothing is to be done before storing."""
@@ -159,6 +105,21 @@ class Middleware:
             return None
         return chain
 
+    def views_for(self, topic: str, log: Log, stages: Sequence[AnyStage]) -> Views | None:
+        """The views of a topic with these stages; None where its groups read the log."""
+        if (before := self._views.pop(topic, None)) is not None:
+            before.forget()
+        if not any(map(is_late, stages)):
+            return None
+        views = self._views[topic] = Views(self, topic, log, tuple(stages))
+        return views
+
+    def new_view(self, log: Log, get_ready: GetReady) -> View:
+        """A view of a log."""
+        limits = self.host.limits
+        most = limits.max_frame - min(MAX_HEAD, limits.max_frame // 2)
+        return View(next(self._view_numbers), log, self._cache, self.workshop, get_ready, most)
+
     def chain_ended(self, chain: Chain) -> None:
         """A chain without stages is empty."""
         if self._chains.get(chain.topic) is chain:
@@ -171,12 +132,15 @@ class Middleware:
 
     def forget(self, topic: str) -> None:
         """The topic is deleted."""
-        self._chains.pop(topic, None)
+        if (chain := self._chains.pop(topic, None)) is not None:
+            chain.change(())
+        if (views := self._views.pop(topic, None)) is not None:
+            views.forget()
         self._counts.pop(topic, None)
 
-    def counts(self, topic: str, stage: str) -> StageCounts:
-        """What a stage has done in a topic; the counts of new ones are all 0."""
-        return self._counts.setdefault(topic, {}).setdefault(stage, StageCounts())
+    def counts_of(self, topic: str) -> Mapping[str, StageCounts]:
+        """What the stages of a topic have done, by name; the counts of new ones are all 0."""
+        return self._counts.setdefault(topic, defaultdict(StageCounts))
 
     def figures(self) -> Iterable[GatewayFigure]:
         """For the terminal's metrics."""
@@ -198,17 +162,48 @@ class Middleware:
         """Stop. Batches that wait in chains are not stored, and nobody was told that they are."""
         for chain in self._chains.values():
             await chain.close()
-        self.packers.shutdown(wait=False)
+        for views in self._views.values():
+            views.forget()
+        self.workshop.close()
 
 
-def check(stages: Sequence[AnyStage]) -> None:
-    """BadRequest or MiddlewareFailed where a chain of these stages can't work here."""
-    check_stages(stages)
-    for stage in stages:
-        if isinstance(stage, CompressStage):
-            check_library()
-        elif isinstance(stage, ValidateStage):
-            compile_schema(True)
+class Views:
+    """The views of one topic: what its groups read in place of the log."""
+
+    def __init__(self, middleware: Middleware, topic: str, log: Log, stages: tuple[AnyStage, ...]) -> None:
+        self._middleware, self._topic, self._log = middleware, topic, log
+        self._late = [stage for stage in stages if is_late(stage)]
+        #: Places of stages among those before delivery → the view that they make.
+        self._views: dict[tuple[int, ...], View] = {}
+        self._ready: dict[tuple[int, ...], list[WorkingStage]] = {}
+
+    def of(self, group: str | None) -> BatchReader:
+        """Where a group reads. None: whoever reads a topic in no group's name gets it by all stages."""
+        places = tuple(at for at, stage in enumerate(self._late) if group not in _exceptions(stage))
+        if not places:
+            return self._log
+        view = self._views.get(places)
+        if view is None:
+            get_ready = partial(self._get_ready, places)
+            view = self._views[places] = self._middleware.new_view(self._log, get_ready)
+        return view
+
+    async def _get_ready(self, places: tuple[int, ...]) -> list[WorkingStage]:
+        if places not in self._ready:
+            counts = self._middleware.counts_of(self._topic)
+            self._ready[places] = make_ready([self._late[at] for at in places], self._topic, {}, counts)
+        return self._ready[places]
+
+    def forget(self) -> None:
+        """The views are not used any more."""
+        for view in self._views.values():
+            view.forget()
+        for stages in self._ready.values():
+            end(stages)
+
+
+def _exceptions(stage: AnyStage) -> tuple[str, ...]:
+    return stage.except_groups if isinstance(stage, TransformStage | RedactStage) else ()
 
 
 class Chain:
@@ -234,6 +229,7 @@ class Chain:
 
     def renew(self) -> None:
         """Something that the stages go by has changed."""
+        end(self._stages)
         self._stages = None
         self._version += 1
 
@@ -281,80 +277,24 @@ class Chain:
 
     async def _run(self, batch: Batch, publisher: Publisher) -> Batch:
         while (stages := self._stages) is None:
-            version = self._version
-            made = await self._make_ready(self._specs)
-            if version == self._version:  # else something has changed meanwhile
-                self._stages = made
-        rows = Rows(batch)
-        waiting: list[WorkingStage] = []
-        for stage in stages:
-            if stage.by_row is not None:
-                waiting.append(stage)
-                continue
-            await self._work_by_row(rows, waiting)
-            waiting = []
-            if isinstance(stage.spec, CompressStage):
-                batch = self._checked(rows)
-                await self._pack(batch, stage.spec, stage.counts)
-                return batch
-        await self._work_by_row(rows, waiting)
-        return self._checked(rows)
-
-    def _checked(self, rows: Rows) -> Batch:
-        """The batch after the stages. TooLarge where they have made too much of it."""
-        batch = rows.to_batch()
-        if batch is not rows.batch:
-            self._middleware.host.check_size(self.topic, batch)
-        return batch
-
-    async def _make_ready(self, specs: tuple[AnyStage, ...]) -> list[WorkingStage]:
-        stages: list[WorkingStage] = []
-        for spec in specs:
-            by_row: RowStage | None = None
-            if isinstance(spec, ValidateStage):
+            version, specs = self._version, self._specs
+            types: dict[str, EventType] = {}
+            if any(isinstance(spec, ValidateStage) for spec in specs):
                 types = await self._middleware.host.types_of(self.topic)
-                by_row = Validation(Checkers(types), refuses_unlisted=spec.unlisted == "refuse")
-            name = name_of(spec)
-            stages.append(WorkingStage(name, spec, by_row, self._middleware.counts(self.topic, name)))
-        return stages
-
-    async def _work_by_row(self, rows: Rows, stages: list[WorkingStage]) -> None:
-        if stages:
-            await self._middleware.pace.work(_steps(rows, stages))
-
-    async def _pack(self, batch: Batch, spec: CompressStage, counts: StageCounts) -> None:
-        began = perf_counter()
-        if batch.size <= PACK_HERE:
-            pack(batch, spec.level)
-        else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._middleware.packers, partial(pack, batch, spec.level))
-        counts.messages += len(batch)
-        counts.seconds += perf_counter() - began
+            if version == self._version:  # else something has changed meanwhile
+                counts = self._middleware.counts_of(self.topic)
+                self._stages = make_ready(specs, self.topic, types, counts)
+        changed = await self._middleware.workshop.run(batch, stages, publisher.claims)
+        if changed is not batch:
+            self._middleware.host.check_size(self.topic, changed)
+        return changed
 
     async def close(self) -> None:
         """Stop at once."""
+        end(self._stages)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-
-def _steps(rows: Rows, stages: list[WorkingStage]) -> Iterable[None]:
-    """Take the messages through these stages, a slice with each step."""
-    for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
-        for _, _, by_row, counts in stages:
-            assert by_row is not None
-            began = perf_counter()
-            try:
-                by_row.work(rows, lo, hi)
-            except BusError:
-                counts.refused += 1
-                raise
-            finally:
-                counts.seconds += perf_counter() - began
-            counts.messages += hi - lo
-        rows.end_slice()
-        yield
 
 
 async def _ask(is_known: Callable[[], bool]) -> bool:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,6 +23,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker, Client
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
+from landbridge.broker.middleware import Outcome, Publisher, accepted
 from landbridge.broker.requests import check_headers
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
@@ -53,6 +54,10 @@ DUE_AT_ONCE = 256
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TriggeredEvent).decode
+
+
+class EventCaller(TokenBearer, Publisher, Protocol):
+    """Who triggers an event."""
 
 
 class Outcomes:
@@ -105,7 +110,7 @@ class Outcomes:
 
     # -- triggering --------------------------------------------------------------------------------
 
-    async def trigger(self, caller: TokenBearer, request: EventTrigger, payload: bytes) -> TriggeredEvent:
+    async def trigger(self, caller: EventCaller, request: EventTrigger, payload: bytes) -> TriggeredEvent:
         """Store an event and its message. One with an id that this caller has used is the same event."""
         broker = self._broker
         id = replies.check_id(request.id)
@@ -145,6 +150,7 @@ class Outcomes:
             )
         )
         self._begin_reading()
+        outcome: Outcome = batch if topic.chain is None else await topic.chain.run(batch, caller)
 
         def work(commit: BrokerCommit) -> TriggeredEvent:
             again = self.events.get(id) or self._beginning.get(id)
@@ -155,7 +161,7 @@ class Outcomes:
             topic.check_backlog()
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?
-            broker.append(commit, topic, batch, caller.subject)
+            broker.append(commit, topic, accepted(outcome), caller.subject)
             self._put(commit, event)
             self._beginning[id] = event  # the same request may come over two connections at once
             commit.on_stored.append(partial(self._beginning.pop, id, None))

@@ -10,8 +10,8 @@ import msgspec
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group
 from landbridge.broker.keys import TopicKeys
-from landbridge.broker.log import Log
-from landbridge.broker.middleware import Chain
+from landbridge.broker.log import BatchReader, Log
+from landbridge.broker.middleware import Chain, Views
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.store import PutDocument
@@ -84,6 +84,8 @@ class Topic:
         self.on_made: Callable[[], None] | None = None
         #: What is done with its batches before they are stored; None: nothing.
         self.chain: Chain | None = None
+        #: What is done with its messages before they are delivered; None: nothing.
+        self.views: Views | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -106,6 +108,10 @@ class Topic:
         if self.on_made is not None:
             self.on_made()
             self.on_made = None
+
+    def reader_for(self, group: str | None) -> BatchReader:
+        """Where a group gets messages. None: whoever reads in no group's name."""
+        return self.log if self.views is None else self.views.of(group)
 
     # -- groups ------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import Edit, check_place
-from landbridge.broker.middleware import check as check_middleware
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
+from landbridge.broker.stage_work import check as check_middleware
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
 from landbridge.broker.topic_changes import covers

@@ -62,6 +62,11 @@ def check_backward(old: dict[str, Any] | bool, new: dict[str, Any] | bool) -> li
     return comparison.found[:MOST_FOUND]
 
 
+def is_equal(one: Any, other: Any) -> bool:
+    """Are two JSON values the same? For Python 1 is true."""
+    return _key(one) == _key(other)
+
+
 class _Comparison:
     def __init__(self, old: Any, new: Any) -> None:
         self._old, self._new = old, new
@@ -82,7 +87,7 @@ class _Comparison:
         self._room -= 1
         if self._room < 0:
             raise BadRequest("the schemas are too large to be compared")
-        if new is True or new == {} or old is False or (old == new and not _refers(new)):
+        if new is True or new == {} or old is False or (is_equal(old, new) and not _refers(new)):
             return
         if isinstance(old, dict) and isinstance(new, dict):
             if (id(old), id(new)) in self._pairs:

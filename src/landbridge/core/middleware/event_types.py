@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from landbridge.core.log.batch import HeaderValue
-from landbridge.core.middleware.compatibility import check_backward
+from landbridge.core.middleware.compatibility import check_backward, is_equal
 from landbridge.core.middleware.schema import check_schema
 from landbridge.errors import BadRequest, LimitReached, SchemaIncompatible, UnknownType
 
@@ -86,7 +86,7 @@ def register(
     check_schema(schema)
     before = known or EventType()
     text = before.description if description is None else description
-    if before.versions and before.versions[-1].schema == schema:
+    if before.versions and is_equal(before.versions[-1].schema, schema):
         return msgspec.structs.replace(before, description=text)
     if len(before.versions) >= MOST_VERSIONS:
         raise LimitReached(

@@ -24,8 +24,11 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class Rows:
     """A batch that stages may change."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, claims: Mapping[str, str] | None = None) -> None:
         self.batch = batch
+        #: What is known of whoever publishes it.
+        self.claims: Mapping[str, str] = claims or {}
+        self._keys: list[bytes] | None = None
         self._payloads: list[bytes] | None = None
         self._headers: list[bytes] | None = None
         self._is_changed = False
@@ -97,6 +100,14 @@ class Rows:
         self._values[at - self._slice[0]] = value
         self._changed[at] = None
 
+    def set_value(self, at: int, value: Any) -> None:
+        """Make this value, as JSON, the payload."""
+        lo, hi = self._slice
+        if lo <= at < hi:
+            self.value_changed(at, value)
+        else:
+            self.set_payload(at, _encode(value))
+
     def end_slice(self) -> None:
         """All stages have seen the slice: write down what they have changed of its payloads."""
         if self._changed:
@@ -121,6 +132,8 @@ class Rows:
             return True
         if not self.batch.has(Column.HEADERS):
             return False
+        if not all(names):
+            return True
         held = bytes(self.batch.span(Column.HEADERS)[1])
         return any(name in held for name in names)
 
@@ -139,6 +152,17 @@ class Rows:
     def set_headers(self, at: int, headers: Mapping[str, HeaderValue]) -> None:
         """Give a message these headers and no others."""
         self.raw_headers[at] = encode_headers(headers)
+        self._is_changed = True
+
+    def replace(
+        self, payloads: list[bytes], headers: list[dict[str, HeaderValue]], keys: list[bytes]
+    ) -> None:
+        """Put others in the place of all messages. TypeError or ValueError for headers that can't be sent."""
+        encoded = list(map(encode_headers, headers))
+        for raw in encoded:
+            if raw:
+                decode_headers(raw)
+        self._payloads, self._headers, self._keys = payloads, encoded, keys
         self._is_changed = True
 
     # -- ends --------------------------------------------------------------------------------------
@@ -161,7 +185,7 @@ class Rows:
                 id=batch.id,
                 time=batch.time,
                 base=batch.begin,
-                keys=batch.keys(),
+                keys=batch.keys() if self._keys is None else self._keys,
                 headers=self.raw_headers,
                 ids=batch.ids(),
                 times=batch.times(),

@@ -1,0 +1,196 @@
+"""Stages of middleware, ready for use, and batches on their way through them.
+
+Stages that look at one message after the other work on the event loop, in slices, because what they do holds
+the interpreter anyway. All of them share one *pace*: in a turn of the loop they work for about a millisecond,
+whosever batches these are. Compression lets other threads run, so it has threads of its own. Code of users,
+which may do anything, has a thread for each stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from landbridge.broker.transforms import Transforming, load_transform
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.packing import check_library, pack
+from landbridge.core.middleware.authorise import Authorisation
+from landbridge.core.middleware.event_types import EventType
+from landbridge.core.middleware.redact import Redaction
+from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.schema import compile_schema
+from landbridge.core.middleware.spec import (
+    AnyStage,
+    AuthoriseStage,
+    CompressStage,
+    RedactStage,
+    TransformStage,
+    ValidateStage,
+    check_stages,
+    name_of,
+)
+from landbridge.core.middleware.validate import Checkers, Validation
+from landbridge.errors import BusError
+
+#: Messages and bytes of a slice, and seconds of work in one turn of the loop.
+SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
+#: Bytes of a batch that is compressed on the event loop: that takes less than handing it to a thread.
+PACK_HERE = 16 << 10
+#: Threads that compress.
+PACKERS = 2
+
+
+class RowStage(Protocol):
+    """A stage that looks at one message after the other."""
+
+    def work(self, rows: Rows, lo: int, hi: int) -> None: ...
+
+
+class StageCounts(msgspec.Struct):
+    """What a kind of stage has done in a topic since the start."""
+
+    messages: int = 0
+    #: Batches that were refused.
+    refused: int = 0
+    seconds: float = 0.0
+
+
+class WorkingStage(NamedTuple):
+    """A stage, ready for use."""
+
+    spec: AnyStage
+    #: None for compress.
+    works: RowStage | Transforming | None
+    counts: StageCounts
+
+
+class Pace:
+    """Shares the event loop among all batches that are on their way through stages."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def work(self, steps: Iterable[None]) -> None:
+        """Take these steps, as many in one turn of the loop as belong into it."""
+        left = iter(steps)
+        while True:
+            async with self._lock:  # those who wait get it in the order in which they came
+                until = perf_counter() + TURN
+                for _ in left:
+                    if perf_counter() >= until:
+                        break
+                else:
+                    return
+            await asyncio.sleep(0)
+
+
+class Workshop:
+    """What the stages of all topics work with."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
+
+    async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
+        """Take a batch through these stages. Their refusal is raised."""
+        rows = Rows(batch, claims)
+        by_row: list[tuple[RowStage, StageCounts]] = []
+        for spec, works, counts in stages:
+            if works is not None and not isinstance(works, Transforming):
+                by_row.append((works, counts))
+                continue
+            if by_row:
+                await self._pace.work(_steps(rows, by_row))
+                by_row = []
+            began = perf_counter()
+            try:
+                if isinstance(works, Transforming):
+                    await works.work(rows)
+                    rows = Rows(rows.to_batch(), claims)
+                elif isinstance(spec, CompressStage):  # the last one
+                    rows = Rows(rows.to_batch())
+                    await self._pack(rows.batch, spec.level)
+            except BusError:
+                counts.refused += 1
+                raise
+            finally:
+                counts.seconds += perf_counter() - began
+            counts.messages += len(batch)
+        if by_row:
+            await self._pace.work(_steps(rows, by_row))
+        return rows.to_batch()
+
+    async def _pack(self, batch: Batch, level: int) -> None:
+        if batch.size <= PACK_HERE:
+            pack(batch, level)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._packers, partial(pack, batch, level))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._packers.shutdown(wait=False)
+
+
+def _steps(rows: Rows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[None]:
+    """Take the messages through these stages, a slice with each step."""
+    for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
+        for stage, counts in stages:
+            began = perf_counter()
+            try:
+                stage.work(rows, lo, hi)
+            except BusError:
+                counts.refused += 1
+                raise
+            finally:
+                counts.seconds += perf_counter() - began
+            counts.messages += hi - lo
+        rows.end_slice()
+        yield
+
+
+def check(stages: Sequence[AnyStage]) -> None:
+    """BadRequest or MiddlewareFailed where these stages can't work here."""
+    check_stages(stages)
+    for stage in stages:
+        if isinstance(stage, CompressStage):
+            check_library()
+        elif isinstance(stage, ValidateStage):
+            compile_schema(True)
+        elif isinstance(stage, RedactStage):
+            Redaction(stage)
+        elif isinstance(stage, TransformStage):
+            load_transform(stage)
+
+
+def make_ready(
+    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+) -> list[WorkingStage]:
+    """Stages, ready for use. BadRequest or MiddlewareFailed where one can't work here any more.
+    ``counts``: of each name of a stage."""
+    ready = []
+    for spec in specs:
+        works: RowStage | Transforming | None = None
+        if isinstance(spec, ValidateStage):
+            works = Validation(Checkers(types), refuses_unlisted=spec.unlisted == "refuse")
+        elif isinstance(spec, AuthoriseStage):
+            works = Authorisation(spec)
+        elif isinstance(spec, RedactStage):
+            works = Redaction(spec)
+        elif isinstance(spec, TransformStage):
+            works = Transforming(spec, topic)
+        ready.append(WorkingStage(spec, works, counts[name_of(spec)]))
+    return ready
+
+
+def end(stages: Sequence[WorkingStage] | None) -> None:
+    """These stages are not used any more."""
+    for stage in stages or ():
+        if isinstance(stage.works, Transforming):
+            stage.works.close()

@@ -1,0 +1,56 @@
+"""A topic's messages as its groups get them, where stages work before delivery.
+
+A view reads batches from the log, takes them through the stages and keeps them in the cache that all logs
+share. So a message that is handed out again is the same, and the groups that get a topic by the same stages
+share the work. What the bus has stored for one group, a message that comes back from the dead letters, and
+what comes from another terminal has been through the stages before: they work once, where a message was
+published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from landbridge.broker.log import BatchReader, Cache, Log
+from landbridge.broker.stage_work import WorkingStage, Workshop
+from landbridge.core.log.batch import Batch
+from landbridge.errors import MiddlewareFailed
+
+#: Makes a view's stages ready for use.
+GetReady: TypeAlias = Callable[[], Awaitable[Sequence[WorkingStage]]]
+
+
+class View(BatchReader):
+    """What stages before delivery make of a log."""
+
+    def __init__(
+        self, number: int, log: Log, cache: Cache, workshop: Workshop, get_ready: GetReady, most_bytes: int
+    ) -> None:
+        """``number``: not that of any log or other view. ``most_bytes``: of a batch that can be delivered."""
+        super().__init__(number, cache)
+        self._log, self._workshop, self._get_ready = log, workshop, get_ready
+        self._most_bytes = most_bytes
+
+    def span(self) -> tuple[int, int]:
+        return self._log.span()
+
+    async def _read(self, offset: int, max_bytes: int) -> list[tuple[int, Batch]]:
+        stages = await self._get_ready()
+        found: list[tuple[int, Batch]] = []
+        room = max_bytes
+        for first, batch in await self._log.fetch(offset, max_bytes):
+            if batch.origin is None and batch.audience is None:
+                changed = await self._workshop.run(batch, stages, {})
+                if changed.size > max(batch.size, self._most_bytes):
+                    raise MiddlewareFailed(
+                        f"the batch at offset {first} has {changed.size} bytes after the middleware before "
+                        f"delivery, which is more than {self._most_bytes}"
+                    )
+                batch = changed
+            room -= batch.size
+            if found and room < 0:
+                break  # it has grown: the next read brings it
+            found.append((first, batch))
+        self.mean_size = max(self._log.mean_size, *(batch.size // len(batch) for _, batch in found), 0)
+        return found
