@@ -9,7 +9,7 @@ import time
 
 from rich.console import Console
 
-from bench import against, crossing, events, http, latency, report, requests, scenarios, storage
+from bench import against, crossing, events, http, latency, middleware, report, requests, scenarios, storage
 from bench.scenarios import Row
 
 
@@ -34,6 +34,7 @@ SCENARIOS = {
     "events": events.events,
     "http": http.http,
     "requests": requests.requests,
+    "middleware": middleware.middleware,
     "pipeline": _pipeline,
 }
 

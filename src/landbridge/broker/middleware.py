@@ -25,6 +25,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.middleware.event_types import EventType
 from landbridge.core.middleware.spec import (
     AnyStage,
+    CompressStage,
     RedactStage,
     TransformStage,
     ValidateStage,
@@ -34,6 +35,8 @@ from landbridge.errors import BusError, MiddlewareFailed
 from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
 
+#: Batches and bytes that are compressed together.
+TOGETHER, TOGETHER_BYTES = 64, 2 << 20
 #: A batch that may be stored, or why not.
 Outcome: TypeAlias = "Batch | BusError"
 
@@ -251,18 +254,46 @@ class Chain:
         return await done
 
     async def _work(self) -> None:
+        packing: asyncio.Task[None] | None = None
+        packed: list[tuple[Job, Outcome]] = []
         try:
-            while self._jobs:
-                job = self._jobs[0]
-                try:
-                    outcome = await self._outcome_of(job)
-                finally:
-                    self._jobs.popleft()
-                job.then(outcome)
+            while self._jobs or packed:
+                done = [(job, await self._outcome_of(job)) for job in self._take()]
+                if packing is not None:
+                    await packing
+                for job, outcome in packed:
+                    job.then(outcome)
+                # These are compressed while the next ones go through the other stages.
+                packed, packing = done, self._begin_packing([outcome for _, outcome in done])
         finally:
             self._task = None
+            if packing is not None:
+                packing.cancel()
         if not self._specs:
             self._middleware.chain_ended(self)
+
+    def _take(self) -> list[Job]:
+        """The next batches. Those that wait together are compressed together, which takes less."""
+        most = TOGETHER if any(isinstance(spec, CompressStage) for spec in self._specs) else 1
+        taken: list[Job] = []
+        room = TOGETHER_BYTES
+        while self._jobs and len(taken) < most and room > 0:
+            taken.append(self._jobs.popleft())
+            room -= taken[-1].batch.size
+        return taken
+
+    def _begin_packing(self, outcomes: list[Outcome]) -> asyncio.Task[None] | None:
+        stage = self._stages[-1] if self._stages else None
+        if stage is None or not isinstance(stage.spec, CompressStage):
+            return None
+        batches = [outcome for outcome in outcomes if isinstance(outcome, Batch)]
+        return asyncio.ensure_future(self._pack(batches, stage))
+
+    async def _pack(self, batches: list[Batch], stage: WorkingStage) -> None:
+        try:
+            await self._middleware.workshop.pack(batches, stage)
+        except Exception as crash:  # they are stored as they are
+            self._middleware.host.log_crash(f"compress of {self.topic}", crash)
 
     async def _outcome_of(self, job: Job) -> Outcome:
         try:

@@ -19,7 +19,7 @@ import msgspec
 
 from landbridge.broker.transforms import Transforming, load_transform
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.packing import check_library, pack
+from landbridge.core.log.packing import check_library, pack, pack_all
 from landbridge.core.middleware.authorise import Authorisation
 from landbridge.core.middleware.event_types import EventType
 from landbridge.core.middleware.redact import Redaction
@@ -98,11 +98,15 @@ class Workshop:
         self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
 
     async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
-        """Take a batch through these stages. Their refusal is raised."""
-        rows = Rows(batch, claims)
+        """Take a batch through these stages, but for compress. Their refusal is raised."""
+        looking = [stage for stage in stages if stage.works is not None]
+        shares = len(looking) > 1
+        rows = Rows(batch, claims, shares_values=shares)
         by_row: list[tuple[RowStage, StageCounts]] = []
-        for spec, works, counts in stages:
-            if works is not None and not isinstance(works, Transforming):
+        for _, works, counts in stages:
+            if works is None:
+                continue
+            if not isinstance(works, Transforming):
                 by_row.append((works, counts))
                 continue
             if by_row:
@@ -110,12 +114,8 @@ class Workshop:
                 by_row = []
             began = perf_counter()
             try:
-                if isinstance(works, Transforming):
-                    await works.work(rows)
-                    rows = Rows(rows.to_batch(), claims)
-                elif isinstance(spec, CompressStage):  # the last one
-                    rows = Rows(rows.to_batch())
-                    await self._pack(rows.batch, spec.level)
+                await works.work(rows)
+                rows = Rows(rows.to_batch(), claims, shares_values=shares)
             except BusError:
                 counts.refused += 1
                 raise
@@ -126,12 +126,19 @@ class Workshop:
             await self._pace.work(_steps(rows, by_row))
         return rows.to_batch()
 
-    async def _pack(self, batch: Batch, level: int) -> None:
-        if batch.size <= PACK_HERE:
-            pack(batch, level)
+    async def pack(self, batches: Sequence[Batch], stage: WorkingStage) -> None:
+        """Compress batches that have been through the other stages."""
+        spec, _, counts = stage
+        assert isinstance(spec, CompressStage)
+        began = perf_counter()
+        if sum(batch.size for batch in batches) <= PACK_HERE:
+            for batch in batches:
+                pack(batch, spec.level)
         else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._packers, partial(pack, batch, level))
+            await loop.run_in_executor(self._packers, partial(pack_all, batches, spec.level))
+        counts.seconds += perf_counter() - began
+        counts.messages += sum(map(len, batches))
 
     def close(self) -> None:
         """Let the threads end."""

@@ -7,6 +7,8 @@ frame may be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from landbridge.core.log.batch import Batch, Buffer
 from landbridge.errors import BadFrame, MiddlewareFailed
 
@@ -29,15 +31,30 @@ def check_library() -> None:
 
 
 def pack(batch: Batch, level: int) -> None:
-    """Compress a batch for the log, if that makes it smaller. May run in a thread: it lets others run
-    meanwhile."""
+    """Compress a batch for the log, if that makes it smaller."""
     import zstandard
 
-    if batch.packed is not None or batch.size < LEAST:
+    if batch.packed is None and batch.size >= LEAST:
+        data = batch.encode()
+        _take(batch, len(data), zstandard.ZstdCompressor(level=level).compress(data))
+
+
+def pack_all(batches: Sequence[Batch], level: int) -> None:
+    """The same for several. A thread that does this needs the interpreter twice, and not twice for each
+    batch."""
+    import zstandard
+
+    waiting = [batch for batch in batches if batch.packed is None and batch.size >= LEAST]
+    plain: list[bytes | bytearray | memoryview[int]] = [bytes(batch.encode()) for batch in waiting]
+    if not waiting:
         return
-    data = batch.encode()
-    packed = zstandard.ZstdCompressor(level=level, write_content_size=True).compress(data)
-    if len(packed) < WORTH * len(data):
+    packed = zstandard.ZstdCompressor(level=level).multi_compress_to_buffer(plain, threads=1)
+    for at, batch in enumerate(waiting):
+        _take(batch, len(plain[at]), packed[at].tobytes())
+
+
+def _take(batch: Batch, size: int, packed: bytes) -> None:
+    if len(packed) < WORTH * size:
         batch.packed, batch.stored_size = packed, len(packed)
 
 

@@ -4,7 +4,7 @@ goes on as it came."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,8 +24,12 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class Rows:
     """A batch that stages may change."""
 
-    def __init__(self, batch: Batch, claims: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, batch: Batch, claims: Mapping[str, str] | None = None, *, shares_values: bool = True
+    ) -> None:
+        """``shares_values``: several stages look at decoded payloads."""
         self.batch = batch
+        self.shares_values = shares_values
         #: What is known of whoever publishes it.
         self.claims: Mapping[str, str] = claims or {}
         self._keys: list[bytes] | None = None
@@ -81,6 +85,18 @@ class Rows:
                 raise
             self._slice = (lo, hi)
         return self._values
+
+    def all_fit(self, lo: int, hi: int, fits: Callable[[Any], bool]) -> bool:
+        """Do all payloads from ``lo`` to ``hi``, decoded as JSON, pass this test? InvalidMessage where one is
+        no JSON."""
+        if self.shares_values or self._slice == (lo, hi):
+            return all(map(fits, self.values(lo, hi)))
+        payloads = self.payloads
+        try:
+            # One by one: what is kept in a list is looked through by the garbage collector.
+            return all(map(fits, map(_decode, payloads[lo:hi] if hi - lo < len(payloads) else payloads)))
+        except _UNREADABLE:
+            return all(map(fits, self.values(lo, hi)))
 
     def value(self, at: int) -> Any:
         """One payload decoded as JSON. InvalidMessage where it is none."""

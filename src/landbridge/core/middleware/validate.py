@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from landbridge.core.middleware.event_types import (
@@ -62,16 +62,10 @@ class Validation:
                 _refuse(rows, at, checker, value)
 
     def _check_all(self, rows: Rows, lo: int, hi: int, checker: Checker) -> None:
-        is_valid: Callable[[Any], bool] = checker.is_valid
-        values = rows.values(lo, hi)
-        for value in values:
-            if not is_valid(value):
-                break
-        else:
-            return
-        for at, value in enumerate(values, lo):
-            if not is_valid(value):
-                _refuse(rows, at, checker, value)
+        if not rows.all_fit(lo, hi, checker.is_valid):
+            for at, value in enumerate(rows.values(lo, hi), lo):
+                if not checker.is_valid(value):
+                    _refuse(rows, at, checker, value)
 
     def _find(self, rows: Rows, at: int, type: str, version: int | None) -> Checker | None:
         try:
