@@ -259,6 +259,36 @@ async def test_settings_change_while_messages_are_on_their_way(terminal: Termina
         assert [message.json()["n"] for message in await read(bus, "orders", 3000)] == list(range(3000))
 
 
+async def test_requests_go_through_the_middleware_as_well(terminal: Terminal) -> None:
+    stages: Any = [
+        {"stage": "authorise"},
+        VALIDATE,
+        {"stage": "redact", "fields": ["/pin"], "at": "deliver", "except_groups": ["quotes"]},
+    ]
+    async with attach(terminal) as bus, attach(terminal, subject="shop") as shop:
+        await bus.topics.create("quote", middleware=stages)
+        await bus.types.register("quote", "default", schema=ORDER)
+        async with bus.subscribe("quote", group="quotes", reply=True) as asked:
+            answering = asyncio.ensure_future(answer(asked))
+            reply = await shop.request("quote", {"id": 1, "pin": 7}, headers={"lb-producer": "root", "n": 1})
+            said = {"n": 1, "lb-producer": "shop"}
+            assert reply.json() == [{"id": 1, "pin": "[redacted]"}, said]
+            sent = await shop.requests.send("quote", {"id": 2})
+            assert sent.value == [{"id": 2}, {"lb-producer": "shop"}]
+            with pytest.raises(InvalidMessage) as refused:
+                await shop.request("quote", {"id": "x"})
+            assert refused.value.field == "/id"
+            with pytest.raises(InvalidMessage):
+                await shop.requests.send("quote", {})
+            answering.cancel()
+
+
+async def answer(asked: Any) -> None:
+    """Reply with the payload and the headers of each request."""
+    async for message in asked:
+        await message.reply([message.json(), message.headers])
+
+
 # -- compress ------------------------------------------------------------------------------------------
 
 

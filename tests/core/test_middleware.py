@@ -14,7 +14,7 @@ from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.middleware import event_types
 from landbridge.core.middleware.compatibility import check_backward
 from landbridge.core.middleware.redact import Redaction, parse_pointer
-from landbridge.core.middleware.rows import LONGEST_FIELD, LONGEST_REASON, Rows
+from landbridge.core.middleware.rows import LONGEST_FIELD, LONGEST_REASON, BatchRows
 from landbridge.core.middleware.schema import LARGEST, check_schema, compile_schema, first_error
 from landbridge.core.middleware.spec import RedactStage
 from landbridge.errors import BadRequest, InvalidMessage, LimitReached, SchemaIncompatible
@@ -313,7 +313,7 @@ def batch_of(payloads: list[bytes], **columns: Any) -> Batch:
     st.integers(1, 500),
 )
 def test_slices_cover_all_messages_in_order(sizes: list[int], messages: int, size: int) -> None:
-    rows = Rows(batch_of([b"x" * n for n in sizes]))
+    rows = BatchRows(batch_of([b"x" * n for n in sizes]))
     slices = list(rows.slices(messages, size))
     assert [at for lo, hi in slices for at in range(lo, hi)] == list(range(len(sizes)))
     for lo, hi in slices:
@@ -324,7 +324,7 @@ def test_slices_cover_all_messages_in_order(sizes: list[int], messages: int, siz
 
 def test_a_batch_that_nobody_changes_stays_the_same() -> None:
     batch = batch_of([b"1", b"2"])
-    rows = Rows(batch)
+    rows = BatchRows(batch)
     assert rows.values(0, 2) == [1, 2]
     assert rows.headers(1) == {}
     rows.end_slice()
@@ -342,7 +342,7 @@ def test_a_changed_batch_keeps_all_else() -> None:
         expires_at=[9, 0, 0],
         times=[1, 2, 3],
     ).slice(1, 3)
-    rows = Rows(batch)
+    rows = BatchRows(batch)
     rows.values(0, 2)
     rows.set_value(0, {"a": 1})
     rows.end_slice()
@@ -357,7 +357,7 @@ def test_a_changed_batch_keeps_all_else() -> None:
 
 
 def test_a_refusal_is_short_and_printable() -> None:
-    rows = Rows(batch_of([b"1"]))
+    rows = BatchRows(batch_of([b"1"]))
     with pytest.raises(InvalidMessage) as refused:
         rows.refuse(0, "/" + "x" * 1000, "bell \x07" + "y" * 1000)
     assert len(str(refused.value)) < LONGEST_FIELD + LONGEST_REASON + 50
@@ -366,7 +366,7 @@ def test_a_refusal_is_short_and_printable() -> None:
 
 @pytest.mark.parametrize("payload", [b"{", b"\xff", b"[" * 100_000, b"", b"1 2"])
 def test_what_is_no_json_is_refused_with_its_index(payload: bytes) -> None:
-    rows = Rows(batch_of([b"1", payload]))
+    rows = BatchRows(batch_of([b"1", payload]))
     with pytest.raises(InvalidMessage) as refused:
         rows.values(0, 2)
     assert refused.value.index == 1
@@ -397,7 +397,7 @@ def remove(value: Any, path: list[str]) -> Any:
 
 @given(VALUES, st.lists(st.sampled_from(["a", "b", "c", "*", "0", "1"]), min_size=1, max_size=3))
 def test_fields_are_taken_away(value: Any, path: list[str]) -> None:
-    rows = Rows(batch_of([msgspec.json.encode(value)]))
+    rows = BatchRows(batch_of([msgspec.json.encode(value)]))
     Redaction(RedactStage(fields=("/" + "/".join(path),), replacement=None)).work(rows, 0, 1)
     rows.end_slice()
     assert msgspec.json.decode(rows.to_batch().payload(0)) == remove(value, path)
@@ -410,7 +410,7 @@ def test_pointers_have_escapes() -> None:
 
 def test_the_headers_of_replies_are_never_changed_by_a_pattern() -> None:
     headers = encode_headers({"lb-reply-to": "secret", "x": "secret"})
-    rows = Rows(batch_of([b'"secret"'], headers=[headers]))
+    rows = BatchRows(batch_of([b'"secret"'], headers=[headers]))
     Redaction(RedactStage(patterns=("secret",))).work(rows, 0, 1)
     rows.end_slice()
     assert rows.headers(0) == {"lb-reply-to": "secret", "x": "[redacted]"}

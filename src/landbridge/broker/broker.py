@@ -34,8 +34,16 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
-from landbridge.broker.middleware import Job, Middleware, Outcome, accepted, run_all
-from landbridge.broker.requests import Requests
+from landbridge.broker.middleware import (
+    Middleware,
+    Outcome,
+    PublishingSubject,
+    WaitingBatch,
+    accepted,
+    run_all,
+    through,
+)
+from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
@@ -43,7 +51,7 @@ from landbridge.broker.trimmer import Trimmer
 from landbridge.core import changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
-from landbridge.core.log.batch import Batch, Column, build
+from landbridge.core.log.batch import Batch, Column, build, encode_headers
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
@@ -801,6 +809,25 @@ class Broker:
         if (found := self.topics.get(name)) is not None:
             found.check_producer(caller.subject)
 
+    def has_middleware(self, topic: str) -> bool:
+        """Do messages of the topic go through any stage?"""
+        found = self.topics.get(topic)
+        return found is not None and (found.chain is not None or found.views is not None)
+
+    async def after_middleware(
+        self, publisher: PublishingSubject, frame: frames.SendRequest, payload: bytes
+    ) -> tuple[frames.SendRequest, bytes]:
+        """A request that isn't stored, and its payload, as the middleware of its topic lets it through."""
+        topic = self.topics.get(frame.topic)
+        if topic is None or (topic.chain is None and topic.views is None):
+            return frame, payload
+        check_headers(frame.headers)
+        headers, keys = [encode_headers(frame.headers)], [frame.key]
+        batch = Batch.decode(
+            build([payload], id=self.new_id(), time=self.clock(), keys=keys, headers=headers)
+        )
+        return await through(topic.chain, topic.views, publisher, frame, batch)
+
     def check_publish(self, connection: Client, name: str) -> Topic:
         self.check_target(connection, name)
         return self.topic_for(name, who=connection.subject)
@@ -828,7 +855,7 @@ class Broker:
         def hand_in(outcome: Outcome) -> None:
             topic.writer.hand_in(partial(form, connection, topic, outcome, frame), then)
 
-        topic.chain.put(Job(batch, connection, is_known, hand_in))
+        topic.chain.put(WaitingBatch(batch, connection, is_known, hand_in))
 
     def _publish_unique(
         self, connection: Client, topic: Topic, outcome: Outcome, frame: frames.Publish, commit: BrokerCommit
@@ -907,7 +934,7 @@ class Broker:
             topic.writer.hand_in(work, then)
 
         if topic.chain is not None:
-            topic.chain.put(Job(batch, connection, partial(topic.keys.has, name), hand_in))
+            topic.chain.put(WaitingBatch(batch, connection, partial(topic.keys.has, name), hand_in))
         elif topic.keys.is_known(name):
             hand_in(batch)
         else:

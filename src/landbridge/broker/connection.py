@@ -649,7 +649,23 @@ class Connection(Incoming):
 
     def _request(self, frame: frames.SendRequest, tail: memoryview = EMPTY) -> None:
         self.broker.check_target(self, frame.topic)
-        self.broker.requests.ask(self, frame, tail)
+        if not self.broker.has_middleware(frame.topic):
+            self.broker.requests.ask(self, frame, tail)
+            return
+        task = self.terminal.spawn(self._ask_after_middleware(frame, bytes(tail)))
+        size = self._take(tail)
+
+        def asked(done: asyncio.Task[None]) -> None:
+            self._give_back(size)
+            if done.cancelled() or done.exception() is not None:
+                self._answer(frame.request, done, "a request")
+
+        task.add_done_callback(asked)
+
+    async def _ask_after_middleware(self, frame: frames.SendRequest, payload: bytes) -> None:
+        frame, payload = await self.broker.after_middleware(self, frame, payload)
+        if not self.closed:
+            self.broker.requests.ask(self, frame, memoryview(payload))
 
     def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:
         if frame.offset >= 0:

@@ -35,10 +35,10 @@ class Cache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: OrderedDict[tuple[int, int], BatchReader] = OrderedDict()
+        self._held: OrderedDict[tuple[int, int], LogReader] = OrderedDict()
         self.size = 0
 
-    def put(self, log: BatchReader, first: int, batch: Batch) -> None:
+    def put(self, log: LogReader, first: int, batch: Batch) -> None:
         if first in log.batches:
             return
         log.batches[first] = batch
@@ -50,21 +50,21 @@ class Cache:
             (_, oldest), owner = self._held.popitem(last=False)
             self._forget(owner, oldest)
 
-    def touch(self, log: BatchReader, first: int) -> None:
+    def touch(self, log: LogReader, first: int) -> None:
         self._held.move_to_end((log.number, first))
 
-    def drop(self, log: BatchReader, before: int | None = None) -> None:
+    def drop(self, log: LogReader, before: int | None = None) -> None:
         for first in [first for first in log.firsts if before is None or first < before]:
             if before is None or first + len(log.batches[first]) <= before:
                 del self._held[log.number, first]
                 self._forget(log, first)
 
-    def _forget(self, log: BatchReader, first: int) -> None:
+    def _forget(self, log: LogReader, first: int) -> None:
         self.size -= log.batches.pop(first).size + OVERHEAD
         log.firsts.pop(bisect_right(log.firsts, first) - 1)
 
 
-class BatchReader:
+class LogReader:
     """Batches by their offsets: those in memory at once, the others when they are loaded."""
 
     def __init__(self, number: int, cache: Cache) -> None:
@@ -148,7 +148,7 @@ class BatchReader:
         return await self._read(offset, max_bytes)
 
 
-class Log(BatchReader):
+class Log(LogReader):
     def __init__(self, number: int, bounds: LogBounds, store: Store, cache: Cache) -> None:
         super().__init__(number, cache)
         self.first, self.end = bounds.first, bounds.end

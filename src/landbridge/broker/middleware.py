@@ -16,11 +16,13 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.limits import Limits
-from landbridge.broker.log import BatchReader, Cache, Log
+from landbridge.broker.log import Cache, Log, LogReader
 from landbridge.broker.stage_work import StageCounts, WorkingStage, Workshop, end, make_ready
-from landbridge.broker.view import GetReady, View
+from landbridge.broker.view import GetReady, TopicView
 from landbridge.core.log.batch import Batch
 from landbridge.core.middleware.event_types import EventType
 from landbridge.core.middleware.spec import (
@@ -32,6 +34,7 @@ from landbridge.core.middleware.spec import (
     is_late,
 )
 from landbridge.errors import BusError, MiddlewareFailed
+from landbridge.protocol import frames
 from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
 
@@ -41,7 +44,7 @@ TOGETHER, TOGETHER_BYTES = 64, 2 << 20
 Outcome: TypeAlias = "Batch | BusError"
 
 
-class Publisher(Protocol):
+class PublishingSubject(Protocol):
     """Who publishes."""
 
     @property
@@ -52,18 +55,18 @@ class Publisher(Protocol):
         """What is known of the subject, by the names of ``core/middleware/spec.py``."""
 
 
-class Job(NamedTuple):
+class WaitingBatch(NamedTuple):
     """A batch that waits for its turn in a chain."""
 
     batch: Batch
-    publisher: Publisher
+    publisher: PublishingSubject
     #: Is the batch stored already? NotLoaded where the disk has to be asked.
     is_known: Callable[[], bool]
     #: Called with what became of it, in the order in which the batches came.
     then: Callable[[Outcome], None]
 
 
-class Host(Protocol):
+class MiddlewareHost(Protocol):
     """What a chain asks of the terminal."""
 
     @property
@@ -84,14 +87,14 @@ class Host(Protocol):
 class Middleware:
     """The chains and views of all topics."""
 
-    def __init__(self, host: Host, cache: Cache) -> None:
+    def __init__(self, host: MiddlewareHost, cache: Cache) -> None:
         self.host = host
         self.workshop = Workshop()
         self._cache = cache
         #: Topic → name of a stage → what it has done. Kept when the stages change.
         self._counts: dict[str, defaultdict[str, StageCounts]] = {}
         self._chains: dict[str, Chain] = {}
-        self._views: dict[str, Views] = {}
+        self._views: dict[str, TopicViews] = {}
         #: Logs have numbers from 0 on.
         self._view_numbers = count(-1, -1)
 
@@ -108,20 +111,20 @@ class Middleware:
             return None
         return chain
 
-    def views_for(self, topic: str, log: Log, stages: Sequence[AnyStage]) -> Views | None:
+    def views_for(self, topic: str, log: Log, stages: Sequence[AnyStage]) -> TopicViews | None:
         """The views of a topic with these stages; None where its groups read the log."""
         if (before := self._views.pop(topic, None)) is not None:
             before.forget()
         if not any(map(is_late, stages)):
             return None
-        views = self._views[topic] = Views(self, topic, log, tuple(stages))
+        views = self._views[topic] = TopicViews(self, topic, log, tuple(stages))
         return views
 
-    def new_view(self, log: Log, get_ready: GetReady) -> View:
+    def new_view(self, log: Log, get_ready: GetReady) -> TopicView:
         """A view of a log."""
         limits = self.host.limits
         most = limits.max_frame - min(MAX_HEAD, limits.max_frame // 2)
-        return View(next(self._view_numbers), log, self._cache, self.workshop, get_ready, most)
+        return TopicView(next(self._view_numbers), log, self._cache, self.workshop, get_ready, most)
 
     def chain_ended(self, chain: Chain) -> None:
         """A chain without stages is empty."""
@@ -170,17 +173,17 @@ class Middleware:
         self.workshop.close()
 
 
-class Views:
+class TopicViews:
     """The views of one topic: what its groups read in place of the log."""
 
     def __init__(self, middleware: Middleware, topic: str, log: Log, stages: tuple[AnyStage, ...]) -> None:
         self._middleware, self._topic, self._log = middleware, topic, log
         self._late = [stage for stage in stages if is_late(stage)]
         #: Places of stages among those before delivery → the view that they make.
-        self._views: dict[tuple[int, ...], View] = {}
+        self._views: dict[tuple[int, ...], TopicView] = {}
         self._ready: dict[tuple[int, ...], list[WorkingStage]] = {}
 
-    def of(self, group: str | None) -> BatchReader:
+    def of(self, group: str | None) -> LogReader:
         """Where a group reads. None: whoever reads a topic in no group's name gets it by all stages."""
         places = tuple(at for at, stage in enumerate(self._late) if group not in _exceptions(stage))
         if not places:
@@ -196,6 +199,11 @@ class Views:
             counts = self._middleware.counts_of(self._topic)
             self._ready[places] = make_ready([self._late[at] for at in places], self._topic, {}, counts)
         return self._ready[places]
+
+    async def run(self, batch: Batch) -> Batch:
+        """Take a batch that is in no log through all stages."""
+        places = tuple(range(len(self._late)))
+        return await self._middleware.workshop.run(batch, await self._get_ready(places), {})
 
     def forget(self) -> None:
         """The views are not used any more."""
@@ -220,7 +228,7 @@ class Chain:
         self._stages: list[WorkingStage] | None = None
         #: Grows with each change.
         self._version = 0
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[WaitingBatch] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def change(self, stages: tuple[AnyStage, ...]) -> bool:
@@ -236,13 +244,13 @@ class Chain:
         self._stages = None
         self._version += 1
 
-    def put(self, job: Job) -> None:
+    def put(self, job: WaitingBatch) -> None:
         """Take a batch through the stages, after those that came before."""
         self._jobs.append(job)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
-    async def run(self, batch: Batch, publisher: Publisher) -> Outcome:
+    async def run(self, batch: Batch, publisher: PublishingSubject) -> Outcome:
         """The same for a caller who waits."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -250,12 +258,12 @@ class Chain:
             if not done.done():
                 done.set_result(outcome)
 
-        self.put(Job(batch, publisher, _is_new, then))
+        self.put(WaitingBatch(batch, publisher, _is_new, then))
         return await done
 
     async def _work(self) -> None:
         packing: asyncio.Task[None] | None = None
-        packed: list[tuple[Job, Outcome]] = []
+        packed: list[tuple[WaitingBatch, Outcome]] = []
         try:
             while self._jobs or packed:
                 done = [(job, await self._outcome_of(job)) for job in self._take()]
@@ -272,10 +280,10 @@ class Chain:
         if not self._specs:
             self._middleware.chain_ended(self)
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[WaitingBatch]:
         """The next batches. Those that wait together are compressed together, which takes less."""
         most = TOGETHER if any(isinstance(spec, CompressStage) for spec in self._specs) else 1
-        taken: list[Job] = []
+        taken: list[WaitingBatch] = []
         room = TOGETHER_BYTES
         while self._jobs and len(taken) < most and room > 0:
             taken.append(self._jobs.popleft())
@@ -295,7 +303,7 @@ class Chain:
         except Exception as crash:  # they are stored as they are
             self._middleware.host.log_crash(f"compress of {self.topic}", crash)
 
-    async def _outcome_of(self, job: Job) -> Outcome:
+    async def _outcome_of(self, job: WaitingBatch) -> Outcome:
         try:
             if await _ask(job.is_known):
                 return job.batch
@@ -306,7 +314,7 @@ class Chain:
             self._middleware.host.log_crash(f"the middleware of {self.topic}", crash)
             return MiddlewareFailed(f"the middleware of {self.topic} failed: {type(crash).__name__}")
 
-    async def _run(self, batch: Batch, publisher: Publisher) -> Batch:
+    async def _run(self, batch: Batch, publisher: PublishingSubject) -> Batch:
         while (stages := self._stages) is None:
             version, specs = self._version, self._specs
             types: dict[str, EventType] = {}
@@ -348,6 +356,25 @@ def accepted(outcome: Outcome) -> Batch:
     return outcome
 
 
-async def run_all(batches: Sequence[tuple[Chain | None, Batch]], publisher: Publisher) -> list[Outcome]:
+async def through(
+    chain: Chain | None,
+    views: TopicViews | None,
+    publisher: PublishingSubject,
+    frame: frames.SendRequest,
+    batch: Batch,
+) -> tuple[frames.SendRequest, bytes]:
+    """Take a request that isn't stored through the stages of its topic, as the one message of a batch.
+    Returns what is to be asked, and the payload."""
+    if chain is not None:
+        batch = accepted(await chain.run(batch, publisher))
+    if views is not None:
+        batch = await views.run(batch)
+    asked = msgspec.structs.replace(frame, headers=batch.headers(0), key=batch.key(0))
+    return asked, batch.payload(0)
+
+
+async def run_all(
+    batches: Sequence[tuple[Chain | None, Batch]], publisher: PublishingSubject
+) -> list[Outcome]:
     """Take the batches of a transaction through the chains of their topics."""
     return [batch if chain is None else await chain.run(batch, publisher) for chain, batch in batches]

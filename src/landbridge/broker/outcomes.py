@@ -23,7 +23,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker, Client
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
-from landbridge.broker.middleware import Outcome, Publisher, accepted
+from landbridge.broker.middleware import Outcome, PublishingSubject, accepted
 from landbridge.broker.requests import check_headers
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
@@ -56,7 +56,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TriggeredEvent).decode
 
 
-class EventCaller(TokenBearer, Publisher, Protocol):
+class EventCaller(TokenBearer, PublishingSubject, Protocol):
     """Who triggers an event."""
 
 

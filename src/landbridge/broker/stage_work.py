@@ -23,7 +23,7 @@ from landbridge.core.log.packing import check_library, pack, pack_all
 from landbridge.core.middleware.authorise import Authorisation
 from landbridge.core.middleware.event_types import EventType
 from landbridge.core.middleware.redact import Redaction
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.schema import compile_schema
 from landbridge.core.middleware.spec import (
     AnyStage,
@@ -49,7 +49,7 @@ PACKERS = 2
 class RowStage(Protocol):
     """A stage that looks at one message after the other."""
 
-    def work(self, rows: Rows, lo: int, hi: int) -> None: ...
+    def work(self, rows: BatchRows, lo: int, hi: int) -> None: ...
 
 
 class StageCounts(msgspec.Struct):
@@ -70,7 +70,7 @@ class WorkingStage(NamedTuple):
     counts: StageCounts
 
 
-class Pace:
+class StagePace:
     """Shares the event loop among all batches that are on their way through stages."""
 
     def __init__(self) -> None:
@@ -94,14 +94,14 @@ class Workshop:
     """What the stages of all topics work with."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._pace = StagePace()
         self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
 
     async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
         """Take a batch through these stages, but for compress. Their refusal is raised."""
         looking = [stage for stage in stages if stage.works is not None]
         shares = len(looking) > 1
-        rows = Rows(batch, claims, shares_values=shares)
+        rows = BatchRows(batch, claims, shares_values=shares)
         by_row: list[tuple[RowStage, StageCounts]] = []
         for _, works, counts in stages:
             if works is None:
@@ -115,7 +115,7 @@ class Workshop:
             began = perf_counter()
             try:
                 await works.work(rows)
-                rows = Rows(rows.to_batch(), claims, shares_values=shares)
+                rows = BatchRows(rows.to_batch(), claims, shares_values=shares)
             except BusError:
                 counts.refused += 1
                 raise
@@ -145,7 +145,7 @@ class Workshop:
         self._packers.shutdown(wait=False)
 
 
-def _steps(rows: Rows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[None]:
+def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[None]:
     """Take the messages through these stages, a slice with each step."""
     for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
         for stage, counts in stages:

@@ -10,8 +10,8 @@ import msgspec
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Group
 from landbridge.broker.keys import TopicKeys
-from landbridge.broker.log import BatchReader, Log
-from landbridge.broker.middleware import Chain, Views
+from landbridge.broker.log import Log, LogReader
+from landbridge.broker.middleware import Chain, TopicViews
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.store import PutDocument
@@ -85,7 +85,7 @@ class Topic:
         #: What is done with its batches before they are stored; None: nothing.
         self.chain: Chain | None = None
         #: What is done with its messages before they are delivered; None: nothing.
-        self.views: Views | None = None
+        self.views: TopicViews | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -109,7 +109,7 @@ class Topic:
             self.on_made()
             self.on_made = None
 
-    def reader_for(self, group: str | None) -> BatchReader:
+    def reader_for(self, group: str | None) -> LogReader:
         """Where a group gets messages. None: whoever reads in no group's name."""
         return self.log if self.views is None else self.views.of(group)
 

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from queue import SimpleQueue
 from typing import Any
 
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import TransformStage
 from landbridge.core.middleware.transform import GROUP, Transform, TransformRow, apply, rows_for, take_back
 from landbridge.core.wording import did_you_mean
@@ -97,7 +97,7 @@ class Transforming:
         self._thread: TransformThread | None = None
         self._stuck = 0
 
-    async def work(self, rows: Rows) -> None:
+    async def work(self, rows: BatchRows) -> None:
         """Let the transform change a batch. MiddlewareFailed where it raises or takes too long."""
         name = self._spec.use
         if self._stuck >= MOST_STUCK:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from landbridge.broker.log import BatchReader, Cache, Log
+from landbridge.broker.log import Cache, Log, LogReader
 from landbridge.broker.stage_work import WorkingStage, Workshop
 from landbridge.core.log.batch import Batch
 from landbridge.errors import MiddlewareFailed
@@ -21,7 +21,7 @@ from landbridge.errors import MiddlewareFailed
 GetReady: TypeAlias = Callable[[], Awaitable[Sequence[WorkingStage]]]
 
 
-class View(BatchReader):
+class TopicView(LogReader):
     """What stages before delivery make of a log."""
 
     def __init__(

@@ -71,6 +71,7 @@ class EventOperations:
         frame = frames.SendRequest(
             1, request.topic, int(request.timeout * SECOND), 1, request.headers, request.key.encode()
         )
+        frame, payload = await self._broker.after_middleware(caller, frame, payload)
         try:
             self._broker.requests.ask(asking, frame, memoryview(payload))
             replied, answer = await asking.done

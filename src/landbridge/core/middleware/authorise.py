@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from landbridge.core.log.batch import HeaderValue
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import AuthoriseStage
 from landbridge.errors import Forbidden
 
@@ -48,7 +48,7 @@ class Authorisation:
                 found[CLAIM + name] = claims[name][:LONGEST_CLAIM]
         return found
 
-    def work(self, rows: Rows, lo: int, hi: int) -> None:
+    def work(self, rows: BatchRows, lo: int, hi: int) -> None:
         """InvalidMessage where the payload is to have a member, and is no JSON object."""
         claims = rows.claims
         if lo == 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import RedactStage
 from landbridge.errors import BadRequest, InvalidMessage
 
@@ -35,7 +35,7 @@ class Redaction:
         self._patterns = [_compile(pattern) for pattern in spec.patterns]
         self._is_late = spec.at == "deliver"
 
-    def work(self, rows: Rows, lo: int, hi: int) -> None:
+    def work(self, rows: BatchRows, lo: int, hi: int) -> None:
         """InvalidMessage where a payload is no JSON, unless messages are delivered."""
         if (self._headers or self._patterns) and rows.may_have_header(b""):
             for at in range(lo, hi):
@@ -54,7 +54,7 @@ class Redaction:
             if changed:
                 rows.set_value(at, value)
 
-    def _redact_headers(self, rows: Rows, at: int) -> None:
+    def _redact_headers(self, rows: BatchRows, at: int) -> None:
         headers = rows.headers(at)
         after = {}
         for name, value in headers.items():

@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Rows:
+class BatchRows:
     """A batch that stages may change."""
 
     def __init__(

@@ -24,11 +24,11 @@ CLAIMS = ("subject", "token", "issuer", "issued_at", "expires_at", "scope", "cus
 METADATA = "metadata."
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="stage"):
+class StageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="stage"):
     """What all stages have."""
 
 
-class TransformStage(Stage, frozen=True, kw_only=True, tag="transform"):
+class TransformStage(StageOptions, frozen=True, kw_only=True, tag="transform"):
     """Let the users' own code change a batch."""
 
     #: The name of an entry point of the group "landbridge.middleware".
@@ -43,7 +43,7 @@ class TransformStage(Stage, frozen=True, kw_only=True, tag="transform"):
     except_groups: tuple[str, ...] = ()
 
 
-class RedactStage(Stage, frozen=True, kw_only=True, tag="redact"):
+class RedactStage(StageOptions, frozen=True, kw_only=True, tag="redact"):
     """Take out, or replace, parts of messages."""
 
     #: JSON pointers into payloads; "*" in the place of a name or index stands for each.
@@ -61,7 +61,7 @@ class RedactStage(Stage, frozen=True, kw_only=True, tag="redact"):
     except_groups: tuple[str, ...] = ()
 
 
-class AuthoriseStage(Stage, frozen=True, kw_only=True, tag="authorise"):
+class AuthoriseStage(StageOptions, frozen=True, kw_only=True, tag="authorise"):
     """Say in each message who has published it, and demand claims."""
 
     #: Claims that go into headers, beside the subject: "issuer", "metadata.team".
@@ -72,14 +72,14 @@ class AuthoriseStage(Stage, frozen=True, kw_only=True, tag="authorise"):
     payload: str = ""
 
 
-class ValidateStage(Stage, frozen=True, kw_only=True, tag="validate"):
+class ValidateStage(StageOptions, frozen=True, kw_only=True, tag="validate"):
     """Refuse what doesn't fit the schema of its event type."""
 
     #: What becomes of a message whose type the topic doesn't list.
     unlisted: Literal["refuse", "accept"] = "refuse"
 
 
-class CompressStage(Stage, frozen=True, kw_only=True, tag="compress"):
+class CompressStage(StageOptions, frozen=True, kw_only=True, tag="compress"):
     """Store batches compressed (zstd). Readers notice nothing."""
 
     #: 1 to 19: higher ones take less room and more time.

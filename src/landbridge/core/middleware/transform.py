@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from landbridge.core.log.batch import HeaderValue
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.errors import BusError, MiddlewareFailed
 
 #: The group of entry points.
@@ -41,7 +41,7 @@ Transform: TypeAlias = Callable[[list[TransformRow]], "list[TransformRow] | None
 MakeTransform: TypeAlias = Callable[[Mapping[str, Any]], Transform]
 
 
-def rows_for(rows: Rows, topic: str) -> list[TransformRow]:
+def rows_for(rows: BatchRows, topic: str) -> list[TransformRow]:
     """The messages of a batch, for a transform."""
     batch = rows.batch
     keys = batch.keys() or [b""] * len(rows)
@@ -76,7 +76,7 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
     return rows
 
 
-def take_back(rows: Rows, name: str, changed: list[TransformRow]) -> None:
+def take_back(rows: BatchRows, name: str, changed: list[TransformRow]) -> None:
     """Put what a transform has made of the messages into the batch."""
     payloads, keys = [row.payload for row in changed], [row.key for row in changed]
     try:

@@ -12,7 +12,7 @@ from landbridge.core.middleware.event_types import (
     type_of,
     version_of,
 )
-from landbridge.core.middleware.rows import Rows
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.schema import Checker, compile_schema, first_error
 from landbridge.errors import UnknownType
 
@@ -47,7 +47,7 @@ class Validation:
         self._checkers = checkers
         self._refuses = refuses_unlisted
 
-    def work(self, rows: Rows, lo: int, hi: int) -> None:
+    def work(self, rows: BatchRows, lo: int, hi: int) -> None:
         """InvalidMessage for the first message that doesn't fit."""
         if not rows.may_have_header(b"type"):
             checker = self._find(rows, lo, DEFAULT, None)
@@ -61,13 +61,13 @@ class Validation:
             if checker is not None and not checker.is_valid(value := rows.value(at)):
                 _refuse(rows, at, checker, value)
 
-    def _check_all(self, rows: Rows, lo: int, hi: int, checker: Checker) -> None:
+    def _check_all(self, rows: BatchRows, lo: int, hi: int, checker: Checker) -> None:
         if not rows.all_fit(lo, hi, checker.is_valid):
             for at, value in enumerate(rows.values(lo, hi), lo):
                 if not checker.is_valid(value):
                     _refuse(rows, at, checker, value)
 
-    def _find(self, rows: Rows, at: int, type: str, version: int | None) -> Checker | None:
+    def _find(self, rows: BatchRows, at: int, type: str, version: int | None) -> Checker | None:
         try:
             return self._checkers.find(type, version)
         except UnknownType as error:
@@ -81,6 +81,6 @@ class Validation:
             )  # fmt: skip
 
 
-def _refuse(rows: Rows, at: int, checker: Checker, value: Any) -> None:
+def _refuse(rows: BatchRows, at: int, checker: Checker, value: Any) -> None:
     field, reason = first_error(checker, value)
     rows.refuse(at, field, reason, hint="change the message, or register a schema that takes it")
