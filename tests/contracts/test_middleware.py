@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
@@ -490,6 +491,7 @@ def make_transform(options: Mapping[str, Any]) -> Transform:
             if what == "count":
                 row.set_json({**row.json(), "size": len(rows)})
                 row.headers["by"] = row.topic
+            if what == "key":
                 row.key = b"k"
         return None
 
@@ -513,7 +515,7 @@ def transform(do: str, **options: Any) -> Any:
 @pytest.mark.usefixtures("entry_point")
 async def test_a_transform_changes_messages(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
-        await bus.topics.create("orders", middleware=[transform("count"), VALIDATE])
+        await bus.topics.create("orders", middleware=[transform("count"), transform("key"), VALIDATE])
         await bus.types.register("orders", "default", schema={"required": ["size"]})
         async with bus.publisher("orders") as out:
             await out.send_many([{"id": 1}, {"id": 2}])
@@ -582,12 +584,34 @@ async def test_a_transform_before_delivery_works_once_for_groups_that_share_it(t
             assert message.json() == {"id": 1, "size": 1}
         assert terminal.broker.middleware.counts_of("orders")["transform"].messages == 1
         # A failure stops the groups and loses nothing.
-        await bus.topics.update("orders", middleware=[transform("raise", at="deliver")])
-        await bus.publish("orders", {"id": 2})
-        with pytest.raises(MiddlewareFailed):
-            await read(bus, "orders", 1, "a")
+        for what in ("raise", "key"):
+            await bus.topics.update("orders", middleware=[transform(what, at="deliver")])
+            if what == "raise":
+                await bus.publish("orders", {"id": 2})
+            with pytest.raises(MiddlewareFailed):
+                await read(bus, "orders", 1, "a")
         await bus.topics.update("orders", middleware=[])
         assert [message.json() for message in await read(bus, "orders", 1, "a")] == [{"id": 2}]
+
+
+@pytest.mark.usefixtures("entry_point")
+async def test_what_a_stage_needs_may_be_missing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[transform("count")])
+        await bus.topics.create("checked", middleware=[VALIDATE])
+        await bus.topics.create("packed", middleware=[])
+        monkeypatch.setattr(transforms, "entry_points", lambda group: EntryPoints([]))
+        monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        with pytest.raises(MiddlewareFailed, match="no entry point") as missing:
+            await bus.publish("orders", {"id": 1})
+        assert "entry point of the group" in missing.value.hint
+        for stage, text in ((VALIDATE, "jsonschema-rs"), (COMPRESS, "zstandard")):
+            with pytest.raises(MiddlewareFailed, match=text) as missing:
+                await bus.topics.update("packed", middleware=[stage])
+            assert "pip install" in missing.value.hint
+        with pytest.raises(MiddlewareFailed, match="jsonschema-rs"):
+            await bus.types.register("checked", "default", schema=True)
 
 
 # -- beside others -------------------------------------------------------------------------------------

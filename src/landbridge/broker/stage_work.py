@@ -36,7 +36,7 @@ from landbridge.core.middleware.spec import (
     name_of,
 )
 from landbridge.core.middleware.validate import Checkers, Validation
-from landbridge.errors import BusError
+from landbridge.errors import BadRequest, BusError, MiddlewareFailed
 
 #: Messages and bytes of a slice, and seconds of work in one turn of the loop.
 SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
@@ -179,8 +179,17 @@ def check(stages: Sequence[AnyStage]) -> None:
 def make_ready(
     specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
 ) -> list[WorkingStage]:
-    """Stages, ready for use. BadRequest or MiddlewareFailed where one can't work here any more.
-    ``counts``: of each name of a stage."""
+    """Stages, ready for use. MiddlewareFailed where one can't work here any more. ``counts``: of each name of
+    a stage."""
+    try:
+        return _make_ready(specs, topic, types, counts)
+    except BadRequest as error:  # it was good when it was set, but a package may be gone since
+        raise MiddlewareFailed(str(error), hint=error.hint) from None
+
+
+def _make_ready(
+    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+) -> list[WorkingStage]:
     ready = []
     for spec in specs:
         works: RowStage | Transforming | None = None

@@ -118,7 +118,7 @@ class Transforming:
                 f"the transform {name} has taken more than {self._spec.within:g} s for {len(rows)} messages",
                 hint="give it more time with 'within', or smaller batches",
             )
-        take_back(rows, name, done.result())
+        take_back(rows, name, done.result(), keeps_keys=self._spec.at == "deliver")
 
     def _came_back(self, done: asyncio.Future[Any]) -> None:
         self._stuck -= 1

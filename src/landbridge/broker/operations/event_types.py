@@ -99,7 +99,9 @@ class EventTypeOperations:
                 continue
             self._broker.middleware.types_changed(topic)
             verb = "deleted" if changed is None else "updated" if known else "created"
-            self._broker.observe("type", f"{topic}/{name}", verb, caller.subject, known, changed)
+            self._broker.observe(
+                "type", f"{topic}/{name}", verb, caller.subject, _numbers(known), _numbers(changed)
+            )
             return changed
         raise DocumentChanged(f"the event type {name} of {topic} is changed by others all the time")
 
@@ -150,6 +152,11 @@ def _place(topic: str, name: str) -> DocumentPlace:
     if not core.is_type_name(name):
         raise UnknownType(f"{topic} lists no event type {name[:60]!r}")
     return check_place(COLLECTION, topic, name)
+
+
+def _numbers(found: EventType | None) -> dict[str, list[int]] | None:
+    """What observers are told of a type: its versions, without the schemas, which may be large."""
+    return None if found is None else {"versions": [each.version for each in found.versions]}
 
 
 def _row(topic: str, name: str, found: EventType) -> table.TypeRow:

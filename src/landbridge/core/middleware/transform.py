@@ -11,6 +11,7 @@ from landbridge.core.log.batch import HeaderValue
 from landbridge.core.middleware.rows import BatchRows
 from landbridge.errors import BusError, MiddlewareFailed
 
+KEYS = "change keys before storing: groups choose messages by them"
 #: The group of entry points.
 GROUP = "landbridge.middleware"
 
@@ -76,9 +77,12 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
     return rows
 
 
-def take_back(rows: BatchRows, name: str, changed: list[TransformRow]) -> None:
-    """Put what a transform has made of the messages into the batch."""
+def take_back(rows: BatchRows, name: str, changed: list[TransformRow], *, keeps_keys: bool) -> None:
+    """Put what a transform has made of the messages into the batch. ``keeps_keys``: groups were told by now
+    which keys have come, so those have to stay."""
     payloads, keys = [row.payload for row in changed], [row.key for row in changed]
+    if keeps_keys and keys != (rows.batch.keys() or [b""] * len(rows)):
+        raise MiddlewareFailed(f"the transform {name} has changed a key before delivery", hint=KEYS)
     try:
         rows.replace(payloads, [row.headers for row in changed], keys)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
