@@ -24,6 +24,7 @@ from landbridge.errors import (
     InvalidMessage,
     MiddlewareFailed,
     SchemaIncompatible,
+    ShuttingDown,
     TooLarge,
     UnknownType,
 )
@@ -288,6 +289,36 @@ async def answer(asked: Any) -> None:
     """Reply with the payload and the headers of each request."""
     async for message in asked:
         await message.reply([message.json(), message.headers])
+
+
+async def test_a_chain_without_stages_stays_until_nothing_is_under_way(terminal: Terminal) -> None:
+    """A later batch must not come past one that the chain has taken from its queue."""
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[COMPRESS])
+        chain = terminal.broker.topics["orders"].chain
+        assert chain is not None
+        batch = Batch.decode(build([b"x" * 500_000], id=b"i" * 16, time=1))
+        running = asyncio.ensure_future(chain.run(batch, next(iter(terminal.connections))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert chain.change(()) is not running.done()
+        await running
+        await eventually(lambda: not chain.change(()))
+
+
+async def test_a_terminal_that_ends_tells_who_waits(crashes: list[Any]) -> None:
+    async with run_terminal() as terminal:
+        bus = await attach(terminal).open()
+        await bus.topics.create("orders", middleware=[COMPRESS])
+        chain = terminal.broker.topics["orders"].chain
+        assert chain is not None
+        batches = [Batch.decode(build([b"x" * 500_000], id=bytes(16), time=1)) for _ in range(100)]
+        connection = next(iter(terminal.connections))
+        waiting = [asyncio.ensure_future(chain.run(batch, connection)) for batch in batches]
+        await asyncio.sleep(0)
+    ended = await asyncio.gather(*waiting)
+    assert isinstance(ended[-1], ShuttingDown)
+    await bus.close()
 
 
 # -- compress ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ HISTORY = "history"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
 #: Bytes that a commit compresses of what the middleware has not: some milliseconds.
-PACK_AT_ONCE = 1 << 20
+PACK_AT_ONCE, PACK_LEVEL = 1 << 20, 3
 
 
 class BrokerCommit(Commit):
@@ -67,7 +67,7 @@ class BrokerCommit(Commit):
             if log.pack_level and batch.packed is None and batch.size <= self._pack_room:
                 # It didn't come through the middleware: it is from another terminal, or the bus's own.
                 self._pack_room -= batch.size
-                pack(batch, log.pack_level)
+                pack(batch, min(log.pack_level, PACK_LEVEL))
             if batch.packed is None:
                 batch.stored_size = batch.size
             data = record.wrap(batch)

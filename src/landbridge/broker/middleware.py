@@ -33,7 +33,7 @@ from landbridge.core.middleware.spec import (
     ValidateStage,
     is_late,
 )
-from landbridge.errors import BusError, MiddlewareFailed
+from landbridge.errors import BusError, MiddlewareFailed, ShuttingDown
 from landbridge.protocol import frames
 from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
@@ -228,7 +228,9 @@ class Chain:
         self._stages: list[WorkingStage] | None = None
         #: Grows with each change.
         self._version = 0
+        #: Those that no stage has looked at, and before them those whose end was not told.
         self._jobs: deque[WaitingBatch] = deque()
+        self._under_way: deque[WaitingBatch] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def change(self, stages: tuple[AnyStage, ...]) -> bool:
@@ -236,7 +238,7 @@ class Chain:
         waits, so that batches need not come through the chain any more."""
         self._specs = stages
         self.renew()
-        return bool(stages) or bool(self._jobs)
+        return bool(stages) or self._task is not None
 
     def renew(self) -> None:
         """Something that the stages go by has changed."""
@@ -270,6 +272,7 @@ class Chain:
                 if packing is not None:
                     await packing
                 for job, outcome in packed:
+                    self._under_way.popleft()
                     job.then(outcome)
                 # These are compressed while the next ones go through the other stages.
                 packed, packing = done, self._begin_packing([outcome for _, outcome in done])
@@ -287,6 +290,7 @@ class Chain:
         room = TOGETHER_BYTES
         while self._jobs and len(taken) < most and room > 0:
             taken.append(self._jobs.popleft())
+            self._under_way.append(taken[-1])
             room -= taken[-1].batch.size
         return taken
 
@@ -334,6 +338,11 @@ class Chain:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        waiting = [*self._under_way, *self._jobs]
+        self._under_way.clear()
+        self._jobs.clear()
+        for job in waiting:
+            job.then(ShuttingDown("the terminal is shutting down"))
 
 
 async def _ask(is_known: Callable[[], bool]) -> bool:

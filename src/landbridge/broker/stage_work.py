@@ -40,8 +40,8 @@ from landbridge.errors import BadRequest, BusError, MiddlewareFailed
 
 #: Messages and bytes of a slice, and seconds of work in one turn of the loop.
 SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
-#: Bytes of a batch that is compressed on the event loop: that takes less than handing it to a thread.
-PACK_HERE = 16 << 10
+#: Bytes that are compressed on the event loop, at low levels: that takes less than handing them to a thread.
+PACK_HERE, LOW_LEVEL = 16 << 10, 3
 #: Threads that compress.
 PACKERS = 2
 
@@ -131,7 +131,7 @@ class Workshop:
         spec, _, counts = stage
         assert isinstance(spec, CompressStage)
         began = perf_counter()
-        if sum(batch.size for batch in batches) <= PACK_HERE:
+        if spec.level <= LOW_LEVEL and sum(batch.size for batch in batches) <= PACK_HERE:
             for batch in batches:
                 pack(batch, spec.level)
         else:
