@@ -615,6 +615,12 @@ async def test_a_transform_before_delivery_works_once_for_groups_that_share_it(t
             assert message.json() == {"id": 1, "size": 1}
         assert terminal.broker.middleware.counts_of("orders")["transform"].messages == 1
         # A failure stops the groups and loses nothing.
+        await bus.publish("orders", b"x" * 5000)
+        await bus.topics.update("orders", middleware=[transform("grow", at="deliver")])
+        with pytest.raises(TooLarge):
+            await read(bus, "orders", 1, "a")
+        await bus.topics.update("orders", middleware=[])
+        await read(bus, "orders", 1, "a")
         for what in ("raise", "key"):
             await bus.topics.update("orders", middleware=[transform(what, at="deliver")])
             if what == "raise":

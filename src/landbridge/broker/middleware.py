@@ -33,7 +33,7 @@ from landbridge.core.middleware.spec import (
     ValidateStage,
     is_late,
 )
-from landbridge.errors import BusError, MiddlewareFailed, ShuttingDown
+from landbridge.errors import BusError, MiddlewareFailed, ShuttingDown, TooLarge
 from landbridge.protocol import frames
 from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
@@ -120,11 +120,17 @@ class Middleware:
         views = self._views[topic] = TopicViews(self, topic, log, tuple(stages))
         return views
 
-    def new_view(self, log: Log, get_ready: GetReady) -> TopicView:
-        """A view of a log."""
+    def new_view(self, topic: str, log: Log, get_ready: GetReady) -> TopicView:
+        """A view of a topic's log."""
         limits = self.host.limits
         most = limits.max_frame - min(MAX_HEAD, limits.max_frame // 2)
-        return TopicView(next(self._view_numbers), log, self._cache, self.workshop, get_ready, most)
+
+        def check_size(batch: Batch) -> None:
+            if batch.size > most:
+                raise TooLarge(f"a batch of {batch.size} bytes before delivery, allowed are {most}")
+            self.host.check_size(topic, batch)
+
+        return TopicView(next(self._view_numbers), log, self._cache, self.workshop, get_ready, check_size)
 
     def chain_ended(self, chain: Chain) -> None:
         """A chain without stages is empty."""
@@ -191,7 +197,7 @@ class TopicViews:
         view = self._views.get(places)
         if view is None:
             get_ready = partial(self._get_ready, places)
-            view = self._views[places] = self._middleware.new_view(self._log, get_ready)
+            view = self._views[places] = self._middleware.new_view(self._topic, self._log, get_ready)
         return view
 
     async def _get_ready(self, places: tuple[int, ...]) -> list[WorkingStage]:

@@ -96,6 +96,7 @@ class Transforming:
         self._transform = load_transform(spec)
         self._thread: TransformThread | None = None
         self._stuck = 0
+        self._is_over = False
 
     async def work(self, rows: BatchRows) -> None:
         """Let the transform change a batch. MiddlewareFailed where it raises or takes too long."""
@@ -118,6 +119,8 @@ class Transforming:
                 f"the transform {name} has taken more than {self._spec.within:g} s for {len(rows)} messages",
                 hint="give it more time with 'within', or smaller batches",
             )
+        if self._is_over:
+            self.close()
         take_back(rows, name, done.result(), keeps_keys=self._spec.at == "deliver")
 
     def _came_back(self, done: asyncio.Future[Any]) -> None:
@@ -126,7 +129,8 @@ class Transforming:
             done.exception()  # nobody waits for it
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Let the thread end, also one that is begun for a batch that is still under way."""
+        self._is_over = True
         if self._thread is not None:
             self._thread.end()
             self._thread = None

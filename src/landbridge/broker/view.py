@@ -15,7 +15,6 @@ from typing import TypeAlias
 from landbridge.broker.log import Cache, Log, LogReader
 from landbridge.broker.stage_work import WorkingStage, Workshop
 from landbridge.core.log.batch import Batch
-from landbridge.errors import MiddlewareFailed
 
 #: Makes a view's stages ready for use.
 GetReady: TypeAlias = Callable[[], Awaitable[Sequence[WorkingStage]]]
@@ -25,12 +24,19 @@ class TopicView(LogReader):
     """What stages before delivery make of a log."""
 
     def __init__(
-        self, number: int, log: Log, cache: Cache, workshop: Workshop, get_ready: GetReady, most_bytes: int
+        self,
+        number: int,
+        log: Log,
+        cache: Cache,
+        workshop: Workshop,
+        get_ready: GetReady,
+        check_size: Callable[[Batch], None],
     ) -> None:
-        """``number``: not that of any log or other view. ``most_bytes``: of a batch that can be delivered."""
+        """``number``: not that of any log or other view. ``check_size`` raises TooLarge for a batch that can't
+        be delivered."""
         super().__init__(number, cache)
         self._log, self._workshop, self._get_ready = log, workshop, get_ready
-        self._most_bytes = most_bytes
+        self._check_size = check_size
 
     def span(self) -> tuple[int, int]:
         return self._log.span()
@@ -42,11 +48,8 @@ class TopicView(LogReader):
         for first, batch in await self._log.fetch(offset, max_bytes):
             if batch.origin is None and batch.audience is None:
                 changed = await self._workshop.run(batch, stages, {})
-                if changed.size > max(batch.size, self._most_bytes):
-                    raise MiddlewareFailed(
-                        f"the batch at offset {first} has {changed.size} bytes after the middleware before "
-                        f"delivery, which is more than {self._most_bytes}"
-                    )
+                if changed.size > batch.size:
+                    self._check_size(changed)
                 batch = changed
             room -= batch.size
             if found and room < 0:
