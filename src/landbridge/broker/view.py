@@ -32,8 +32,8 @@ class TopicView(LogReader):
         get_ready: GetReady,
         check_size: Callable[[Batch], None],
     ) -> None:
-        """``number``: not that of any log or other view. ``check_size`` raises TooLarge for a batch that can't
-        be delivered."""
+        """``number``: not that of any log or other view. ``check_size`` raises TooLarge for a batch that
+        can't be delivered."""
         super().__init__(number, cache)
         self._log, self._workshop, self._get_ready = log, workshop, get_ready
         self._check_size = check_size
