@@ -489,6 +489,15 @@ async def test_redaction_before_delivery_spares_the_groups_that_are_named(termin
         await eventually(lambda: "pay.dead" in terminal.broker.topics and end(terminal, "pay.dead") == 1)
         (letter,) = await read(bus, "pay.dead", 1)
         assert b"4111" not in letter.payload
+        # One that was buried before there was a redaction comes back without what is redacted now.
+        await bus.groups.seek("pay", "fraud", to="earliest")
+        async for message in bus.subscribe("pay", group="fraud"):
+            await message.bury("no")
+            break
+        await eventually(lambda: end(terminal, "pay.dead") == 2)
+        await bus.topics.update("pay", middleware=[{**stage, "except_groups": []}])
+        assert (await bus.groups.redrive("pay", "fraud")).redriven == 1
+        assert [b"4111" in each.payload for each in await read(bus, "pay", 2, "fraud")] == [False, False]
         await bus.topics.update("pay", middleware=[])
         await bus.groups.seek("pay", "mail", to="earliest")
         assert (await read(bus, "pay", 1, "mail"))[0].json() == PAY

@@ -2,9 +2,8 @@
 
 A view reads batches from the log, takes them through the stages and keeps them in the cache that all logs
 share. So a message that is handed out again is the same, and the groups that get a topic by the same stages
-share the work. What the bus has stored for one group, a message that comes back from the dead letters, and
-what comes from another terminal has been through the stages before: they work once, where a message was
-published.
+share the work. What comes from another terminal, or back from the dead letters, has been through the stages
+before: they work once, where a message was published. Redaction alone looks again at what comes back.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TypeAlias
 from landbridge.broker.log import Cache, Log, LogReader
 from landbridge.broker.stage_work import WorkingStage, Workshop
 from landbridge.core.log.batch import Batch
+from landbridge.core.middleware.spec import RedactStage
 
 #: Makes a view's stages ready for use.
 GetReady: TypeAlias = Callable[[], Awaitable[Sequence[WorkingStage]]]
@@ -46,8 +46,11 @@ class TopicView(LogReader):
         found: list[tuple[int, Batch]] = []
         room = max_bytes
         for first, batch in await self._log.fetch(offset, max_bytes):
-            if batch.origin is None and batch.audience is None:
-                changed = await self._workshop.run(batch, stages, {})
+            if batch.origin is None:
+                # What comes back from the dead letters may have been buried before there was a redaction.
+                again = [stage for stage in stages if isinstance(stage.spec, RedactStage)]
+                chosen = stages if batch.audience is None else again
+                changed = await self._workshop.run(batch, chosen, {})
                 if changed.size > batch.size:
                     self._check_size(changed)
                 batch = changed
