@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,13 @@ from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
+from landbridge.broker.transactions import (
+    TransactionKey,
+    TransactionOutcome,
+    TransactionOutputs,
+    all_of,
+    by_lease,
+)
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
@@ -147,49 +154,6 @@ class Totals(msgspec.Struct):
     late_replies: int = 0
     reports: int = 0
     reports_dropped: int = 0
-
-
-class TransactionOutputs(NamedTuple):
-    """What a transaction has stored: the offsets of its outputs, those in other units later."""
-
-    firsts: list[int | asyncio.Future[int]]
-    repeated: bool = False
-
-
-class TransactionOutcome(NamedTuple):
-    """What became of a transaction."""
-
-    firsts: list[int]  #: offset of each output's first message; -1 where it is no longer known
-    repeated: bool  #: it had happened before, as another request with the same key
-
-
-class TransactionKey(NamedTuple):
-    """The idempotency key of a transaction."""
-
-    key: str
-    name: bytes
-    body: bytes
-    topic: Topic  #: the one that remembers the key, and the transaction's batch for it
-    batch: Batch
-    place: int  #: which of the outputs that is
-
-    def known(self, broker: Broker, commit: BrokerCommit) -> TransactionOutputs | None:
-        """What the first transaction with the key has stored; None where there was none."""
-        entry = broker.known_key(commit, self.topic, self.key, self.name, self.body)
-        if entry is None:
-            return None
-        firsts: list[int | asyncio.Future[int]] = list(entry.outputs or (entry.first,))
-        outputs = TransactionOutputs(firsts, entry.batch != self.batch.id)
-        if self.name not in commit.keys.get(self.topic.keys.number, {}):
-            raise Answered(outputs)
-        return outputs
-
-    def remember(self, commit: BrokerCommit, firsts: list[int | asyncio.Future[int]]) -> None:
-        outputs = tuple(first if isinstance(first, int) else -1 for first in firsts)
-        entry = KeyEntry(outputs[self.place], self.body, self.batch.id, outputs)
-        self.topic.keys.remember(
-            commit, {self.name: entry}, max(entry.first, commit.end_of(self.topic.log) - 1)
-        )
 
 
 class Crossing(Protocol):
@@ -1107,13 +1071,13 @@ class Broker:
             return TransactionOutputs(firsts)
 
         if all(topic.chain is None for topic, _ in publishes):
-            return asyncio.ensure_future(_all_of(writer.put(work)))
+            return asyncio.ensure_future(all_of(writer.put(work)))
 
         async def middleware_first() -> TransactionOutcome:
             happened = self._transactions.get((writer.unit, frame.producer))
             if happened is None or not happened.known(frame.number):
                 outcomes[:] = await run_all([(topic.chain, batch) for topic, batch in publishes], connection)
-            return await _all_of(writer.put(work))
+            return await all_of(writer.put(work))
 
         return asyncio.ensure_future(middleware_first())
 
@@ -1172,7 +1136,7 @@ class Broker:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
         groups: dict[Group, None] = {}
-        for subscription, lease, runs in _by_lease(acks):
+        for subscription, lease, runs in by_lease(acks):
             consumer = connection.consumers.get(subscription)
             if consumer is None or not consumer.group.delivery.holds(lease, consumer.number, runs):
                 raise LeaseLost("a message of the transaction is no longer this consumer's to settle")
@@ -1519,14 +1483,6 @@ def _edge(topic: Topic, start: str) -> int:
     return topic.log.first if start == "earliest" else topic.log.end
 
 
-def _by_lease(acks: list[tuple[int, int, list[Range]]]) -> list[tuple[int, int, list[Range]]]:
-    """The acks of a transaction, each lease once."""
-    runs: dict[tuple[int, int], list[Range]] = {}
-    for subscription, lease, each in acks:
-        runs.setdefault((subscription, lease), []).extend(each)
-    return [(*of, each) for of, each in runs.items()]
-
-
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """What is loaded stays: the garbage collector would look through it again and again as it grows, which
@@ -1556,13 +1512,6 @@ def unit_of(topic: str, units: int) -> int:
     if is_reserved(topic) and not topic.startswith("$stage."):
         return 0
     return zlib.crc32(topic.removesuffix(".dead").encode()) % units
-
-
-async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:
-    """What became of a transaction, once the outputs in other units have their offsets."""
-    found = await outputs
-    firsts = [first if isinstance(first, int) else await first for first in found.firsts]
-    return TransactionOutcome(firsts, found.repeated)
 
 
 _REPLY_TO = replies.REPLY_TO.encode()

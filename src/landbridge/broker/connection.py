@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from landbridge.broker.authority import Authority, TokenIdentity, claims_of
-from landbridge.broker.broker import Broker, TransactionOutcome
+from landbridge.broker.broker import Broker
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
@@ -19,6 +19,7 @@ from landbridge.broker.requests import Outstanding
 from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
+from landbridge.broker.transactions import TransactionOutcome
 from landbridge.core.time import SECOND
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
