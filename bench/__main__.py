@@ -9,7 +9,19 @@ import time
 
 from rich.console import Console
 
-from bench import against, crossing, events, http, latency, report, requests, rules, scenarios, storage
+from bench import (
+    against,
+    crossing,
+    events,
+    http,
+    latency,
+    middleware,
+    report,
+    requests,
+    rules,
+    scenarios,
+    storage,
+)
 from bench.scenarios import Row
 
 
@@ -35,6 +47,7 @@ SCENARIOS = {
     "http": http.http,
     "requests": requests.requests,
     "rules": rules.rules,
+    "middleware": middleware.middleware,
     "pipeline": _pipeline,
 }
 

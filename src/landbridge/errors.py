@@ -180,6 +180,34 @@ class UnknownSubscription(Misuse, code="unknown_subscription", exit_status=105, 
     default_hint = "see 'landbridge websub list'"
 
 
+class UnknownType(Misuse, code="unknown_type", exit_status=98, http_status=404):
+    """The topic lists no event type of that name, or no such version of it."""
+
+    default_hint = "see 'landbridge type list'"
+
+
+class SchemaIncompatible(Misuse, code="schema_incompatible", exit_status=99, http_status=409):
+    """The new version of a schema would refuse messages that the version before takes. Nothing was stored."""
+
+    default_hint = "change what is named, give the type another name, or register it with compatibility none"
+
+
+class InvalidMessage(Misuse, code="invalid_message", exit_status=96, http_status=422):
+    """The topic's middleware refuses a message, and with it its batch. Nothing of the batch was stored."""
+
+    def __init__(self, message: str, *, hint: str | None = None, index: int = 0, field: str = "") -> None:
+        super().__init__(message, hint=hint)
+        #: Which message of the batch that was published, from 0.
+        self.index = index
+        #: JSON pointer into its payload, or "headers/NAME"; empty: the message as a whole.
+        self.field = field
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Which message, and what of it."""
+        return {"index": self.index, "field": self.field}
+
+
 class UnknownTopic(Misuse, code="unknown_topic", exit_status=20, http_status=404):
     """The topic does not exist, and the caller may not create it."""
 
@@ -382,6 +410,12 @@ class NoResponder(Unavailable, code="no_responder", exit_status=58, http_status=
     )
 
 
+class MiddlewareFailed(BusError, code="middleware_failed", exit_status=97, http_status=500):
+    """A stage of the topic's middleware failed, took too long, or lacks its library. Nothing was stored."""
+
+    default_hint = "repair or remove the stage: 'landbridge topic update TOPIC --middleware none'"
+
+
 class ServiceFailed(BusError, code="service_failed", exit_status=59, http_status=502):
     """The service that was asked has failed. The error carries what the service says of itself."""
 
@@ -479,6 +513,14 @@ def from_wire(code: str, message: str, hint: str, details: dict[str, Any] | None
     kind = BY_CODE.get(code, BusError)
     if kind is ServiceFailed and details:
         return service_failed(message, hint, details)
+    if kind is InvalidMessage and details:
+        index, field = details.get("index"), details.get("field")
+        return InvalidMessage(
+            message,
+            hint=hint,
+            index=index if isinstance(index, int) else 0,
+            field=field if isinstance(field, str) else "",
+        )
     return kind(message, hint=hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -378,3 +378,27 @@ async def test_a_message_that_was_no_event_becomes_one(site: Web) -> None:
         "/v1/topics/orders/groups/g/pull", headers={"accept": "application/cloudevents+json"}
     )
     assert nothing.status_code == 204
+
+
+async def test_one_invalid_message_refuses_its_own_request_alone(site: Web) -> None:
+    """Messages of requests that come together share a batch, and a refusal concerns one of them."""
+    await site.bus.topics.create("orders", middleware=cast(Any, [{"stage": "validate"}]))
+    schema = {"required": ["id"], "properties": {"id": {"type": "integer"}}}
+    made = await site.http.post("/v1/topics/orders/types/default", json={"schema": schema})
+    assert (made.status_code, made.json()["versions"]) == (200, [1])
+    sent = await asyncio.gather(
+        *(site.http.post(PATH, json={"id": "x" if n % 5 == 2 else n}) for n in range(20))
+    )
+    for n, answer in enumerate(sent):
+        assert answer.status_code == (422 if n % 5 == 2 else 201), answer.text
+    problem = sent[2].json()
+    assert (problem["code"], problem["index"], problem["field"]) == ("invalid_message", 0, "/id")
+    stored = sorted(json.loads(payload)["id"] for payload, _, _ in await log_of(site))
+    assert stored == [n for n in range(20) if n % 5 != 2]
+    many = await site.http.post(
+        PATH, content=b'{"id": 1}\n{"id": 2}\n{}', headers={"content-type": "application/x-ndjson"}
+    )
+    assert (many.status_code, many.json()["index"], many.json()["field"]) == (422, 2, "/id")
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "order.lost", "data": {"id": 1}}
+    lost = await site.http.post(PATH, json=event, headers={"content-type": "application/cloudevents+json"})
+    assert (lost.status_code, lost.json()["field"]) == (422, "headers/type")

@@ -19,6 +19,7 @@ from flask_websub.subscriber import (  # type: ignore[import-untyped]
 )
 from werkzeug.serving import make_server
 
+from landbridge.core.middleware.spec import RedactStage
 from landbridge.gateways import websub as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to
@@ -206,3 +207,12 @@ async def _until_active(site: Web) -> None:
         if row.state == "active" and not row.waits_for:
             return
         await asyncio.sleep(0.01)
+
+
+async def test_a_stranger_reads_a_feed_as_its_consumers_do() -> None:
+    async with hub() as site, site.client("") as stranger:
+        stage = RedactStage(fields=("/card",), at="deliver")
+        await site.bus.topics.update("news", middleware=[stage])
+        await site.http.post("/v1/topics/news/feed", json={})
+        await site.bus.publish("news", {"card": "4111"})
+        assert (await stranger.get("/v1/feeds/news")).json() == {"card": "[redacted]"}

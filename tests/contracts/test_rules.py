@@ -315,6 +315,32 @@ async def test_a_rule_whose_commit_failed_can_be_made_again(crashes: list[Any]) 
         assert [topic.name for topic in terminal.routing.rules] == [rule]
 
 
+async def test_what_is_redacted_before_delivery_is_seen_by_no_rule_and_in_no_rule_topic(
+    bus: Any, terminal: Terminal
+) -> None:
+    secret = {"pin": ["1234"]}
+    open_to_all, guessed = await bus.rules.create(PAID, "orders"), await bus.rules.create(secret, "orders")
+    stage = {"stage": "redact", "fields": ["/pin"], "at": "deliver", "except_groups": ["fraud"]}
+    await bus.topics.update("orders", middleware=[{"stage": "compress"}, stage])
+    message = {"state": "paid", "pin": "1234", "text": "x" * 500}
+    await bus.publish("orders", message)
+    await until_routed(terminal, "orders")
+    hidden = {**message, "pin": "[redacted]"}
+    async with Reader(bus.subscribe(open_to_all.rule, group="fraud")) as reader:
+        assert [each.json() for each in await reader.take(1)] == [hidden]
+    fetched = await bus.fetch(open_to_all.rule, 0)
+    assert [msgspec.json.decode(raw) for each in fetched.batches for raw in each.batch.payloads()] == [hidden]
+    assert (await bus.rules.show(guessed.rule)).end == 0
+    # The log counts the batch compressed, as it is stored; the store counts what is written of it besides.
+    log = terminal.broker.topics[open_to_all.rule].log
+    unit = terminal.broker.unit_of(open_to_all.rule)
+    assert 0 <= (await terminal.broker.store.logs(unit))[log.number].bytes - log.bytes < 100
+    await bus.topics.update("orders", middleware=[])
+    await bus.groups.seek(open_to_all.rule, "fraud", to="earliest")
+    async with Reader(bus.subscribe(open_to_all.rule, group="fraud")) as reader:
+        assert [each.json() for each in await reader.take(1)] == [message]
+
+
 # -- undecided ------------------------------------------------------------------------------------------
 
 

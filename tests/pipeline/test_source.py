@@ -83,6 +83,18 @@ def test_a_range_is_cut_into_tasks_that_have_every_row_once(site: Site) -> None:
     assert [sum(map(len, task.spans)) for task in tasks if isinstance(task, Task)] == [250] * 4
 
 
+def test_a_compressed_topic_reads_like_any_other(site: Site, terminal: Terminal) -> None:
+    stages: Any = [{"stage": "compress"}, {"stage": "redact", "patterns": ["7"], "at": "deliver"}]
+    site.bus.topics.create(site.topic(), middleware=stages)
+    payloads = [b'"%d %s"' % (n, b"the same in each " * 20) for n in range(3000)]
+    with site.bus.publisher(site.topic()) as out:
+        out.send_many(payloads)
+    assert terminal.broker.topics[site.topic()].log.bytes * 10 < sum(map(len, payloads))
+    reader = batch_reader(site, maxRecordsPerPartition="700")
+    shown = [payload.replace(b"7", b"[redacted]") for payload in payloads]
+    assert values(reader, reader.partitions()) == shown
+
+
 def test_offsets_bound_a_batch_read(site: Site) -> None:
     site.publish(100)
     start, end = json.dumps(plain(site, 10)), json.dumps(plain(site, 13))

@@ -22,6 +22,7 @@ from landbridge.core.time import SECOND
 from landbridge.core.trust import credential
 from landbridge.core.trust.registered_tokens import Grant, RegisteredTokens
 from landbridge.core.trust.scopes import Scopes
+from landbridge.core.trust.service import ServiceSpec
 from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, Unavailable
 
 ISSUER = "landbridge"
@@ -273,6 +274,26 @@ class Authority:
                 hint="try again in a moment: the terminal asks its registry",
             )
         return self.registered
+
+
+def claims_of(identity: TokenIdentity, service: ServiceSpec | None) -> dict[str, str]:
+    """What is known of somebody who was let in, for messages that say who has published them. ``service``:
+    the registered service, where this terminal has it."""
+    grant = identity.grant
+    claims = {
+        "subject": identity.subject,
+        "token": identity.token_id,
+        "issuer": ISSUER if grant is None else RegisteredTokens.issuer,
+        "issued_at": str(identity.issued_at),
+        "expires_at": str(identity.expires_at),
+        "scope": " ".join(identity.scopes.as_texts()),
+    }
+    if grant is not None:
+        claims["customer"] = grant.customer
+    if service is not None:
+        claims |= {"version": service.version, "owner": service.owner}
+        claims |= {f"metadata.{name}": value for name, value in service.metadata.items()}
+    return {name: value for name, value in claims.items() if value}
 
 
 def _scopes_of(claim: object) -> Scopes | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
+from landbridge.broker.event_types import types_of
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.group import Consumer, Enter, Group
 from landbridge.broker.handover import KIND as HANDOVER
@@ -32,19 +33,35 @@ from landbridge.broker.handover import Handovers
 from landbridge.broker.keys import PublishOutcome, TopicKeys
 from landbridge.broker.limits import Limits
 from landbridge.broker.log import Cache, Log
+from landbridge.broker.middleware import (
+    Middleware,
+    Outcome,
+    PublishingSubject,
+    WaitingBatch,
+    accepted,
+    run_all,
+    through,
+)
 from landbridge.broker.pauses import Pauses
-from landbridge.broker.requests import Requests
+from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
-from landbridge.broker.rule_topics import demand_read, home_of, unit_of
+from landbridge.broker.rule_topics import demand_read, home_of, unit_of, views_stages
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.surroundings import AckingClient, Client, Crossing
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
+from landbridge.broker.transactions import (
+    TransactionKey,
+    TransactionOutcome,
+    TransactionOutputs,
+    all_of,
+    by_lease,
+)
 from landbridge.broker.trimmer import Trimmer
 from landbridge.core import audit, changes, faults, replies, status
 from landbridge.core.delivery.delivery import Handout
 from landbridge.core.log import keys, ledger
-from landbridge.core.log.batch import Batch, Column, build
+from landbridge.core.log.batch import Batch, Column, build, encode_headers
 from landbridge.core.log.cursor import Cursor
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
@@ -61,6 +78,8 @@ from landbridge.core.log.store import (
     Write,
     keys_of,
 )
+from landbridge.core.middleware.event_types import EventType
+from landbridge.core.middleware.spec import level_of
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, is_reserved, is_rule_topic
 from landbridge.core.shipping.confirmed import Confirmed
 from landbridge.core.shipping.history import decode as decode_history
@@ -142,49 +161,6 @@ class Totals(msgspec.Struct):
     reports_dropped: int = 0
 
 
-class TransactionOutputs(NamedTuple):
-    """What a transaction has stored: the offsets of its outputs, those in other units later."""
-
-    firsts: list[int | asyncio.Future[int]]
-    repeated: bool = False
-
-
-class TransactionOutcome(NamedTuple):
-    """What became of a transaction."""
-
-    firsts: list[int]  #: offset of each output's first message; -1 where it is no longer known
-    repeated: bool  #: it had happened before, as another request with the same key
-
-
-class TransactionKey(NamedTuple):
-    """The idempotency key of a transaction."""
-
-    key: str
-    name: bytes
-    body: bytes
-    topic: Topic  #: the one that remembers the key, and the transaction's batch for it
-    batch: Batch
-    place: int  #: which of the outputs that is
-
-    def known(self, broker: Broker, commit: BrokerCommit) -> TransactionOutputs | None:
-        """What the first transaction with the key has stored; None where there was none."""
-        entry = broker.known_key(commit, self.topic, self.key, self.name, self.body)
-        if entry is None:
-            return None
-        firsts: list[int | asyncio.Future[int]] = list(entry.outputs or (entry.first,))
-        outputs = TransactionOutputs(firsts, entry.batch != self.batch.id)
-        if self.name not in commit.keys.get(self.topic.keys.number, {}):
-            raise Answered(outputs)
-        return outputs
-
-    def remember(self, commit: BrokerCommit, firsts: list[int | asyncio.Future[int]]) -> None:
-        outputs = tuple(first if isinstance(first, int) else -1 for first in firsts)
-        entry = KeyEntry(outputs[self.place], self.body, self.batch.id, outputs)
-        self.topic.keys.remember(
-            commit, {self.name: entry}, max(entry.first, commit.end_of(self.topic.log) - 1)
-        )
-
-
 class Broker:
     def __init__(
         self,
@@ -235,6 +211,8 @@ class Broker:
         self._sorted: dict[Topic, None] = {}
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
+        self.middleware = Middleware(self, self.cache)
+        self.figures.append(self.middleware.figures)
         #: Requests and replies that are not written to disk.
         self.requests = Requests(self.limits, self.totals, self.clock)
         #: Limits that an operator has set.
@@ -419,6 +397,7 @@ class Broker:
             self._ticker.cancel()
         self.requests.close()
         await self.trimmer.close()
+        await self.middleware.close()
         for handovers in self.handovers:
             await handovers.close()
         self.write_status()
@@ -525,7 +504,21 @@ class Broker:
         topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
         self.topic_changes.note(spec.name)
+        self.follow_middleware(topic)
         return topic
+
+    def follow_middleware(self, topic: Topic) -> None:
+        """Go by the middleware that the topic's options name now."""
+        stages = topic.spec.middleware
+        topic.chain = self.middleware.chain_for(topic.name, stages)
+        topic.log.pack_level = level_of(stages)
+        had_views = topic.views is not None
+        before_delivery = views_stages(self.topics, topic.spec)
+        topic.views = self.middleware.views_for(topic.name, topic.log, before_delivery)
+        if had_views or topic.views is not None:
+            for other in list(self.topics.values()):
+                if other.spec.rule is not None and other.spec.rule.source == topic.name:
+                    self.follow_middleware(other)
 
     def topic(self, name: str) -> Topic:
         try:
@@ -650,6 +643,7 @@ class Broker:
             for group in list(topic.groups.values()):
                 self._end_group(group, UnknownTopic(f"the topic {topic.name} was deleted"))
             topic.log.forget()
+            self.middleware.forget(topic.name)
             self.observe("topic", topic.name, "deleted", who)
             self.topic_changes.note(topic.name)
 
@@ -720,10 +714,30 @@ class Broker:
 
     # -- publishing --------------------------------------------------------------------------------
 
+    async def types_of(self, topic: str) -> dict[str, EventType]:
+        """The event types that a topic lists."""
+        return await types_of(self.documents, topic)
+
+    def chain_ended(self, topic: str) -> None:
+        """The topic's middleware has nothing more to do."""
+        if (found := self.topics.get(topic)) is not None:
+            self.follow_middleware(found)
+
+    def log_crash(self, what: str, error: BaseException) -> None:
+        """Tell whoever runs the terminal of a bug."""
+        asyncio.get_running_loop().call_exception_handler({"message": f"{what} crashed", "exception": error})
+
     def read_batch(self, topic: str, data: memoryview) -> Batch:
         """A stranger's batch for a topic, checked."""
         batch = Batch.decode(data)
         batch.validate()
+        if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
+            _check_no_event(batch)
+        self.check_size(topic, batch)
+        return batch
+
+    def check_size(self, topic: str, batch: Batch) -> None:
+        """TooLarge for a batch that is larger than what clients may publish."""
         if (
             batch.size > self.limits.max_payload  # mostly it isn't, and nobody has to look at each
             and batch.largest_payload() > self.limits.max_payload
@@ -732,11 +746,10 @@ class Broker:
                 f"a payload of {batch.largest_payload()} bytes, allowed are {self.limits.max_payload}",
                 hint="send it in parts, or raise the limit max_payload",
             )
-        if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
-            _check_no_event(batch)
+        if batch.size > self.limits.max_frame:
+            raise TooLarge(f"a batch of {batch.size} bytes, allowed are {self.limits.max_frame}")
         if self.crossing is not None:
             self.crossing.check_size(topic, batch)
-        return batch
 
     def check_target(self, caller: TokenBearer, name: str) -> None:
         """May the caller have messages written to a topic? Everything asks here by which somebody's messages
@@ -749,6 +762,25 @@ class Broker:
         caller.scopes.demand("publish", name)
         if (found := self.topics.get(name)) is not None:
             found.check_producer(caller.subject)
+
+    def has_middleware(self, topic: str) -> bool:
+        """Do messages of the topic go through any stage?"""
+        found = self.topics.get(topic)
+        return found is not None and (found.chain is not None or found.views is not None)
+
+    async def after_middleware(
+        self, publisher: PublishingSubject, frame: frames.SendRequest, payload: bytes
+    ) -> tuple[frames.SendRequest, bytes]:
+        """A request that isn't stored, and its payload, as the middleware of its topic lets it through."""
+        topic = self.topics.get(frame.topic)
+        if topic is None or (topic.chain is None and topic.views is None):
+            return frame, payload
+        check_headers(frame.headers)
+        headers, keys = [encode_headers(frame.headers)], [frame.key]
+        batch = Batch.decode(
+            build([payload], id=self.new_id(), time=self.clock(), keys=keys, headers=headers)
+        )
+        return await through(topic.chain, topic.views, publisher, frame, batch)
 
     def check_publish(self, connection: Client, name: str) -> Topic:
         self.check_target(connection, name)
@@ -766,19 +798,29 @@ class Broker:
         topic = self.check_publish(connection, frame.topic)
         ledger.check_producer(frame.producer)
         batch = self.read_batch(frame.topic, tail)
-        if topic.spec.ids == "any":
-            topic.writer.hand_in(partial(self._publish, connection, topic, batch, frame), then)
-        else:
-            topic.writer.hand_in(partial(self._publish_unique, connection, topic, batch, frame), then)
+        form: Callable[..., Any] = self._publish if topic.spec.ids == "any" else self._publish_unique
+        if topic.chain is None:
+            topic.writer.hand_in(partial(form, connection, topic, batch, frame), then)
+            return
+
+        def is_known() -> bool:
+            return topic.log.entry(frame.producer).known(frame.sequence)
+
+        def hand_in(outcome: Outcome) -> None:
+            topic.writer.hand_in(partial(form, connection, topic, outcome, frame), then)
+
+        topic.chain.put(WaitingBatch(batch, connection, is_known, hand_in))
 
     def _publish_unique(
-        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+        self, connection: Client, topic: Topic, outcome: Outcome, frame: frames.Publish, commit: BrokerCommit
     ) -> PublishOutcome:
         """The same where a message whose id is known is not stored again."""
-        topic.keys.check_ids(commit, batch)
+        if isinstance(outcome, Batch):
+            topic.keys.check_ids(commit, outcome)
         following = self._following(connection, topic, frame, commit)
         if isinstance(following, int):
             return PublishOutcome(following, False)
+        batch = accepted(outcome)
         topic.save(commit)
         rest, first = topic.store(commit, batch)
         self.totals.repeated += rest is None
@@ -791,11 +833,12 @@ class Broker:
         return PublishOutcome(first, rest is None)
 
     def _publish(
-        self, connection: Client, topic: Topic, batch: Batch, frame: frames.Publish, commit: BrokerCommit
+        self, connection: Client, topic: Topic, outcome: Outcome, frame: frames.Publish, commit: BrokerCommit
     ) -> int:
         following = self._following(connection, topic, frame, commit)
         if isinstance(following, int):
             return following
+        batch = accepted(outcome)
         topic.save(commit)
         first = commit.append(topic.log, batch)
         # At most now: what is later would be the birth of all producers that are forgotten, for ever.
@@ -839,29 +882,38 @@ class Broker:
         name = keys.key_name(connection.subject, keys.check_key(frame.key))
         batch = self.read_batch(frame.topic, tail)
         body = keys.body_hash((topic.name, batch))
-        work = partial(self._publish_once, connection, topic, batch, frame, name, body)
-        if topic.keys.is_known(name):
+
+        def hand_in(outcome: Outcome) -> None:
+            work = partial(self._publish_once, connection, topic, batch, outcome, frame, name, body)
             topic.writer.hand_in(work, then)
+
+        if topic.chain is not None:
+            topic.chain.put(WaitingBatch(batch, connection, partial(topic.keys.has, name), hand_in))
+        elif topic.keys.is_known(name):
+            hand_in(batch)
         else:
             read = asyncio.ensure_future(topic.keys.load(name))
-            read.add_done_callback(lambda _: topic.writer.hand_in(work, then))
+            read.add_done_callback(lambda _: hand_in(batch))
 
     def _publish_once(
         self,
         connection: Client,
         topic: Topic,
-        batch: Batch,
+        published: Batch,
+        outcome: Outcome,
         frame: frames.PublishOnce,
         name: bytes,
         body: bytes,
         commit: BrokerCommit,
     ) -> PublishOutcome:
+        """``published``: the batch before the topic's middleware."""
         entry = self.known_key(commit, topic, frame.key, name, body)
         if entry is not None:
-            outcome = PublishOutcome(entry.first, entry.batch != batch.id, entry.batch)
+            again = PublishOutcome(entry.first, entry.batch != published.id, entry.batch)
             if name not in commit.keys.get(topic.keys.number, {}):
-                raise Answered(outcome)
-            return outcome
+                raise Answered(again)
+            return again
+        batch = accepted(outcome)
         if topic.spec.ids == "unique":
             topic.keys.check_ids(commit, batch)
         topic.claim_for(connection, frame.producer)
@@ -955,6 +1007,7 @@ class Broker:
         that happened before, unless it has a key."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
+        outcomes: list[Outcome] = [batch for _, batch in publishes]
         once = self._once(connection, frame, publishes) if frame.key else None
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
@@ -986,25 +1039,37 @@ class Broker:
                 raise TooOld("it is no longer known whether this transaction has happened")
             if publishes:
                 commit.need_room()
+            accepting = [
+                (topic, accepted(each)) for (topic, _), each in zip(publishes, outcomes, strict=True)
+            ]
             for topic, _ in publishes:
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
                 if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
-                    topic.keys.check_ids(commit, *(batch for other, batch in publishes if other is topic))
+                    topic.keys.check_ids(commit, *(batch for other, batch in accepting if other is topic))
             self.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
             self.ack_all(commit, connection, frame.acks)
             self.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
             )
-            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in publishes]
+            firsts = [self.append(commit, topic, batch, connection.subject) for topic, batch in accepting]
             if once is not None:
                 once.remember(commit, firsts)
             return TransactionOutputs(firsts)
 
-        return asyncio.ensure_future(_all_of(writer.put(work)))
+        if all(topic.chain is None for topic, _ in publishes):
+            return asyncio.ensure_future(all_of(writer.put(work)))
+
+        async def middleware_first() -> TransactionOutcome:
+            happened = self._transactions.get((writer.unit, frame.producer))
+            if happened is None or not happened.known(frame.number):
+                outcomes[:] = await run_all([(topic.chain, batch) for topic, batch in publishes], connection)
+            return await all_of(writer.put(work))
+
+        return asyncio.ensure_future(middleware_first())
 
     def _once(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
@@ -1061,7 +1126,7 @@ class Broker:
         """Every lease must still be held, entirely; then all are acked in this commit."""
         held_by = []
         groups: dict[Group, None] = {}
-        for subscription, lease, runs in _by_lease(acks):
+        for subscription, lease, runs in by_lease(acks):
             consumer = connection.consumers.get(subscription)
             if consumer is None or not consumer.group.delivery.holds(lease, consumer.number, runs):
                 raise LeaseLost("a message of the transaction is no longer this consumer's to settle")
@@ -1261,7 +1326,7 @@ class Broker:
             if topic is None:
                 continue  # deleted meanwhile
             for first, batch in batches:
-                log.extend(first, batch, commit.sizes.get((log, first), batch.size), commit.now)
+                log.extend(first, batch, commit.now)
             for group in topic.grown(batches):
                 group.pump()
             self.trimmer.plan(topic)
@@ -1415,14 +1480,6 @@ def _edge(topic: Topic, start: str) -> int:
     return topic.log.first if start == "earliest" else topic.log.end
 
 
-def _by_lease(acks: list[tuple[int, int, list[Range]]]) -> list[tuple[int, int, list[Range]]]:
-    """The acks of a transaction, each lease once."""
-    runs: dict[tuple[int, int], list[Range]] = {}
-    for subscription, lease, each in acks:
-        runs.setdefault((subscription, lease), []).extend(each)
-    return [(*of, each) for of, each in runs.items()]
-
-
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """What is loaded stays: the garbage collector would look through it again and again as it grows, which
@@ -1444,13 +1501,6 @@ def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[
         if isinstance(document, handover.AckDocument):
             found.setdefault((document.log, document.group), []).extend(document.runs)
     return found
-
-
-async def _all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:
-    """What became of a transaction, once the outputs in other units have their offsets."""
-    found = await outputs
-    firsts = [first if isinstance(first, int) else await first for first in found.firsts]
-    return TransactionOutcome(firsts, found.repeated)
 
 
 _REPLY_TO = replies.REPLY_TO.encode()

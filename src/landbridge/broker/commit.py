@@ -11,6 +11,7 @@ from landbridge.core.log import ledger, record
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
+from landbridge.core.log.packing import pack
 from landbridge.core.log.store import Append, Copy, DropLog, PutDocument, PutLedger, Trim, Write
 from landbridge.core.shipping.history import encode as encode_history
 from landbridge.stores.writer import Commit
@@ -21,13 +22,15 @@ HISTORY = "history"
 SETTINGS = "settings"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
+#: Bytes that a commit compresses of what the middleware has not: some milliseconds.
+PACK_AT_ONCE, PACK_LEVEL = 1 << 20, 3
 
 
 class ChosenFrom(NamedTuple):
     """The batch that messages were chosen from."""
 
     choice: bytes  #: which they are (``landbridge.core.rules.choice``)
-    size: int  #: bytes of the batch
+    size: int  #: bytes of the batch in the store
 
 
 class BrokerCommit(Commit):
@@ -39,13 +42,13 @@ class BrokerCommit(Commit):
         self._noted: set[Log] = set()
         #: What this commit adds: batches by log, in order; producers' new ledger entries.
         self.appended: dict[Log, list[tuple[int, Batch]]] = {}
-        #: Bytes that the store counts for a batch, where they are others than the batch's own.
-        self.sizes: dict[tuple[Log, int], int] = {}
         self.entries: dict[tuple[Log, bytes], Entry] = {}
         #: Of the producers that may be forgotten: when each was born, by the terminal's clock, and the offset
         #: that its entry lives as long as.
         self.born: dict[tuple[Log, bytes], tuple[int, int]] = {}
         self.transactions: dict[bytes, Transactions] = {}
+        #: Bytes of batches that it may still compress.
+        self._pack_room = PACK_AT_ONCE
         #: Keys and unique ids that this commit stores: ledger-only log → name → entry.
         self.keys: dict[int, dict[bytes, KeyEntry]] = {}
         #: Documents that this commit writes → their new version, None where it deletes them.
@@ -84,8 +87,14 @@ class BrokerCommit(Commit):
             self.size += COPY
             if chosen is not None:
                 self.size += len(chosen.choice)
-                self.sizes[log, first] = chosen.size
+                batch.stored_size = chosen.size
         else:
+            if log.pack_level and batch.packed is None and batch.size <= self._pack_room:
+                # It didn't come through the middleware: it is from another terminal, or the bus's own.
+                self._pack_room -= batch.size
+                pack(batch, min(log.pack_level, PACK_LEVEL))
+            if batch.packed is None:
+                batch.stored_size = batch.size
             data = record.wrap(batch)
             self.writes.append(Append(log.number, first, end, time, data))
             self.size += len(data)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from landbridge.broker.authority import Authority, TokenIdentity
-from landbridge.broker.broker import Broker, TransactionOutcome
+from landbridge.broker.authority import Authority, TokenIdentity, claims_of
+from landbridge.broker.broker import Broker
 from landbridge.broker.fetches import Fetches
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
@@ -17,8 +17,10 @@ from landbridge.broker.keys import PublishOutcome
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.requests import Outstanding
 from landbridge.broker.rule_topics import demand_read
+from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
 from landbridge.broker.topic import Topic
+from landbridge.broker.transactions import TransactionOutcome
 from landbridge.core.time import SECOND
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
@@ -86,6 +88,7 @@ class Host(Protocol):
     strangers: Strangers
     closing: bool
     heartbeats: Heartbeats
+    services: Services
     stages: Stages
     outcomes: Outcomes
 
@@ -304,6 +307,13 @@ class Connection(Incoming):
     def scopes(self) -> Scopes:
         assert self.identity is not None  # the session lets nothing but Hello through before
         return self.identity.scopes
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        """What is known of the subject, for the middleware of topics that it publishes to."""
+        assert self.identity is not None  # as above
+        service = self.terminal.services.find(self.subject)
+        return claims_of(self.identity, None if service is None else service.spec)
 
     @property
     def who(self) -> str:
@@ -654,7 +664,23 @@ class Connection(Incoming):
         self.broker.check_target(self, frame.topic)
         if (topic := self.broker.topics.get(frame.topic)) is not None:
             topic.check_pause()
-        self.broker.requests.ask(self, frame, tail)
+        if not self.broker.has_middleware(frame.topic):
+            self.broker.requests.ask(self, frame, tail)
+            return
+        task = self.terminal.spawn(self._ask_after_middleware(frame, bytes(tail)))
+        size = self._take(tail)
+
+        def asked(done: asyncio.Task[None]) -> None:
+            self._give_back(size)
+            if done.cancelled() or done.exception() is not None:
+                self._answer(frame.request, done, "a request")
+
+        task.add_done_callback(asked)
+
+    async def _ask_after_middleware(self, frame: frames.SendRequest, payload: bytes) -> None:
+        frame, payload = await self.broker.after_middleware(self, frame, payload)
+        if not self.closed:
+            self.broker.requests.ask(self, frame, memoryview(payload))
 
     def _reply(self, frame: frames.SendReply, tail: memoryview = EMPTY) -> None:
         if frame.offset >= 0:

@@ -74,7 +74,9 @@ class Fetches:
         topic = connection.broker.topic(frame.topic)
         log = topic.log
         most = connection.broker.limits.max_frame
-        found = await log.fetch(frame.offset, min(frame.max_bytes, max(most - MAX_HEAD, most // 2)))
+        found = await topic.reader_for(None).fetch(
+            frame.offset, min(frame.max_bytes, max(most - MAX_HEAD, most // 2))
+        )
         rows, tail = [], []
         for first, batch in found[:MOST_BATCHES]:
             data = batch.encode()

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.log import Log
+from landbridge.broker.log import Log, LogReader
 from landbridge.core.delivery.delivery import Condemned, Delivery, Handout
 from landbridge.core.delivery.filters import filter_of, sole_key
 from landbridge.core.log.batch import Batch, build, encode_headers
@@ -99,6 +99,7 @@ class Home(Protocol):
     groups: dict[str, Group]
 
     def save(self, commit: Commit) -> None: ...
+    def reader_for(self, group: str | None) -> LogReader: ...
     def enter(self, group: Group) -> None: ...
     def quit(self, group: Group) -> None: ...
     def listen(self, group: Group) -> None: ...
@@ -444,7 +445,7 @@ class Group:
 
     def _hand_round(self, now: int) -> bool:
         """Give every consumer its share. Is there any use in going round again?"""
-        delivery = self.delivery
+        delivery, reader = self.delivery, self.topic.reader_for(self.name)
         # An even share, so that one consumer's prefetch doesn't leave the others idle.
         share = max(1, -(-delivery.pending // len(self.consumers)))
         handed = False
@@ -452,12 +453,12 @@ class Group:
             room = min(share, self._room(consumer))
             if room <= 0:
                 continue
-            handouts = delivery.take(now, consumer.number, room, self.topic.log.batch_at)
+            handouts = delivery.take(now, consumer.number, room, reader.batch_at)
             if handouts:
                 handed = True
                 self._deliver(now, consumer, handouts)
             if delivery.missing is not None:
-                load = self.topic.log.load(delivery.missing)
+                load = reader.load(delivery.missing)
                 if load is not self._load:
                     self._load = load
                     load.add_done_callback(self._loaded)
@@ -490,7 +491,8 @@ class Group:
             return 0
         # So many messages of middling size; if they turn out smaller, the next round brings more.
         log = self.topic.log
-        mean = log.bytes // max(1, log.end - log.first) + 1
+        reader = self.topic.reader_for(self.name)
+        mean = max(log.bytes // max(1, log.end - log.first), log.mean_size, reader.mean_size) + 1
         free = min(consumer.prefetch - messages, room // mean + 1)
         if consumer.pulls is not None:
             return min(free, consumer.pulls)
@@ -820,7 +822,8 @@ class Group:
         """Some of the condemned, each with its batch and its place in it."""
         found: list[tuple[int, Condemned, Batch, int]] = []
         for offset, why in list(islice(self.delivery.condemned.items(), BURY_AT_ONCE)):
-            batch = await self.topic.log.read(offset)
+            # As its consumers had it: what is taken away before delivery is in no dead letter.
+            batch = await self.topic.reader_for(self.name).read(offset)
             if batch is not None and batch[0] <= offset:
                 found.append((offset, why, batch[1], offset - batch[0]))
         return found

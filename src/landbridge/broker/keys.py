@@ -91,6 +91,12 @@ class TopicKeys:
         """Can a commit be formed without a read?"""
         return not self.is_used or name in self._known
 
+    def has(self, name: bytes) -> bool:
+        """Is there an entry on disk? NotLoaded where it has to be read first."""
+        if self.is_used and name not in self._known:
+            raise NotLoaded(partial(self._load, [name]))
+        return self._known.get(name) is not None
+
     async def load(self, name: bytes) -> None:
         """Read an entry ahead, so that the writer need not wait for it. A failure is met again there."""
         with suppress(BusError):

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Consumer, Group
+from landbridge.broker.middleware import Outcome, PublishingSubject, accepted
 from landbridge.broker.requests import check_headers
 from landbridge.broker.surroundings import Client
 from landbridge.core import replies
@@ -55,6 +56,10 @@ DUE_AT_ONCE = 256
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TriggeredEvent).decode
+
+
+class EventCaller(TokenBearer, PublishingSubject, Protocol):
+    """Who triggers an event."""
 
 
 class Outcomes:
@@ -110,7 +115,7 @@ class Outcomes:
 
     # -- triggering --------------------------------------------------------------------------------
 
-    async def trigger(self, caller: TokenBearer, request: EventTrigger, payload: bytes) -> TriggeredEvent:
+    async def trigger(self, caller: EventCaller, request: EventTrigger, payload: bytes) -> TriggeredEvent:
         """Store an event and its message. One with an id that this caller has used is the same event."""
         broker = self._broker
         id = replies.check_id(request.id)
@@ -150,6 +155,7 @@ class Outcomes:
             )
         )
         self._begin_reading()
+        outcome: Outcome = batch if topic.chain is None else await topic.chain.run(batch, caller)
 
         def work(commit: BrokerCommit) -> TriggeredEvent:
             again = self.events.get(id) or self._beginning.get(id)
@@ -161,7 +167,7 @@ class Outcomes:
             self._check_share(caller.subject)
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?
-            broker.append(commit, topic, batch, caller.subject)
+            broker.append(commit, topic, accepted(outcome), caller.subject)
             self._put(commit, event)
             self._beginning[id] = event  # the same request may come over two connections at once
             self._kept[caller.subject] += 1

@@ -56,9 +56,10 @@ class SourceStretch(NamedTuple):
     """Messages of a source that follow each other."""
 
     first: int  #: offset of the batch's first message
-    batch: Batch
+    batch: Batch  #: as it is stored
     lo: int  #: which of its messages
     hi: int
+    seen: Batch  #: as consumers get it, which is what the rules look at
 
 
 class Chosen(NamedTuple):
@@ -146,14 +147,14 @@ class RuleThread:
         self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
     ) -> None:
         try:
-            matched = self._rules.match_batch(stretch.batch.slice(lo, hi))
+            matched = self._rules.match_batch(stretch.seen.slice(lo, hi))
         except Exception as crash:  # a bug: the message that shows it must not hold those behind it
             if hi - lo > 1:
                 for row in range(lo, hi):
                     self._match(stretch, row, row + 1, rows, routed)
             else:
                 failed = Condemned(1, f"the rules failed: {crash!r}")
-                routed.undecided.append((stretch.first + lo, failed, stretch.batch, lo))
+                routed.undecided.append((stretch.first + lo, failed, stretch.seen, lo))
             return
         for rule, found in matched.rows.items():
             rows.setdefault(rule, []).extend([lo + row for row in found])
@@ -164,7 +165,7 @@ class RuleThread:
         for row, those in sorted(causes.items()):
             more = f" (and {len(those) - 1} more rules)" if len(those) > 1 else ""
             routed.undecided.append(
-                (stretch.first + row, Condemned(1, f"{those[0]}{more}"), stretch.batch, row)
+                (stretch.first + row, Condemned(1, f"{those[0]}{more}"), stretch.seen, row)
             )
 
     def _choices(self, stretch: SourceStretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
@@ -175,7 +176,7 @@ class RuleThread:
                 if not found:
                     continue
             choice = RowChoice(first, runs_of(found))
-            yield Chosen(rule, choice.of(batch), first, ChosenFrom(encode_choice(choice), batch.size))
+            yield Chosen(rule, choice.of(batch), first, ChosenFrom(encode_choice(choice), batch.stored_size))
 
 
 class RuleRoute:
@@ -252,12 +253,19 @@ class RuleRoute:
     async def _read(self) -> list[SourceStretch]:
         """What the rules look at next."""
         log, at = self.source.log, self.group.catch_up().cursor.floor
+        reader = self.source.reader_for(RULES_GROUP)
         found: list[SourceStretch] = []
         left = TURN_MESSAGES
         for first, batch in await log.fetch(at, TURN_BYTES) if at < log.end else ():
             lo = max(0, at - first)
             hi = min(len(batch), lo + left)
-            found.append(SourceStretch(first, batch, lo, hi))
+            seen = batch
+            if reader is not log:
+                changed = await reader.read(first)
+                if changed is None or changed[0] != first or len(changed[1]) != len(batch):
+                    break  # it was trimmed meanwhile
+                seen = changed[1]
+            found.append(SourceStretch(first, batch, lo, hi, seen))
             left -= hi - lo
             if not left:
                 break

@@ -1,4 +1,5 @@
-"""What is different of a rule's topic: in which unit it lives, and who may read it."""
+"""What is different of a rule's topic: in which unit it lives, who may read it, and what is done with its
+messages before they are delivered."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
+from landbridge.core.middleware.spec import AnyStage, RedactStage, TransformStage, is_late
 from landbridge.core.names import is_reserved
 from landbridge.core.topic import TopicSpec
 from landbridge.core.trust.scopes import Scopes
@@ -31,6 +35,20 @@ def unit_of(topic: str, units: int) -> int:
     if is_reserved(topic) and not topic.startswith("$stage."):
         return 0
     return zlib.crc32(topic.removesuffix(".dead").encode()) % units
+
+
+def views_stages(topics: Mapping[str, Specified], spec: TopicSpec) -> tuple[AnyStage, ...]:
+    """The stages before delivery, with those of its source for a rule's topic: whoever may not see something
+    there may not see it here. The source's exceptions are for groups of the source."""
+    source = None if spec.rule is None else topics.get(spec.rule.source)
+    if source is None:
+        return spec.middleware
+    late = [
+        stage
+        for stage in source.spec.middleware
+        if isinstance(stage, RedactStage | TransformStage) and is_late(stage)
+    ]
+    return (*(replace(stage, except_groups=()) for stage in late), *spec.middleware)
 
 
 def may(topics: Mapping[str, Specified], scopes: Scopes, verb: str, name: str) -> bool:

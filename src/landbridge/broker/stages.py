@@ -20,6 +20,7 @@ import msgspec
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import decoded
+from landbridge.broker.middleware import Chain, accepted
 from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.surroundings import Client
 from landbridge.broker.topic import Topic
@@ -121,13 +122,20 @@ class Stages:
     def put(self, connection: Client, frame: frames.Stage, tail: memoryview) -> asyncio.Future[list[int]]:
         """Put a batch on a stage. The future has the number of the stage's log and the offset there."""
         broker = self._broker
-        self._check_publish(connection, frame.stage, frame.topic)
+        target = self._check_publish(connection, frame.stage, frame.topic)
         batch = broker.read_batch(frame.topic, tail)
         topic = self._topic(connection, frame.stage)
         if topic is None:
             spec = TopicSpec(name=PREFIX + frame.stage, retention=RETENTION, producer=connection.subject)
             topic = broker.create_topic(spec)
-        return topic.writer.put(partial(self._put, topic, batch))
+        if target.chain is None:
+            return topic.writer.put(partial(self._put, topic, batch))
+        # What is published later is what stands on the stage.
+        return asyncio.ensure_future(self._put_after(target.chain, connection, topic, batch))
+
+    async def _put_after(self, chain: Chain, connection: Client, topic: Topic, batch: Batch) -> list[int]:
+        outcome = await chain.run(batch, connection)
+        return await topic.writer.put(partial(self._put, topic, accepted(outcome)))
 
     def _put(self, topic: Topic, batch: Batch, commit: BrokerCommit) -> list[int]:
         # No ledger: a repeat after a lost answer is a second copy, and only the answered one is committed.

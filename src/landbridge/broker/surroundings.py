@@ -5,6 +5,7 @@ this terminal to others.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from landbridge.broker.group import Consumer, Group
@@ -60,6 +61,9 @@ class Client(Protocol):
 
     @property
     def subject(self) -> str: ...
+
+    @property
+    def claims(self) -> Mapping[str, str]: ...
 
     @property
     def who(self) -> str: ...

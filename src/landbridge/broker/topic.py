@@ -10,7 +10,8 @@ import msgspec
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.group import Enter, Group
 from landbridge.broker.keys import TopicKeys
-from landbridge.broker.log import Log
+from landbridge.broker.log import Log, LogReader
+from landbridge.broker.middleware import Chain, TopicViews
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keyruns import KeyRuns
 from landbridge.core.log.store import PutDocument
@@ -89,6 +90,10 @@ class Topic:
         self.on_made: Callable[[], None] | None = None
         #: Called when it has grown; None: nobody routes its messages.
         self.on_grown: Callable[[], None] | None = None
+        #: What is done with its batches before they are stored; None: nothing.
+        self.chain: Chain | None = None
+        #: What is done with its messages before they are delivered; None: nothing.
+        self.views: TopicViews | None = None
         #: A queue's producer while it is connected.
         self.claim: tuple[Claimant, bytes] | None = None
         #: Next look at what is too old, microseconds; None = none planned.
@@ -120,6 +125,10 @@ class Topic:
         if self.on_made is not None:
             self.on_made()
             self.on_made = None
+
+    def reader_for(self, group: str | None) -> LogReader:
+        """Where a group gets messages. None: whoever reads in no group's name."""
+        return self.log if self.views is None else self.views.of(group)
 
     # -- groups ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.loop import ask
+from landbridge.cli.middleware import read_stages, show_stages
 from landbridge.cli.options import (
     Commands,
     ContextName,
@@ -64,6 +65,11 @@ class TopicFlags(OptionGroup):
     ids: Literal["any", "unique"] | None = option(
         "unique: a message whose id is known is not stored a second time. New topics: any."
     )
+    middleware: list[str] | None = option(
+        "A stage that messages go through: validate, compress, a JSON object, or @FILE. Repeatable, in their "
+        "order. 'none' takes all away.",
+        metavar="STAGE",
+    )
 
     def as_asked(self) -> dict[str, Any]:
         """Those that were given, as the terminal wants them."""
@@ -72,6 +78,8 @@ class TopicFlags(OptionGroup):
         if self.retain_settled is not None:
             retention["settled"] = not self.retain_settled
         options = self.given("max_backlog", "producer", "delivery", "prefetch", "discipline", "ids")
+        if self.middleware is not None:
+            options["middleware"] = read_stages(self.middleware)
         return {**options, "retention": retention} if retention else options
 
 
@@ -115,7 +123,7 @@ LIST = columns(
 )
 SHOW = columns(
     "Kind | Messages:count | Offsets | Size=bytes:size | Created=created_at:moment | Max age | "
-    "Max bytes | Max backlog:size | Settled | Discard | Ids | Discipline | Paused@yellow"
+    "Max bytes | Max backlog:size | Settled | Discard | Ids | Discipline | Middleware | Paused@yellow"
 )
 SHOW_QUEUE = columns("Delivery | Producer")
 SHOW_WORK = columns("Delivery | Prefetch:count")
@@ -157,6 +165,7 @@ def create(
       landbridge topic create jobs --kind work
       landbridge topic create payroll --kind queue --producer scheduler
       landbridge topic create events --ids unique
+      landbridge topic create orders --middleware validate --middleware compress
       landbridge topic create orders --registry --group billing --group shipping
     """
     local = options.as_asked()
@@ -209,6 +218,8 @@ def update(
 
     Examples:
       landbridge topic update orders --max-age 90d --max-bytes 10GB
+      landbridge topic update orders --middleware @middleware.json
+      landbridge topic update orders --middleware none
       landbridge topic update orders --registry --late-open never
     """
     local = options.as_asked()
@@ -292,6 +303,7 @@ def _show(topic: TopicDetails) -> None:
         prefetch=options.prefetch,
         ids=options.ids,
         discipline=options.discipline,
+        middleware=show_stages(options.middleware) or "none",
         producer=options.producer or "whoever comes first",
         paused=told(topic.pause),
     )

@@ -75,6 +75,7 @@ class WithNouns(Generic[W]):
     longer to load than most programs that never use it would like."""
 
     topics: nouns.TopicCalls[W]
+    types: nouns.TypeCalls[W]
     groups: nouns.GroupCalls[W]
     tokens: nouns.TokenCalls[W]
     services: nouns.ServiceCalls[W]

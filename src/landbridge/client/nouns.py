@@ -382,9 +382,19 @@ class RuleCalls(Noun[W]):
     delete = Method(table.RULE_DELETE)
 
 
+class TypeCalls(Noun[W]):
+    """``bus.types``: the event types of topics, with their schemas."""
+
+    register = Method(table.TYPE_REGISTER)
+    list = Method(table.TYPE_LIST)
+    show = Method(table.TYPE_SHOW)
+    remove = Method(table.TYPE_REMOVE)
+
+
 #: By the name of the bus's attribute.
 NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
+    "types": TypeCalls,
     "groups": GroupCalls,
     "tokens": TokenCalls,
     "services": ServiceCalls,

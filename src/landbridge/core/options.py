@@ -20,6 +20,8 @@ LONGEST_QUOTE = 60
 
 #: msgspec says where a value is at the end of its text: "… - at `$.retention.max_age`".
 _PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+#: A place in a list, or any.
+_ITEM = re.compile(r"\[(?:\.\.\.|[0-9]+)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
@@ -86,15 +88,18 @@ def _said(value: Any) -> str:
 
 def _kind_at(kind: Any, path: str) -> Any:
     """The type of what is at a path of a struct; None where that can't be told."""
-    for part in path.replace("[...]", ".[]").split(".") if path else ():
+    for part in _ITEM.sub(".[]", path).split(".") if path else ():
         if part == "[]":  # the values of a list or of a dictionary
-            kind = next(
-                (typing.get_args(each)[-1] for each in _options_of(kind) if typing.get_args(each)), None
-            )
+            inner = (typing.get_args(each) for each in _options_of(kind))
+            # Of a dictionary the second one; of tuple[X, ...] the first.
+            kind = next((each[-1] if each[-1] is not ... else each[0] for each in inner if each), None)
             continue
         struct = _struct_of(kind)
         if struct is None:
             return None
+        if part == struct.__struct_config__.tag_field:  # which struct of a union it is
+            tags = [each.__struct_config__.tag for each in _options_of(kind) if _struct_of(each)]
+            return Literal[tuple(tags)]
         kind = typing.get_type_hints(struct).get(part)
     return kind
 

@@ -9,6 +9,7 @@ import msgspec
 from landbridge.core.delivery.delivery import Policy
 from landbridge.core.delivery.filters import Match
 from landbridge.core.log.retention import Retention
+from landbridge.core.middleware.spec import AnyStage, check_stages
 from landbridge.core.names import CONTENT_DEAD, check_name, is_reserved
 from landbridge.core.options import read_options
 from landbridge.core.schedule.hours import OpeningHours
@@ -61,6 +62,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     discipline: Discipline = "fifo"
     #: The rule that fills it; None: producers do.
     rule: RuleSpec | None = None
+    #: What is done with messages before they are stored and delivered, in this order.
+    middleware: tuple[AnyStage, ...] = ()
 
     @property
     def has_one_group(self) -> bool:
@@ -116,6 +119,7 @@ def topic_spec(raw: dict[str, Any]) -> TopicSpec:
         raise BadRequest("prefetch is an option of a work queue", hint="create it with kind 'work'")
     if not 0 < spec.prefetch <= MOST_PREFETCH:
         raise BadRequest(f"prefetch is 1 to {MOST_PREFETCH:,}, not {spec.prefetch}")
+    check_stages(spec.middleware)
     _positive(spec.max_backlog, "max_backlog")
     _positive(spec.retention.max_age, "retention.max_age", LONGEST)
     _positive(spec.retention.max_bytes, "retention.max_bytes")

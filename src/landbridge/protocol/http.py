@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from landbridge.errors import BadRequest, BusError, ServiceFailed, TooLarge
+from landbridge.errors import BadRequest, BusError, InvalidMessage, ServiceFailed, TooLarge
 
 MEDIA_TYPE = "application/problem+json"
 #: Codes of refusals that HTTP itself makes, by status.
@@ -78,6 +78,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["bus", "service"] = "bus"
     #: The name of the service that failed.
     service: str | msgspec.UnsetType = msgspec.UNSET
+    #: Which message of the request is refused, from 0, and the JSON pointer of its field, where it is one.
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    field: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """Return the body as JSON."""
@@ -122,7 +125,10 @@ def problem_of(error: BusError) -> Problem:
             source="service",
             service=error.service,
         )
-    return problem(error.http_status, error.code, str(error), error.hint)
+    refusal = problem(error.http_status, error.code, str(error), error.hint)
+    if isinstance(error, InvalidMessage):
+        return msgspec.structs.replace(refusal, index=error.index, field=error.field)
+    return refusal
 
 
 def _phrase(status: int) -> str:

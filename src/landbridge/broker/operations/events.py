@@ -10,7 +10,7 @@ import msgspec
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.operations.dispatcher import Dispatcher
-from landbridge.broker.outcomes import Outcomes
+from landbridge.broker.outcomes import EventCaller, Outcomes
 from landbridge.broker.requests import Outstanding
 from landbridge.core.replies import TriggeredEvent
 from landbridge.core.time import SECOND
@@ -36,7 +36,7 @@ class EventOperations:
         dispatcher.register(table.EVENT_TRIGGER, self.trigger)
         dispatcher.register(table.EVENT_OUTCOME, self.outcome)
 
-    async def trigger(self, caller: TokenBearer, request: table.EventTrigger) -> table.EventTriggered:
+    async def trigger(self, caller: EventCaller, request: table.EventTrigger) -> table.EventTriggered:
         if not request.id:
             request = msgspec.structs.replace(request, id=self._broker.new_id().hex())
         event = await self._outcomes.trigger(caller, request, read_payload(request.payload))
@@ -60,7 +60,7 @@ class EventOperations:
             text=event.text,
         )
 
-    async def send(self, caller: TokenBearer, request: table.RequestSend) -> table.RequestAnswer:
+    async def send(self, caller: EventCaller, request: table.RequestSend) -> table.RequestAnswer:
         if not 0 < request.timeout <= LONGEST_WAIT:
             raise BadRequest(f"a timeout of {request.timeout} s", hint=f"at most {LONGEST_WAIT:.0f} seconds")
         payload = read_payload(request.payload)
@@ -71,6 +71,7 @@ class EventOperations:
         frame = frames.SendRequest(
             1, request.topic, int(request.timeout * SECOND), 1, request.headers, request.key.encode()
         )
+        frame, payload = await self._broker.after_middleware(caller, frame, payload)
         try:
             self._broker.requests.ask(asking, frame, memoryview(payload))
             replied, answer = await asking.done
@@ -84,7 +85,7 @@ class EventOperations:
         return table.RequestAnswer(source=replied.source, value=value, payload=raw, headers=replied.headers)
 
     async def _send_durably(
-        self, caller: TokenBearer, request: table.RequestSend, payload: bytes
+        self, caller: EventCaller, request: table.RequestSend, payload: bytes
     ) -> table.RequestAnswer:
         asked = table.EventTrigger(
             request.topic,

@@ -11,6 +11,7 @@ from landbridge.broker.operations.audit import AuditOperations
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.documents import DocumentOperations
 from landbridge.broker.operations.errors import ErrorOperations
+from landbridge.broker.operations.event_types import EventTypeOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
@@ -53,6 +54,7 @@ class Operations(Dispatcher):
         self.issued = Issued(broker)
         TopicOperations(broker, routing).register(self)
         RuleOperations(broker, routing).register(self)
+        EventTypeOperations(broker).register(self)
         GroupOperations(broker).register(self)
         PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)

@@ -18,12 +18,14 @@ from landbridge.broker.documents import Edit, check_place
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import describe_group
 from landbridge.broker.routing import Routing
+from landbridge.broker.stage_work import check as check_middleware
 from landbridge.broker.topic import KIND, Topic
 from landbridge.broker.topic import encode as encode_topic
 from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.audit import TOPIC as AUDIT
 from landbridge.core.log.store import PutDocument
+from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
@@ -49,6 +51,7 @@ GONE_WITH_A_TOPIC = (
     (SOURCES, ""),
     (SUBSCRIPTIONS, ""),
     (SUBSCRIPTION_STATES, ""),
+    (TYPES, ""),
 )
 #: Topics that one request may name.
 MOST_TOPICS = 100
@@ -73,6 +76,7 @@ class TopicOperations:
     async def create(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
         options = {"max_backlog": self._broker.limits.max_backlog, **msgspec.to_builtins(request)}
         spec = topic_spec(options)
+        check_middleware(spec.middleware)
         if is_reserved(spec.name):
             raise BadRequest("names with a leading $ belong to the terminal")
         topic = self._broker.topics.get(spec.name)
@@ -96,6 +100,7 @@ class TopicOperations:
         topic = self._broker.topic(request.name)
         if topic.name == AUDIT:
             caller.scopes.demand_rank("admin", "change how long the audit log is kept")
+        check_middleware(_changed(topic.spec, request).middleware)
 
         def work(commit: BrokerCommit) -> tuple[TopicSpec, TopicSpec]:
             # By what the options are now: another change of them, or the deletion, may have come before.
@@ -112,6 +117,7 @@ class TopicOperations:
             return before, after
 
         before, spec = await topic.writer.put(work)
+        self._broker.follow_middleware(topic)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return describe_topic(topic)

@@ -189,7 +189,7 @@ class WebSubOperations:
         topic, now = self._broker.topic(name), self._broker.clock()
         offset = topic.log.end - 1
         for _ in range(MOST_BATCHES):
-            found = await topic.log.fetch(offset, 1) if offset >= topic.log.first else []
+            found = await topic.reader_for(None).fetch(offset, 1) if offset >= topic.log.first else []
             if not found:
                 break
             first, batch = found[0]

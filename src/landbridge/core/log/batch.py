@@ -80,7 +80,8 @@ _decode_map = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _SCALARS = frozenset({str, bytes, int, float, bool})
 
 
-def _decode_headers(raw: bytes) -> dict[str, HeaderValue]:
+def decode_headers(raw: bytes) -> dict[str, HeaderValue]:
+    """The opposite of ``encode_headers``, for headers that were checked."""
     # msgspec has no union of str and bytes, so the types of the values are checked here.
     headers: dict[str, HeaderValue] = _decode_map(raw)
     if not _SCALARS.issuperset(map(type, headers.values())):
@@ -185,7 +186,8 @@ class Batch:
     """A view of an encoded batch, or of a run of its messages. Making one, and slicing it, copies nothing."""
 
     __slots__ = (
-        "_columns", "_data", "_hi", "_lo", "audience", "base", "id", "is_letter", "origin", "size", "time",
+        "_columns", "_data", "_hi", "_lo", "audience", "base", "id", "is_letter", "origin", "packed", "size",
+        "stored_size", "time",
     )  # fmt: skip
 
     def __init__(
@@ -212,6 +214,10 @@ class Batch:
         self.is_letter = False
         #: Where it was published, if not here; of the whole batch, so a slice has none. In the record too.
         self.origin: Origin | None = None
+        #: The same batch compressed, which the log stores in its place; until that is done. A slice has none.
+        self.packed: bytes | None = None
+        #: Bytes that the log holds for it.
+        self.stored_size = self.size
 
     @classmethod
     def decode(cls, data: Buffer) -> Batch:
@@ -258,6 +264,11 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"Batch({self.id.hex()}, base={self.base + self._lo}, {len(self)} messages)"
+
+    @property
+    def begin(self) -> int:
+        """The index of its first message in the batch as it was published."""
+        return self.base + self._lo
 
     # -- columns -----------------------------------------------------------------------------------
 
@@ -321,7 +332,7 @@ class Batch:
 
     def headers(self, index: int) -> dict[str, HeaderValue]:
         raw = self._cell(Column.HEADERS, index)
-        return _decode_headers(raw) if raw else {}
+        return decode_headers(raw) if raw else {}
 
     def ids(self) -> list[bytes] | None:
         """The ids that the producer has given, b"" where it gave none; None when no message has one."""
@@ -472,7 +483,7 @@ class Batch:
         try:
             for raw in self.raw_headers() or ():
                 if raw:
-                    _decode_headers(raw)
+                    decode_headers(raw)
             if Column.ID in self._columns:
                 for id in self._cells(Column.ID):
                     id.decode()

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from landbridge.client.bus import Bus, Receipt
 from landbridge.client.publisher import CUT_BYTES, CUT_MESSAGES, MessageOptions, Rows
-from landbridge.errors import BusError
+from landbridge.errors import BusError, InvalidMessage
 
 
 class MessageGathering:
@@ -18,6 +18,8 @@ class MessageGathering:
         self._topic = topic
         self._others = others
         self._rows = Rows()
+        #: The messages in it, for the case that one of them is refused.
+        self._messages: list[tuple[bytes, MessageOptions]] = []
         self._waiting: list[asyncio.Future[Receipt]] = []
         #: A batch has to fit into a frame.
         self._most = min(CUT_BYTES, bus.max_batch // 4)
@@ -28,6 +30,7 @@ class MessageGathering:
         self._bus.checked(payload)
         loop = asyncio.get_running_loop()
         self._rows.add(payload, **options)
+        self._messages.append((payload, options))
         done: asyncio.Future[Receipt] = loop.create_future()
         self._waiting.append(done)
         if len(self._waiting) == 1:
@@ -45,6 +48,15 @@ class MessageGathering:
     async def _send(self) -> None:
         try:
             stored = await self._bus.publish_batch(self._topic, self._rows)
+        except InvalidMessage as error:
+            if len(self._waiting) == 1:
+                if not self._waiting[0].done():
+                    self._waiting[0].set_exception(error)
+                return
+            # The messages are of different requests: what is wrong with one of them must not refuse the
+            # others.
+            await asyncio.gather(*map(self._send_alone, self._messages, self._waiting))
+            return
         except BusError as error:
             for done in self._waiting:
                 if not done.done():
@@ -53,6 +65,17 @@ class MessageGathering:
         for index, done in enumerate(self._waiting):
             if not done.done():
                 done.set_result(Receipt(f"{stored.id}-{index}", place(stored.first, index)))
+
+    async def _send_alone(self, message: tuple[bytes, MessageOptions], done: asyncio.Future[Receipt]) -> None:
+        payload, options = message
+        try:
+            receipt = await self._bus.publish(self._topic, payload, **options)
+        except BusError as error:
+            if not done.done():
+                done.set_exception(error)
+        else:
+            if not done.done():
+                done.set_result(receipt)
 
 
 def place(first: int, index: int) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from landbridge.protocol.operations.operation import *
 from landbridge.protocol.operations.common import *
 from landbridge.protocol.operations.topics import *
+from landbridge.protocol.operations.event_types import *
 from landbridge.protocol.operations.groups import *
 from landbridge.protocol.operations.tokens import *
 from landbridge.protocol.operations.services import *

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
+from landbridge.core.middleware.spec import AnyStage
 from landbridge.core.topic import TopicSpec
 from landbridge.protocol.operations.common import (
     After,
@@ -76,6 +77,12 @@ class TopicOptions(OfTopic, frozen=True, kw_only=True):
     ids: Annotated[
         Literal["any", "unique"] | Unset,
         about("'unique': a message whose id is known is not stored a second time; 'any' by default."),
+    ] = UNSET
+    middleware: Annotated[
+        list[AnyStage] | Unset,
+        about(
+            "What is done with messages before they are stored and delivered, in this order; empty: nothing."
+        ),
     ] = UNSET
 
 

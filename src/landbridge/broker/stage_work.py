@@ -1,0 +1,212 @@
+"""Stages of middleware, ready for use, and batches on their way through them.
+
+Stages that look at one message after the other work on the event loop, in slices, because what they do holds
+the interpreter anyway. All of them share one *pace*: in a turn of the loop they work for about a millisecond,
+whosever batches these are. Compression lets other threads run, so it has threads of its own. Code of users,
+which may do anything, has a thread for each stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from landbridge.broker.transforms import Transforming, load_transform
+from landbridge.core.log.batch import Batch
+from landbridge.core.log.packing import check_library, pack, pack_all
+from landbridge.core.middleware.authorise import Authorisation
+from landbridge.core.middleware.event_types import EventType
+from landbridge.core.middleware.redact import Redaction
+from landbridge.core.middleware.rows import BatchRows
+from landbridge.core.middleware.schema import compile_schema
+from landbridge.core.middleware.spec import (
+    AnyStage,
+    AuthoriseStage,
+    CompressStage,
+    RedactStage,
+    TransformStage,
+    ValidateStage,
+    check_stages,
+    name_of,
+)
+from landbridge.core.middleware.validate import Checkers, Validation
+from landbridge.errors import BadRequest, BusError, MiddlewareFailed
+
+#: Messages and bytes of a slice, and seconds of work in one turn of the loop.
+SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
+#: Bytes that are compressed on the event loop, at low levels: that takes less than handing them to a thread.
+PACK_HERE, LOW_LEVEL = 16 << 10, 3
+#: Threads that compress.
+PACKERS = 2
+
+
+class RowStage(Protocol):
+    """A stage that looks at one message after the other."""
+
+    def work(self, rows: BatchRows, lo: int, hi: int) -> None: ...
+
+
+class StageCounts(msgspec.Struct):
+    """What a kind of stage has done in a topic since the start."""
+
+    messages: int = 0
+    #: Batches that were refused.
+    refused: int = 0
+    seconds: float = 0.0
+
+
+class WorkingStage(NamedTuple):
+    """A stage, ready for use."""
+
+    spec: AnyStage
+    #: None for compress.
+    works: RowStage | Transforming | None
+    counts: StageCounts
+
+
+class StagePace:
+    """Shares the event loop among all batches that are on their way through stages."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def work(self, steps: Iterable[None]) -> None:
+        """Take these steps, as many in one turn of the loop as belong into it."""
+        left = iter(steps)
+        while True:
+            async with self._lock:  # those who wait get it in the order in which they came
+                until = perf_counter() + TURN
+                for _ in left:
+                    if perf_counter() >= until:
+                        break
+                else:
+                    return
+            await asyncio.sleep(0)
+
+
+class Workshop:
+    """What the stages of all topics work with."""
+
+    def __init__(self) -> None:
+        self._pace = StagePace()
+        self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
+
+    async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
+        """Take a batch through these stages, but for compress. Their refusal is raised."""
+        looking = [stage for stage in stages if stage.works is not None]
+        shares = len(looking) > 1
+        rows = BatchRows(batch, claims, shares_values=shares)
+        by_row: list[tuple[RowStage, StageCounts]] = []
+        for _, works, counts in stages:
+            if works is None:
+                continue
+            if not isinstance(works, Transforming):
+                by_row.append((works, counts))
+                continue
+            if by_row:
+                await self._pace.work(_steps(rows, by_row))
+                by_row = []
+            began = perf_counter()
+            try:
+                await works.work(rows)
+                rows = BatchRows(rows.to_batch(), claims, shares_values=shares)
+            except BusError:
+                counts.refused += 1
+                raise
+            finally:
+                counts.seconds += perf_counter() - began
+            counts.messages += len(batch)
+        if by_row:
+            await self._pace.work(_steps(rows, by_row))
+        return rows.to_batch()
+
+    async def pack(self, batches: Sequence[Batch], stage: WorkingStage) -> None:
+        """Compress batches that have been through the other stages."""
+        spec, _, counts = stage
+        assert isinstance(spec, CompressStage)
+        began = perf_counter()
+        if spec.level <= LOW_LEVEL and sum(batch.size for batch in batches) <= PACK_HERE:
+            for batch in batches:
+                pack(batch, spec.level)
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._packers, partial(pack_all, batches, spec.level))
+        counts.seconds += perf_counter() - began
+        counts.messages += sum(map(len, batches))
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._packers.shutdown(wait=False)
+
+
+def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[None]:
+    """Take the messages through these stages, a slice with each step."""
+    for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
+        for stage, counts in stages:
+            began = perf_counter()
+            try:
+                stage.work(rows, lo, hi)
+            except BusError:
+                counts.refused += 1
+                raise
+            finally:
+                counts.seconds += perf_counter() - began
+            counts.messages += hi - lo
+        rows.end_slice()
+        yield
+
+
+def check(stages: Sequence[AnyStage]) -> None:
+    """BadRequest or MiddlewareFailed where these stages can't work here."""
+    check_stages(stages)
+    for stage in stages:
+        if isinstance(stage, CompressStage):
+            check_library()
+        elif isinstance(stage, ValidateStage):
+            compile_schema(True)
+        elif isinstance(stage, RedactStage):
+            Redaction(stage)
+        elif isinstance(stage, TransformStage):
+            load_transform(stage)
+
+
+def make_ready(
+    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+) -> list[WorkingStage]:
+    """Stages, ready for use. MiddlewareFailed where one can't work here any more. ``counts``: of each name of
+    a stage."""
+    try:
+        return _make_ready(specs, topic, types, counts)
+    except BadRequest as error:  # it was good when it was set, but a package may be gone since
+        raise MiddlewareFailed(str(error), hint=error.hint) from None
+
+
+def _make_ready(
+    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+) -> list[WorkingStage]:
+    ready = []
+    for spec in specs:
+        works: RowStage | Transforming | None = None
+        if isinstance(spec, ValidateStage):
+            works = Validation(Checkers(types), refuses_unlisted=spec.unlisted == "refuse")
+        elif isinstance(spec, AuthoriseStage):
+            works = Authorisation(spec)
+        elif isinstance(spec, RedactStage):
+            works = Redaction(spec)
+        elif isinstance(spec, TransformStage):
+            works = Transforming(spec, topic)
+        ready.append(WorkingStage(spec, works, counts[name_of(spec)]))
+    return ready
+
+
+def end(stages: Sequence[WorkingStage] | None) -> None:
+    """These stages are not used any more."""
+    for stage in stages or ():
+        if isinstance(stage.works, Transforming):
+            stage.works.close()
