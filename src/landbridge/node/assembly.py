@@ -27,11 +27,10 @@ from landbridge.client import context as contexts
 from landbridge.client.bus import Bus
 from landbridge.client.context import Context
 from landbridge.client.wire import Dial, dial_of
-from landbridge.core.log.store import Store
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
-from landbridge.node import logs
+from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
@@ -41,8 +40,6 @@ from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.node.webhooks import webhooks_of
-from landbridge.stores.journal.store import JournalStore
-from landbridge.stores.memory import MemoryStore
 from landbridge.transport.memory import join
 from landbridge.transport.strangers import site_of
 
@@ -59,8 +56,8 @@ ADMIN_LIFE = 365 * 86400.0
 RENEW_AT = 1 / 12
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
-#: The store's file in the data folder.
-DATABASE = "bus"
+#: The store's folder in the data folder.
+DATABASE = stores.BUS
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
@@ -83,9 +80,7 @@ async def serve(
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
-            store: Store = MemoryStore()
-            if plan.data is not None:
-                store = JournalStore(plan.data / DATABASE, tell=tell)
+            store = await stores.bus_store(plan.data, plan.store, tell)
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
             await terminal.open()
         try:
@@ -114,6 +109,7 @@ async def serve(
                     gc.freeze()
                     await stop.wait()
             finally:
+                stores.leave(terminal.store)
                 membership.stop()
                 if http is not None:
                     await http.close()
@@ -130,6 +126,7 @@ async def _make_ready(
     return NodeReady(
         url=context.url,
         data=context.data,
+        store=None if plan.store is None else str(plan.store),
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
@@ -322,7 +319,7 @@ def _http(
     site = Site(
         dial_to(terminal),
         registry,
-        lambda: (not terminal.store.is_low, terminal.troubles),
+        lambda: stores.condition(terminal.store, terminal.troubles),
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from landbridge.errors import BadRequest
@@ -51,16 +51,7 @@ class StoreAddress:
 
     def beside(self, suffix: str, units: int) -> StoreAddress:
         """Another store on the same server."""
-        return _replaced(self, name=f"{self.name}_{suffix}", units=units)
-
-    def with_password(self, password: str) -> StoreAddress:
-        return _replaced(self, password=password)
-
-
-def _replaced(address: StoreAddress, **changes: object) -> StoreAddress:
-    from dataclasses import replace
-
-    return replace(address, **changes)  # type: ignore[arg-type]
+        return replace(self, name=f"{self.name}_{suffix}", units=units)
 
 
 def is_address(text: str) -> bool:

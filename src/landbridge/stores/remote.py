@@ -142,6 +142,8 @@ class RemoteStore:
     def __init__(self, address: StoreAddress, engine: Engine) -> None:
         self.address = address
         self.units = address.units or UNITS
+        #: Whether the server has the store, once ``find`` has asked.
+        self.exists = False
         self.is_low = False
         #: Why the server gives no answers at the moment; empty while it does.
         self.trouble = ""
@@ -159,6 +161,7 @@ class RemoteStore:
     async def find(self) -> int:
         """The units of the store that is there, or that ``open`` would make. Checks the server's settings."""
         found = await self._answered(lambda: self._engine.prepare(self.address.units), OPEN_WITHIN)
+        self.exists = found is not None
         if found is not None:
             self.units = self._agreed(found)
         return self.units
@@ -178,6 +181,8 @@ class RemoteStore:
         try:
             await self.find()
             await self._hold()
+            if not self.exists:
+                log.info("making the store", store=str(self.address), units=self.units)
             self.units = self._agreed(
                 await self._answered(lambda: self._engine.make(self.units), OPEN_WITHIN)
             )

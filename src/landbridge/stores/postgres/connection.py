@@ -94,9 +94,8 @@ class Connection:
             text = _said(error)
             if any(each in text for each in REFUSED):
                 hint = (
-                    "check user, password and database; a password comes from LANDBRIDGE_STORE, "
-                    "--store-password-file, "
-                    "PGPASSWORD or ~/.pgpass"
+                    "check user, password and database; a password comes from LANDBRIDGE_STORE, a file "
+                    "(--store @FILE), PGPASSWORD or ~/.pgpass"
                 )
                 raise StoreFailed(f"{address} has refused the login: {text}", hint=hint) from None
             raise Away(text) from None

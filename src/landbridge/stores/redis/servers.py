@@ -33,7 +33,7 @@ PASSING = frozenset(
         "UNBLOCKED",
     )
 )
-LOGIN = "name the user in the URL; put the password into LANDBRIDGE_STORE or --store-password-file"
+LOGIN = "name the user in the URL; put the password into LANDBRIDGE_STORE or a file: --store @FILE"
 
 
 @dataclass(frozen=True, slots=True)
