@@ -17,6 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def folder_of_servers() -> Path:
     folder = tempfile.mkdtemp(prefix="landbridge-servers-", dir=MEMORY_DISK)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
+
+
+@contextlib.contextmanager
+def server_folder() -> Iterator[Path]:
+    """A folder for a server of one test. The temporary folders of pytest can't be entered by another user."""
+    with tempfile.TemporaryDirectory(
+        prefix="landbridge-server-", dir=MEMORY_DISK, ignore_cleanup_errors=True
+    ) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 def wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -110,8 +121,7 @@ class Valkey:
 
 class Postgres:
     """A cluster of PostgreSQL that may be killed and started again. It refuses to run as root: then its
-    programs are
-    copied to where everybody can read them, and run as nobody."""
+    programs are copied to where everybody can read them, and run as nobody."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self.port = folder, free_port()

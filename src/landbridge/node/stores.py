@@ -1,8 +1,7 @@
 """Which store a process has: in the data folder, in memory, or on a server.
 
 What is on a server is also noted in the data folder, which keeps the keys and the identity: so a terminal is
-not
-started on an old or empty store by mistake.
+not started on an old or empty store by mistake.
 """
 
 from __future__ import annotations

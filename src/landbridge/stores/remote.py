@@ -1,9 +1,8 @@
 """A store on a server that others run: what Redis and PostgreSQL have in common behind the port.
 
 Each commit of a unit has an epoch and a number, and the unit's record in the server has those of the last
-one. So a
-commit may be asked for again when the answer was lost: the server knows whether it has done it. Until that is
-known, the commit is neither done nor failed; it waits, as long as the server is away (ADR 40).
+one. So a commit may be asked for again when the answer was lost: the server knows whether it has done it.
+Until that is known, the commit is neither done nor failed; it waits, as long as the server is away (ADR 40).
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ CHECK_AT_ONCE = 8 << 20
 
 class Away(Exception):
     """The server doesn't answer, or can't at the moment: it is asked again. Whether what was asked has
-    happened is
-    not known."""
+    happened is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +60,10 @@ class Answer:
     """What a server says to a commit."""
 
     #: "done", "known" (it had done it before), "fenced", "lost" (it doesn't know what it had answered
-    #: before),
-    #: "gap", "source" (a write breaks the rules)
+    #: before), "gap", "source" (a write breaks the rules)
     kind: str
     #: Of "fenced" and "lost": the epoch and number that the server knows; of "gap": end and time of the log;
-    #: of
-    #: "source": the end of the batch that was to be copied, None where there is none.
+    #: of "source": the end of the batch that was to be copied, None where there is none.
     first: int | None = None
     second: int = 0
     #: Of "gap" and "source": which of the writes.
@@ -196,8 +192,7 @@ class RemoteStore:
 
     async def _hold(self) -> None:
         """Keep other processes out. The server may not have noticed yet that a process which had the store
-        was
-        killed a moment ago."""
+        was killed a moment ago."""
         until = asyncio.get_running_loop().time() + HOLD_WITHIN
         while True:
             try:

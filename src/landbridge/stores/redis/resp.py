@@ -1,6 +1,5 @@
 """A connection to Redis, and nothing between us and it: whoever has to know whether a commit happened can't
-use a
-client that asks again by itself (ADR 40)."""
+use a client that asks again by itself (ADR 40)."""
 
 from __future__ import annotations
 

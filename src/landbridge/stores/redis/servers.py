@@ -1,6 +1,5 @@
-"""The servers of a store: which of them has a unit, how many replicas it has, and whether its settings let
-it keep
-what it says it has."""
+"""The servers of a store: which of them has a unit, how many replicas it has, and whether its settings let it
+keep what it says it has."""
 
 from __future__ import annotations
 
@@ -99,9 +98,8 @@ def problem_of(info: Mapping[str, str], settings: Mapping[str, str]) -> tuple[st
 
 
 def shards_of(nodes: str, asked: str) -> dict[int, Server]:
-    """From the answer to CLUSTER NODES: slot -> its server. A replica that has failed counts, for it may
-    come back
-    and be promoted. ``asked``: the host that has answered, which may not know its own address."""
+    """From the answer to CLUSTER NODES: slot -> its server. A replica that has failed counts, for it may come
+    back and be promoted. ``asked``: the host that has answered, which may not know its own address."""
     primaries: dict[str, tuple[str, int, list[str]]] = {}
     replicas: dict[str, int] = {}
     for line in nodes.splitlines():

@@ -221,8 +221,7 @@ class RedisEngine:
 
     async def hold(self) -> None:
         """A connection of a name of its own says that this process has the store: it ends with the process,
-        and the
-        server's clock says when it was last heard of. Of two, the one that came first stays."""
+        and the server's clock says when it was last heard of. Of two, the one that came first stays."""
         await self._passing(self._hold())
 
     async def _hold(self) -> None:
