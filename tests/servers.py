@@ -164,7 +164,7 @@ class Postgres:
         rules = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
         (self.data / "pg_hba.conf").write_text(rules)
 
-    def start(self) -> Postgres:
+    def start(self, *, needs_password: bool = False) -> Postgres:
         if not self.data.exists():
             self.make()
         given = [part for name, value in self.options.items() for part in ("-c", f"{name}={value}")]
@@ -172,19 +172,19 @@ class Postgres:
         self.process = self._run("postgres", "-D", self.data, "-p", self.port, *given)
         atexit.register(self.kill)
         end = time.monotonic() + WITHIN
-        while not self.answers():
+        while not self.answers(needs_password):
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError((self.folder / "log").read_text(errors="replace")[-2000:])
             time.sleep(0.02)
         return self
 
-    def answers(self) -> bool:
+    def answers(self, needs_password: bool) -> bool:
         import psycopg
 
         try:
             self.ask("SELECT 1")
-        except psycopg.OperationalError:
-            return False
+        except psycopg.OperationalError as error:
+            return needs_password and "no password supplied" in str(error)
         return True
 
     def ask(self, statement: str) -> list[Any]:

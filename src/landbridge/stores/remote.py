@@ -25,7 +25,16 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
-from landbridge.errors import BadRequest, BusError, Fenced, StoreBusy, StoreCorrupt, StoreFailed, StoreTooNew
+from landbridge.errors import (
+    BadRequest,
+    BusError,
+    Fenced,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreTooNew,
+)
 from landbridge.stores.address import UNITS, StoreAddress
 from landbridge.stores.bounds import check_append, check_source
 
@@ -42,8 +51,10 @@ OPEN_WITHIN = 20.0
 HOLD_WITHIN = 0.3
 #: Seconds between two attempts to reach a server: the first, and the longest.
 PAUSE, LONGEST_PAUSE = 0.02, 1.0
-#: Seconds between two lines in the log on a server that is away.
-TELL_EVERY = 10.0
+#: Seconds that a server counts as full after it has refused a commit.
+FULL_FOR = 3.0
+#: Seconds that a server has to be away until the log says so, and between two lines that do.
+TELL_AFTER, TELL_EVERY = 0.5, 10.0
 #: Seconds between two looks at how much room there is, and whether another process has the store.
 LOOK_EVERY = 1.0
 #: Bytes that ``check`` reads at once.
@@ -140,17 +151,23 @@ class RemoteStore:
         self.units = address.units or UNITS
         #: Whether the server has the store, once ``find`` has asked.
         self.exists = False
-        self.is_low = False
         #: Why the server gives no answers at the moment; empty while it does.
         self.trouble = ""
         self._engine = engine
         self._is_open = False
         self._units: list[_Unit] = []
         self._room = Room(False, None)
+        self._full_until = 0.0  #: loop time up to which the server counts as full
         self._looking: asyncio.Task[None] | None = None
         #: Loop time up to which an answer is waited for; None: as long as it takes.
         self._until: float | None = None
         self._told_at = 0.0
+
+    @property
+    def is_low(self) -> bool:
+        if not self._is_open:
+            return False
+        return self._room.is_low or asyncio.get_running_loop().time() < self._full_until
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -182,7 +199,7 @@ class RemoteStore:
             self.units = self._agreed(
                 await self._answered(lambda: self._engine.make(self.units), OPEN_WITHIN)
             )
-            self._set_room(await self._answered(self._engine.look, OPEN_WITHIN))
+            self._room = await self._answered(self._engine.look, OPEN_WITHIN)
         except BaseException:
             await self._engine.close()
             raise
@@ -219,13 +236,10 @@ class RemoteStore:
             await asyncio.sleep(LOOK_EVERY)
             try:
                 await self._engine.hold()
-                self._set_room(await self._engine.look())
+                self._room = await self._engine.look()
             except (Away, BusError):
                 # Whoever commits or reads tells of it; here nothing is lost but a look.
                 continue
-
-    def _set_room(self, room: Room) -> None:
-        self._room, self.is_low = room, room.is_low
 
     # -- asking until there is an answer -----------------------------------------------------------
 
@@ -245,20 +259,21 @@ class RemoteStore:
                         f"the store {self.address} can't be used: {why}",
                         hint="start the server or mend the way to it, then start this again",
                     ) from None
-                self._tell(str(why), now)
+                self._tell(str(why), now, now - begun)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                if self.trouble:
-                    self.trouble = ""
+                self.trouble = ""
+                if self._told_at:
+                    self._told_at = 0.0
                     log.info("the store answers again", store=str(self.address))
                 return found
 
-    def _tell(self, why: str, now: float) -> None:
-        if not self.trouble or now - self._told_at > TELL_EVERY:
+    def _tell(self, why: str, now: float, waited: float) -> None:
+        self.trouble = why
+        if waited > TELL_AFTER and now - self._told_at > TELL_EVERY:
             self._told_at = now
             log.warning("waiting for the store", store=str(self.address), why=why)
-        self.trouble = why
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -295,7 +310,11 @@ class RemoteStore:
         except StoreFailed as failure:
             state.failed = failure
             raise
-        except (BusError, Fenced):
+        except StoreFull:
+            # What is free now may be too little for the next one as well, and servers tell little about it.
+            self._full_until = asyncio.get_running_loop().time() + FULL_FOR
+            raise
+        except BusError:
             raise
         except BaseException as crash:
             state.failed = StoreFailed(f"a commit was given up before its outcome was known: {crash!r}")

@@ -23,7 +23,7 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
-from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt, StoreFull
+from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt
 from landbridge.stores.address import StoreAddress
 from landbridge.stores.postgres.connection import Connection
 from landbridge.stores.remote import (
@@ -42,8 +42,6 @@ T = TypeVar("T")
 LINES = 8
 #: Connections that read.
 READERS = 3
-#: Seconds that the store counts as low after the disk was full: PostgreSQL doesn't tell how much is free.
-LOW_FOR = 5.0
 #: A write as a row: op, log, first, until, time, one, two, kind, key, data.
 Row = tuple[
     str,
@@ -77,7 +75,6 @@ class PostgresEngine:
         self._next_reader = 0
         #: The connection whose advisory lock says that this process has the store.
         self._holding: Connection | None = None
-        self._low_until = 0.0
         self._making = asyncio.Lock()
 
     def _sql(self, text: str) -> str:
@@ -176,9 +173,6 @@ class PostgresEngine:
         )
         try:
             ((word, first, second),) = await self._write(unit, statement, unit, epoch, number, *columns)
-        except StoreFull:
-            self._low_until = asyncio.get_running_loop().time() + LOW_FOR
-            raise
         except psycopg.Error as refused:
             index, *numbers = (refused.diag.message_detail or "").split(" ")
             if refused.sqlstate == "LB001":
@@ -232,7 +226,7 @@ class PostgresEngine:
 
     async def look(self) -> Room:
         await self._read("SELECT 1")
-        return Room(asyncio.get_running_loop().time() < self._low_until, None)
+        return Room(False, None)  # PostgreSQL doesn't tell how much of its disk is free
 
     async def check(self, unit: int) -> list[str]:
         """That every stored batch has entries, and as many as are counted."""
