@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from landbridge.core.log.store import Append, DropLog, PutDocument, PutLedger, Trim
+from landbridge.core.log.store import Append, DropLog, PutDocument, PutLedger, Trim, Write
 from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed, StoreFull, StoreTooNew
 from landbridge.node.stores import address_of, store_at
 from landbridge.stores.address import parse_address
@@ -127,7 +127,7 @@ async def test_units_do_not_mix(server: Any, tmp_path: Path) -> None:
         with pytest.raises(BadRequest):
             await store.commit(1, epochs[1], [batch(0, log=2)])
         for unit in range(4):
-            writes = [batch(0, log=4 + unit), PutDocument("topic", "a", b"%d" % unit)]
+            writes: list[Write] = [batch(0, log=4 + unit), PutDocument("topic", "a", b"%d" % unit)]
             await store.commit(unit, epochs[unit], [*writes, PutLedger(4 + unit, b"p", b"e")])
         for unit in range(4):
             assert list(await store.logs(unit)) == [4 + unit]
