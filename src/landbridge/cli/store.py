@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from landbridge.cli import output, units
 from landbridge.cli.backup import DataFolder
-from landbridge.cli.options import Commands
+from landbridge.cli.loop import run
+from landbridge.cli.options import Commands, argument
 from landbridge.core.text import printable
 from landbridge.core.wording import counted
 from landbridge.node.plan import data_folder
 
 if TYPE_CHECKING:
+    from landbridge.node.store_copy import CopiedStore
     from landbridge.node.upkeep import StoreCondition
 
 app = Commands(
     no_args_is_help=True,
-    help="The stores of a data folder: look for damage, and repair it. The terminal has to be stopped.",
+    help="Stores: look for damage, repair it, take the data elsewhere. The terminal has to be stopped.",
 )
 
 #: Exit status where something is damaged.
@@ -57,6 +59,39 @@ def repair(data: DataFolder = None) -> None:
     with output.progress("repairing") as tell:
         done = upkeep.repair_stores(_folder(data), tell)
     _report(done, "landbridge group seek TOPIC GROUP --to OFFSET, or restore a backup")
+
+
+@app.command()
+def copy(
+    source: Annotated[str, argument("FROM", "A data folder, or the URL of a store on a server.")],
+    target: Annotated[str, argument("TO", "The same. There must be no data there yet.")],
+) -> None:
+    """Take a terminal's data and its registry's from one store to another, and compare them. The terminal has
+    to be stopped. An interrupted copy goes on when it is repeated; nothing at FROM is changed.
+
+    Examples:
+      landbridge store copy ./bus postgresql://landbridge@db.lan/bus
+      landbridge store copy redis://db.lan:6379 ./bus
+    """
+    from landbridge.node import store_copy
+
+    places = [store_copy.place_of(text) for text in (source, target)]
+    with output.progress("copying") as tell:
+        copied = run(store_copy.copy_stores(places[0], places[1], tell))
+    output.emit(
+        {"from": str(places[0]), "to": str(places[1]), "stores": copied}, lambda _: _show_copied(copied)
+    )
+    if places[1].address is not None:
+        output.note(f"next: start the terminal with --store {places[1]}")
+
+
+def _show_copied(copied: list[CopiedStore]) -> None:
+    for each in copied:
+        what = (
+            f"{counted(each.messages, 'message')} in {counted(each.logs, 'log')}, "
+            f"{units.size(each.bytes)}, {counted(each.documents, 'document')}"
+        )
+        output.done(f"{each.store}  {what}, the same at both ends (sha256 {each.digest[:16]})")
 
 
 def _report(found: list[StoreCondition], way_out: str) -> None:

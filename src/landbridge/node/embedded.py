@@ -56,9 +56,7 @@ async def open_registry(
     if data is None:
         registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
     elif address is not None:
-        store = stores.store_at(address)
-        await store.find()
-        stores.check_folder(data, DATABASE, address, is_new=not store.exists)
+        store = await stores.remote_store(data, DATABASE, address)
         key = await asyncio.to_thread(master_key.load, data, key_file, is_new=not store.exists)
         registry = Registry(store, key, Clock())
     else:

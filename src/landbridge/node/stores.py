@@ -21,6 +21,8 @@ from landbridge.stores.remote import RemoteStore
 VARIABLE = "LANDBRIDGE_STORE"
 #: The terminal's embedded store and the registry's, beside each other in a data folder.
 BUS, REGISTRY = "bus", "registry"
+#: Kind and key of the document in a store that is a copy and not complete yet.
+COPYING = "copying"
 #: The file in a data folder that says on which server its stores are.
 NOTE = "store.url"
 #: Seconds that a process which ends waits for a server that is away.
@@ -87,16 +89,34 @@ async def bus_store(
             return MemoryStore()
         check_embedded(data)
         return JournalStore(data / BUS, tell=tell)
-    store = store_at(address)
-    try:
-        await store.find()
-        if data is not None:
-            check_folder(data, BUS, address, is_new=not store.exists)
-            note(data, address)
-    except BaseException:
-        await store.close()
-        raise
+    assert data is not None
+    store = await remote_store(data, BUS, address)
+    note(data, address)
     return store
+
+
+async def remote_store(data: Path, name: str, address: StoreAddress) -> RemoteStore:
+    """A store on a server for a data folder, not open yet. BadRequest where the folder's data is elsewhere,
+    or the store is a copy that is not complete."""
+    store = store_at(address)
+    await store.find()
+    try:
+        check_folder(data, name, address, is_new=not store.exists)
+        if store.exists:
+            await store.open()
+            if not await is_whole(store):
+                raise BadRequest(
+                    f"the store {address} is a copy that is not complete",
+                    hint="repeat the 'landbridge store copy' that was interrupted: it goes on where it was",
+                )
+    finally:
+        await store.close()
+    return store
+
+
+async def is_whole(store: Store) -> bool:
+    """Is an open store no copy that was interrupted?"""
+    return not await store.documents(0, COPYING)
 
 
 def noted(data: Path) -> str:
