@@ -73,8 +73,9 @@ def copy(
       landbridge store copy ./bus postgresql://landbridge@db.lan/bus
       landbridge store copy redis://db.lan:6379 ./bus
     """
-    from landbridge.node import store_copy
+    from landbridge.node import logs, store_copy
 
+    logs.configure("warning")
     places = [store_copy.place_of(text) for text in (source, target)]
     with output.progress("copying") as tell:
         copied = run(store_copy.copy_stores(places[0], places[1], tell))

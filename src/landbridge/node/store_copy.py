@@ -103,11 +103,13 @@ async def copy_stores(source: Place, target: Place, tell: Tell) -> list[CopiedSt
         ]
         if not found:
             raise BadRequest(f"there is no store in {source}")
-        if target.folder is not None and source.address is not None:
-            stores.note(target.folder, source.address)  # until all of it is here
         for name, store in found:
-            async with _target(target, name, store) as into:
-                copied.append(await _StoreCopy(name, store, into, str(source), tell).run())
+            async with _target(target, name) as into:
+                copying = _StoreCopy(name, store, into, str(source), tell)
+                await copying.begin()
+                if target.folder is not None and source.address is not None:
+                    stores.note(target.folder, source.address)  # until all of it is in the folder
+                copied.append(await copying.run())
     if target.folder is not None:
         stores.note(target.folder, None)
     elif source.folder is not None:
@@ -145,7 +147,7 @@ async def _source(place: Place, name: str) -> AsyncIterator[ListedStore | None]:
 
 
 @asynccontextmanager
-async def _target(place: Place, name: str, source: Store) -> AsyncIterator[ListedStore]:
+async def _target(place: Place, name: str) -> AsyncIterator[ListedStore]:
     store: ListedStore
     if place.folder is not None:
         store = ListedJournal(place.folder / name)
@@ -173,9 +175,13 @@ class _StoreCopy:
         self._digests: dict[int, str] = {}
         self._division: Division
 
+    async def begin(self) -> None:
+        """BadRequest where the target has data of its own."""
+        await self._claim()
+        await self._begin()
+
     async def run(self) -> CopiedStore:
         source, target = self._source, self._target
-        await self._claim()
         bounds = {
             log: each for unit in range(source.units) for log, each in (await source.logs(unit)).items()
         }
@@ -185,7 +191,6 @@ class _StoreCopy:
         self._whole = 2 * sum(each.bytes for _, each in plan.values())
         documents = await self._documents()
         entries = await self._entries()
-        await self._begin()
         for number, (log, each) in sorted(plan.items()):
             await self._copy_log(log, each, number)
         await self._put([(each.unit, PutDocument(each.kind, each.key, each.value)) for each in documents])

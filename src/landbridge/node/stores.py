@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 from landbridge.core.log.store import Store
 from landbridge.errors import BadRequest
@@ -145,8 +146,8 @@ def check_embedded(data: Path) -> None:
     if elsewhere:
         raise BadRequest(
             f"the data of {data} is in {elsewhere}, and no store was given",
-            hint=f"start it with --store {elsewhere}, or bring the data back: landbridge store copy "
-            f"{elsewhere} {data}",
+            hint=f"start it with --store {quote(elsewhere)}, or bring the data back: "
+            f"landbridge store copy {quote(elsewhere)} {data}",
         )
 
 
@@ -155,7 +156,8 @@ def check_folder(data: Path, name: str, address: StoreAddress, *, is_new: bool) 
     if is_new and not noted(data) and (data / name).exists():
         raise BadRequest(
             f"{data} has a store with data, and {address} has none",
-            hint=f"take the data along: landbridge store copy {data} {address}; or give another --data "
+            hint=f"take the data along: landbridge store copy {data} {quote(str(address))}; or give "
+            f"another --data "
             f"FOLDER",
         )
 
