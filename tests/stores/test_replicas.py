@@ -14,7 +14,7 @@ import pytest
 
 from landbridge.core.log.store import Append
 from landbridge.errors import StoreFailed
-from landbridge.stores.redis.servers import Server, problem_of, shards_of, slot_of
+from landbridge.stores.redis.servers import RedisServer, problem_of, shards_of, slot_of
 from tests.servers import Postgres, Valkey, server_folder
 from tests.stores.test_remote import batch, numbers, opened
 from tests.waiting import LIMIT, eventually
@@ -68,11 +68,11 @@ def test_replicas_that_have_failed_are_counted() -> None:
         "fff 10.0.0.5:7000@17000 master,fail - 0 0 9 disconnected\n"
     )
     shards = shards_of(nodes, "seed.lan")
-    assert shards[0] == shards[8191] == Server("10.0.0.1", 7000, 2)
-    assert shards[8192] == shards[16383] == Server("two.lan", 7000, 0)
+    assert shards[0] == shards[8191] == RedisServer("10.0.0.1", 7000, 2)
+    assert shards[8192] == shards[16383] == RedisServer("two.lan", 7000, 0)
     assert len(shards) == 16384
     assert shards_of("aaa :7000@17000 myself,master - 0 0 1 connected 5\n", "seed.lan") == {
-        5: Server("seed.lan", 7000)
+        5: RedisServer("seed.lan", 7000)
     }
 
 

@@ -10,12 +10,13 @@ import typer
 from landbridge.cli import output, units
 from landbridge.cli.backup import DataFolder
 from landbridge.cli.loop import run
-from landbridge.cli.options import Commands, argument
+from landbridge.cli.options import Commands, argument, option
 from landbridge.core.text import printable
 from landbridge.core.wording import counted
 from landbridge.node.plan import data_folder
 
 if TYPE_CHECKING:
+    from landbridge.node.plan import StoreAddress
     from landbridge.node.store_copy import CopiedStore
     from landbridge.node.upkeep import StoreCondition
 
@@ -24,20 +25,35 @@ app = Commands(
     help="Stores: look for damage, repair it, take the data elsewhere. The terminal has to be stopped.",
 )
 
+StoreUrl = Annotated[
+    str | None,
+    option(
+        "A store on a server: redis://… or postgresql://…; @FILE reads the URL from a file.",
+        "--store",
+        metavar="URL|@FILE",
+        show_default=False,
+    ),
+]
 #: Exit status where something is damaged.
 FAILED = 70
 
 
 @app.command()
-def check(data: DataFolder = None) -> None:
+def check(data: DataFolder = None, store: StoreUrl = None) -> None:
     """Read everything that is stored and compare its checksums. Status 70 if something is damaged.
 
     Examples:
       landbridge store check
       landbridge store check --data ./bus
+      landbridge store check --store redis://db.lan:6379
     """
     from landbridge.node import upkeep
 
+    if store is not None:
+        from landbridge.node.remote_upkeep import check_remote
+
+        _report(run(check_remote(_address(store))), "restore a backup of the server")
+        return
     folder = _folder(data)
     with output.progress("checking") as tell:
         found = upkeep.check_stores(folder, tell)
@@ -59,6 +75,32 @@ def repair(data: DataFolder = None) -> None:
     with output.progress("repairing") as tell:
         done = upkeep.repair_stores(_folder(data), tell)
     _report(done, "landbridge group seek TOPIC GROUP --to OFFSET, or restore a backup")
+
+
+@app.command()
+def restored(store: StoreUrl = None) -> None:
+    """Say that a store on a server was restored from a backup of the server: a new life of it begins, so that
+    others don't take what comes for what was. Before the terminal is started. For data folders, 'landbridge
+    backup restore' does this.
+
+    Examples:
+      landbridge store restored --store postgresql://landbridge@db.lan/bus
+    """
+    from landbridge.node.remote_upkeep import begin_anew
+
+    incarnation = run(begin_anew(_address(store)))
+    output.tell({"incarnation": incarnation}, f"a new life begins: incarnation {incarnation}")
+
+
+def _address(text: str | None) -> StoreAddress:
+    from landbridge.node import logs
+    from landbridge.node.stores import address_of
+
+    logs.configure("warning")
+    address = address_of(text)
+    if address is None:
+        raise typer.BadParameter("--store URL says which store")
+    return address
 
 
 @app.command()

@@ -17,7 +17,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -397,18 +397,30 @@ def _begin_anew(staged: Path) -> str:
             writes: list[Write] = []
             if name == assembly.DATABASE:
                 incarnation = new_incarnation()
-                settings = dict(store.documents(SETTINGS))
-                start = int(settings.get("start", b"0")) + STARTS_AHEAD
-                writes.append(PutDocument(SETTINGS, INCARNATION, incarnation.encode()))
-                writes.append(PutDocument(SETTINGS, "start", str(start).encode()))
-            for key, data in store.documents(CustomerRecord.kind):
-                customer = codec.decode(CustomerRecord, key, data)
-                later = codec.replace(customer, version=customer.version + VERSIONS_AHEAD)
-                writes.append(PutDocument(CustomerRecord.kind, key, codec.encode(later)))
-            store.commit(writes)
+                writes = new_life(incarnation, store.documents(SETTINGS))
+            store.commit([*writes, *later_versions(store.documents(CustomerRecord.kind))])
         finally:
             store.close()
     return incarnation
+
+
+def new_life(incarnation: str, settings: Iterable[tuple[str, bytes]]) -> list[Write]:
+    """What says in a terminal's store that it was restored."""
+    start = int(dict(settings).get("start", b"0")) + STARTS_AHEAD
+    return [
+        PutDocument(SETTINGS, INCARNATION, incarnation.encode()),
+        PutDocument(SETTINGS, "start", str(start).encode()),
+    ]
+
+
+def later_versions(customers: Iterable[tuple[str, bytes]]) -> list[Write]:
+    """What makes a registry's next directories later than any that it gave out before it was restored."""
+    writes: list[Write] = []
+    for key, data in customers:
+        customer = codec.decode(CustomerRecord, key, data)
+        later = codec.replace(customer, version=customer.version + VERSIONS_AHEAD)
+        writes.append(PutDocument(CustomerRecord.kind, key, codec.encode(later)))
+    return writes
 
 
 def _put(staged: Path, folder: Path) -> None:

@@ -72,7 +72,7 @@ class Copying(msgspec.Struct, frozen=True):
     epoch: int  #: of the source, which grows whenever a terminal or a copy opens it
 
 
-class Place(msgspec.Struct, frozen=True):
+class StorePlace(msgspec.Struct, frozen=True):
     """A data folder or a server."""
 
     folder: Path | None
@@ -82,14 +82,14 @@ class Place(msgspec.Struct, frozen=True):
         return str(self.folder if self.address is None else self.address)
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> StorePlace:
     """From what the user has written. BadRequest."""
     if is_address(text) or text.startswith("@"):
-        return Place(None, stores.address_of(text))
-    return Place(Path(text).absolute(), None)
+        return StorePlace(None, stores.address_of(text))
+    return StorePlace(Path(text).absolute(), None)
 
 
-async def copy_stores(source: Place, target: Place, tell: Tell) -> list[CopiedStore]:
+async def copy_stores(source: StorePlace, target: StorePlace, tell: Tell) -> list[CopiedStore]:
     """Copy the terminal's store and the registry's, as far as they are there. Nothing at the source is
     changed."""
     if str(source) == str(target):
@@ -118,7 +118,7 @@ async def copy_stores(source: Place, target: Place, tell: Tell) -> list[CopiedSt
 
 
 @asynccontextmanager
-async def _source(place: Place, name: str) -> AsyncIterator[ListedStore | None]:
+async def _source(place: StorePlace, name: str) -> AsyncIterator[ListedStore | None]:
     if place.folder is not None:
         folder = place.folder / name
         if not (any(folder.glob("*.segment")) or (place.folder / f"{name}.db").exists()):
@@ -147,7 +147,7 @@ async def _source(place: Place, name: str) -> AsyncIterator[ListedStore | None]:
 
 
 @asynccontextmanager
-async def _target(place: Place, name: str) -> AsyncIterator[ListedStore]:
+async def _target(place: StorePlace, name: str) -> AsyncIterator[ListedStore]:
     store: ListedStore
     if place.folder is not None:
         store = ListedJournal(place.folder / name)

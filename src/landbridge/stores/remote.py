@@ -67,7 +67,7 @@ class Away(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommitAnswer:
     """What a server says to a commit."""
 
     #: "done", "known" (it had done it before), "fenced", "lost" (it doesn't know what it had answered
@@ -82,7 +82,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ServerRoom:
     """How much more a server can take."""
 
     is_low: bool
@@ -114,7 +114,7 @@ class Engine(Protocol):
         """Keep other processes out. StoreBusy where one has the store."""
 
     async def claim(self, unit: int) -> int: ...
-    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> Answer:
+    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:
         """StoreFull where there is no room; nothing was written then."""
 
     async def logs(self, unit: int, only: Sequence[int] | None = None) -> dict[int, LogBounds]: ...
@@ -122,7 +122,7 @@ class Engine(Protocol):
     async def seek_time(self, unit: int, log: int, time: int) -> int: ...
     async def ledger(self, unit: int, log: int, producer: bytes) -> bytes | None: ...
     async def documents(self, unit: int, kind: str, prefix: str) -> list[tuple[str, bytes]]: ...
-    async def look(self) -> Room: ...
+    async def look(self) -> ServerRoom: ...
     async def check(self, unit: int) -> list[str]: ...
     async def kinds(self, unit: int) -> list[str]: ...
     async def ledgers(self, unit: int, log: int) -> list[StoredEntry]: ...
@@ -156,7 +156,7 @@ class RemoteStore:
         self._engine = engine
         self._is_open = False
         self._units: list[_Unit] = []
-        self._room = Room(False, None)
+        self._room = ServerRoom(False, None)
         self._full_until = 0.0  #: loop time up to which the server counts as full
         self._looking: asyncio.Task[None] | None = None
         #: Loop time up to which an answer is waited for; None: as long as it takes.
@@ -320,7 +320,9 @@ class RemoteStore:
             state.failed = StoreFailed(f"a commit was given up before its outcome was known: {crash!r}")
             raise
 
-    def _judge(self, unit: int, state: _Unit, number: int, answer: Answer, writes: Sequence[Write]) -> None:
+    def _judge(
+        self, unit: int, state: _Unit, number: int, answer: CommitAnswer, writes: Sequence[Write]
+    ) -> None:
         """Raise what the answer means, if the commit was not done."""
         if answer.kind in ("done", "known"):
             return

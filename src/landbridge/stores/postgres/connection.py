@@ -76,7 +76,7 @@ def conninfo_of(address: StoreAddress) -> dict[str, Any]:
     return {**KEEPALIVES, "connect_timeout": CONNECT_WITHIN, "application_name": "landbridge", **given}
 
 
-class Connection:
+class PostgresConnection:
     """One connection; statements follow each other."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -86,7 +86,7 @@ class Connection:
         connection.add_notice_handler(self._notice)
 
     @classmethod
-    async def to(cls, address: StoreAddress) -> Connection:
+    async def to(cls, address: StoreAddress) -> PostgresConnection:
         """Away where another attempt may succeed, StoreFailed where none will."""
         try:
             made = await psycopg.AsyncConnection.connect(**conninfo_of(address), autocommit=True)

@@ -25,13 +25,13 @@ from landbridge.core.log.store import (
 )
 from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt
 from landbridge.stores.address import StoreAddress
-from landbridge.stores.postgres.connection import Connection
+from landbridge.stores.postgres.connection import PostgresConnection
 from landbridge.stores.remote import (
     FORMAT,
     LARGEST,
-    Answer,
+    CommitAnswer,
     RemoteStore,
-    Room,
+    ServerRoom,
     StoredEntry,
     may_be_ledger_only,
     too_new,
@@ -70,11 +70,11 @@ class PostgresEngine:
         self._address = address
         self._schema = address.name
         self._units = 0
-        self._lines: dict[int, Connection] = {}
-        self._readers: dict[int, Connection] = {}
+        self._lines: dict[int, PostgresConnection] = {}
+        self._readers: dict[int, PostgresConnection] = {}
         self._next_reader = 0
         #: The connection whose advisory lock says that this process has the store.
-        self._holding: Connection | None = None
+        self._holding: PostgresConnection | None = None
         self._making = asyncio.Lock()
 
     def _sql(self, text: str) -> str:
@@ -82,14 +82,14 @@ class PostgresEngine:
 
     # -- connections -------------------------------------------------------------------------------
 
-    async def _connection(self, among: dict[int, Connection], place: int) -> Connection:
+    async def _connection(self, among: dict[int, PostgresConnection], place: int) -> PostgresConnection:
         known = among.get(place)
         if known is not None and known.is_open:
             return known
         async with self._making:
             known = among.get(place)
             if known is None or not known.is_open:
-                among[place] = known = await Connection.to(self._address)
+                among[place] = known = await PostgresConnection.to(self._address)
             return known
 
     async def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -135,7 +135,7 @@ class PostgresEngine:
         if self._holding is not None and self._holding.is_open:
             await self._holding.ask("SELECT 1")
             return
-        holding = await Connection.to(self._address)
+        holding = await PostgresConnection.to(self._address)
         number = int.from_bytes(
             hashlib.sha256(f"landbridge {self._schema}".encode()).digest()[:8], "big", signed=True
         )
@@ -162,7 +162,7 @@ class PostgresEngine:
         rows = await self._write(unit, "SELECT SCHEMA.claim(%b::integer)", unit)
         return int(rows[0][0])
 
-    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> Answer:
+    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:
         rows = [_row(write, self._units) for write in writes]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * COLUMNS
         statement = (
@@ -176,9 +176,9 @@ class PostgresEngine:
         except psycopg.Error as refused:
             index, *numbers = (refused.diag.message_detail or "").split(" ")
             if refused.sqlstate == "LB001":
-                return Answer("gap", int(numbers[0]), int(numbers[1]), int(index))
-            return Answer("source", int(numbers[0]) if numbers[0] else None, 0, int(index))
-        return Answer(word, first, second)
+                return CommitAnswer("gap", int(numbers[0]), int(numbers[1]), int(index))
+            return CommitAnswer("source", int(numbers[0]) if numbers[0] else None, 0, int(index))
+        return CommitAnswer(word, first, second)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -224,9 +224,9 @@ class PostgresEngine:
         )  # fmt: skip
         return [(key.decode(), value) for key, value in rows]
 
-    async def look(self) -> Room:
+    async def look(self) -> ServerRoom:
         await self._read("SELECT 1")
-        return Room(False, None)  # PostgreSQL doesn't tell how much of its disk is free
+        return ServerRoom(False, None)  # PostgreSQL doesn't tell how much of its disk is free
 
     async def check(self, unit: int) -> list[str]:
         """That every stored batch has entries, and as many as are counted."""

@@ -70,7 +70,7 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
     raise ValueError(f"a reply of Redis begins with {line[:20]!r}")
 
 
-class Connection:
+class RedisConnection:
     """One connection. Commands of one ``ask`` go together, and the next ``ask`` waits for their answers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +81,7 @@ class Connection:
     @classmethod
     async def to(
         cls, host: str, port: int, tls: ssl.SSLContext | None, login: Sequence[Sequence[Argument]]
-    ) -> Connection:
+    ) -> RedisConnection:
         """``login``: commands that have to succeed first. ConnectionLost, ErrorReply."""
         try:
             async with asyncio.timeout(CONNECT_WITHIN):

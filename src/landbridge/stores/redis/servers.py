@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from landbridge.errors import BusError, StoreFailed
 from landbridge.stores.address import StoreAddress
-from landbridge.stores.redis.resp import Argument, Connection, ConnectionLost, ErrorReply, Reply
+from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
 
 PORT = 6379
 SLOTS = 16384
@@ -36,7 +36,7 @@ LOGIN = "name the user in the URL; put the password into LANDBRIDGE_STORE or a f
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RedisServer:
     """A server that takes writes, and how many replicas copy it."""
 
     host: str
@@ -48,7 +48,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ServerMemory:
     """Bytes of data that a server has, and how many it may have; 0: as many as there are."""
 
     used: int
@@ -97,7 +97,7 @@ def problem_of(info: Mapping[str, str], settings: Mapping[str, str]) -> tuple[st
     return None
 
 
-def shards_of(nodes: str, asked: str) -> dict[int, Server]:
+def shards_of(nodes: str, asked: str) -> dict[int, RedisServer]:
     """From the answer to CLUSTER NODES: slot -> its server. A replica that has failed counts, for it may come
     back and be promoted. ``asked``: the host that has answered, which may not know its own address."""
     primaries: dict[str, tuple[str, int, list[str]]] = {}
@@ -113,9 +113,9 @@ def shards_of(nodes: str, asked: str) -> dict[int, Server]:
             host, _, port = address.partition("@")[0].rpartition(":")
             named = address.split(",")[1] if "," in address else ""
             primaries[name] = named or host or asked, int(port), rest[4:]
-    found: dict[int, Server] = {}
+    found: dict[int, RedisServer] = {}
     for name, (host, number, slots) in primaries.items():
-        server = Server(host, number, replicas.get(name, 0))
+        server = RedisServer(host, number, replicas.get(name, 0))
         for stretch in slots:
             if not stretch.startswith("["):
                 first, _, last = stretch.partition("-")
@@ -123,7 +123,7 @@ def shards_of(nodes: str, asked: str) -> dict[int, Server]:
     return found
 
 
-class Servers:
+class RedisServers:
     """Finds the server of a unit, and makes connections."""
 
     def __init__(self, address: StoreAddress) -> None:
@@ -132,13 +132,13 @@ class Servers:
         self._tls = _tls(address)
         self._seeds = [(host, port or PORT) for host, port in address.hosts] or [("127.0.0.1", PORT)]
         #: Slot -> its server; of a single server, slot 0 alone.
-        self._shards: dict[int, Server] = {}
+        self._shards: dict[int, RedisServer] = {}
 
     @property
-    def all(self) -> list[Server]:
+    def all(self) -> list[RedisServer]:
         return sorted(set(self._shards.values()), key=str)
 
-    def of(self, key: str) -> Server:
+    def of(self, key: str) -> RedisServer:
         """The server that has a key. Passing where none has."""
         found = self._shards.get(slot_of(key) if self.is_cluster else 0)
         if found is None:
@@ -161,7 +161,7 @@ class Servers:
                 failures.append(f"{host}:{port}: {failure}")
         raise Passing("; ".join(failures))
 
-    async def learn(self, connection: Connection, host: str, port: int) -> None:
+    async def learn(self, connection: RedisConnection, host: str, port: int) -> None:
         """What the server at this place says of the servers."""
         info = info_of(await _passing(connection.one("INFO", "everything")))
         self.is_cluster = info.get("cluster_enabled") == "1"
@@ -172,16 +172,16 @@ class Servers:
             count = int(info.get("connected_slaves", 0))
             # A replica that is gone for a while counts: it may come back and be promoted.
             before = max((server.replicas for server in self.all), default=0)
-            self._shards = {0: Server(host, port, max(count, before) if wanted is None else wanted)}
+            self._shards = {0: RedisServer(host, port, max(count, before) if wanted is None else wanted)}
             return
         nodes = await _passing(connection.one("CLUSTER", "NODES"))
         assert isinstance(nodes, bytes)
         shards = shards_of(nodes.decode(), host)
         if wanted is not None:
-            shards = {slot: Server(each.host, each.port, wanted) for slot, each in shards.items()}
+            shards = {slot: RedisServer(each.host, each.port, wanted) for slot, each in shards.items()}
         self._shards = shards
 
-    async def connect(self, host: str, port: int) -> Connection:
+    async def connect(self, host: str, port: int) -> RedisConnection:
         """ConnectionLost or Passing where another attempt may succeed, StoreFailed where none will."""
         address = self.address
         login: list[list[Argument]] = []
@@ -190,13 +190,13 @@ class Servers:
         if address.database not in ("", "0"):
             login.append(["SELECT", address.database])
         try:
-            return await Connection.to(host, port, self._tls, login)
+            return await RedisConnection.to(host, port, self._tls, login)
         except ErrorReply as error:
             if error.code in PASSING:
                 raise Passing(str(error)) from None
             raise StoreFailed(f"{host}:{port} has refused the login: {error}", hint=LOGIN) from None
 
-    async def check(self, connection: Connection, server: Server) -> Memory:
+    async def check(self, connection: RedisConnection, server: RedisServer) -> ServerMemory:
         """StoreFailed where the server would not keep what it answers, with the setting to change."""
         info_reply, settings_reply = await connection.ask(["INFO"], ["CONFIG", "GET", *SETTINGS])
         for reply in (info_reply, settings_reply):
@@ -208,7 +208,7 @@ class Servers:
         problem = problem_of(info, dict(zip(texts[::2], texts[1::2], strict=True)))
         if problem is not None:
             raise StoreFailed(f"{server} {problem[0]}", hint=problem[1])
-        return Memory(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
+        return ServerMemory(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
 
 
 async def _passing(asked: Awaitable[Reply]) -> Reply:
@@ -218,7 +218,7 @@ async def _passing(asked: Awaitable[Reply]) -> Reply:
         raise _refused(error, None) from None
 
 
-def _refused(error: ErrorReply, server: Server | None) -> BusError | Passing:
+def _refused(error: ErrorReply, server: RedisServer | None) -> BusError | Passing:
     who = "the server" if server is None else str(server)
     if error.code in PASSING:
         return Passing(str(error))

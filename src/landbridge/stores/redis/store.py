@@ -25,15 +25,15 @@ from landbridge.core.log.store import (
 )
 from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt, StoreFailed, StoreFull, TooLarge
 from landbridge.stores.address import StoreAddress
-from landbridge.stores.redis.resp import Argument, Connection, ConnectionLost, ErrorReply, Reply
-from landbridge.stores.redis.servers import LOGIN, PASSING, Passing, Server, Servers
+from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
+from landbridge.stores.redis.servers import LOGIN, PASSING, Passing, RedisServer, RedisServers
 from landbridge.stores.remote import (
     FORMAT,
     LARGEST,
-    Answer,
     Away,
+    CommitAnswer,
     RemoteStore,
-    Room,
+    ServerRoom,
     StoredEntry,
     may_be_ledger_only,
     too_new,
@@ -62,13 +62,13 @@ class RedisStore(RemoteStore):
 class RedisEngine:
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
-        self._servers = Servers(address)
+        self._servers = RedisServers(address)
         #: A unit's own connection, on which it commits: WAIT waits for what its connection has written.
-        self._lines: dict[int, tuple[Server, Connection]] = {}
+        self._lines: dict[int, tuple[RedisServer, RedisConnection]] = {}
         #: A connection to each server for what only reads.
-        self._readers: dict[Server, Connection] = {}
+        self._readers: dict[RedisServer, RedisConnection] = {}
         #: The connection that says that this process has the store.
-        self._holding: Connection | None = None
+        self._holding: RedisConnection | None = None
         self._units = 0
 
     def _key(self, unit: int) -> str:
@@ -115,7 +115,7 @@ class RedisEngine:
             return f"{text} (set appendonly yes)"
         raise StoreFailed(f"the server has refused a command: {text}")
 
-    async def _connect(self, server: Server) -> Connection:
+    async def _connect(self, server: RedisServer) -> RedisConnection:
         """A connection to a server whose settings are right and that has our functions."""
         connection = await self._servers.connect(server.host, server.port)
         try:
@@ -126,13 +126,13 @@ class RedisEngine:
             raise
         return connection
 
-    async def _load(self, connection: Connection) -> None:
+    async def _load(self, connection: RedisConnection) -> None:
         there = await connection.one("FUNCTION", "LIST", "LIBRARYNAME", "landbridge1", "WITHCODE")
         code = _functions()
         if not (isinstance(there, list) and there and _holds(there, code)):
             await connection.one("FUNCTION", "LOAD", "REPLACE", code)
 
-    async def _line(self, unit: int) -> tuple[Server, Connection]:
+    async def _line(self, unit: int) -> tuple[RedisServer, RedisConnection]:
         server = self._servers.of(self._key(unit))
         known = self._lines.get(unit)
         if known is not None and known[1].is_open and known[0] == server:
@@ -142,10 +142,10 @@ class RedisEngine:
         self._lines[unit] = line = (server, await self._connect(server))
         return line
 
-    async def _reader(self, unit: int) -> Connection:
+    async def _reader(self, unit: int) -> RedisConnection:
         return await self._reader_of(self._servers.of(self._key(unit)))
 
-    async def _reader_of(self, server: Server) -> Connection:
+    async def _reader_of(self, server: RedisServer) -> RedisConnection:
         known = self._readers.get(server)
         if known is None or not known.is_open:
             fresh = await self._connect(server)
@@ -156,7 +156,7 @@ class RedisEngine:
                 self._readers[server] = known = fresh
         return known
 
-    async def _read(self, unit: int, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _read(self, unit: int, work: Callable[[RedisConnection], Awaitable[T]]) -> T:
         async def ask() -> T:
             return await work(await self._reader(unit))
 
@@ -240,7 +240,7 @@ class RedisEngine:
         else:
             await self._holding.one("PING")
 
-    async def _check_alone(self, connection: Connection, name: str, mine: int) -> None:
+    async def _check_alone(self, connection: RedisConnection, name: str, mine: int) -> None:
         clients = await connection.one("CLIENT", "LIST", "TYPE", "normal")
         assert isinstance(clients, bytes)
         for line in clients.decode(errors="replace").splitlines():
@@ -272,7 +272,7 @@ class RedisEngine:
     async def claim(self, unit: int) -> int:
         return _number(await self._passing(self._written(unit, "FCALL", "lb1_claim", 1, self._key(unit))))
 
-    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> Answer:
+    async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:
         arguments: list[Argument] = []
         needs_room = False
         for write in writes:
@@ -288,17 +288,17 @@ class RedisEngine:
         word, *rest = [each.decode() if isinstance(each, bytes) else each for each in reply]
         match word:
             case "OK":
-                return Answer("done")
+                return CommitAnswer("done")
             case "KNOWN":
-                return Answer("known")
+                return CommitAnswer("known")
             case "FENCED":
-                return Answer("fenced", _number(rest[0]))
+                return CommitAnswer("fenced", _number(rest[0]))
             case "LOST":
-                return Answer("lost", _number(rest[0]), _number(rest[1]))
+                return CommitAnswer("lost", _number(rest[0]), _number(rest[1]))
             case "GAP":
-                return Answer("gap", _number(rest[1]), _number(rest[2]), _number(rest[0]))
+                return CommitAnswer("gap", _number(rest[1]), _number(rest[2]), _number(rest[0]))
             case "SOURCE":
-                return Answer("source", _number(rest[1]) if rest[1] else None, 0, _number(rest[0]))
+                return CommitAnswer("source", _number(rest[1]) if rest[1] else None, 0, _number(rest[0]))
         raise StoreFailed(f"the server has answered a commit with {word!r}")
 
     # -- reading -----------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ class RedisEngine:
             found.append((key.decode(), value))
         return found
 
-    async def look(self) -> Room:
-        async def looked() -> Room:
+    async def look(self) -> ServerRoom:
+        async def looked() -> ServerRoom:
             some = self._servers.of(self._key(0))
             await self._servers.learn(await self._reader_of(some), some.host, some.port)
             used = most = 0
@@ -364,7 +364,7 @@ class RedisEngine:
                     is_bounded = True
                     is_low = is_low or memory.used > memory.most * (1 - LITTLE)
                     used, most = used + memory.used, most + memory.most
-            return Room(is_low, (max(0, most - used), most) if is_bounded else None)
+            return ServerRoom(is_low, (max(0, most - used), most) if is_bounded else None)
 
         return await self._passing(looked())
 

@@ -1,0 +1,56 @@
+"""The stores of a terminal on a server, looked through, or told that they were restored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from landbridge.broker.broker import SETTINGS, new_incarnation
+from landbridge.errors import BadRequest
+from landbridge.node import backup, stores
+from landbridge.node.upkeep import StoreCondition
+from landbridge.registry.entities import CustomerRecord
+from landbridge.stores.address import StoreAddress
+from landbridge.stores.remote import RemoteStore
+
+
+@asynccontextmanager
+async def _opened(address: StoreAddress) -> AsyncIterator[RemoteStore | None]:
+    """The store, if it is there; StoreBusy where a process uses it."""
+    store = stores.store_at(address)
+    await store.find()
+    try:
+        if store.exists:
+            await store.open()
+        yield store if store.exists else None
+    finally:
+        await store.close()
+
+
+async def check_remote(address: StoreAddress) -> list[StoreCondition]:
+    """Read the terminal's store and the registry's entirely."""
+    found: list[StoreCondition] = []
+    for name, each in ((stores.BUS, address), (stores.REGISTRY, stores.registry_address(address))):
+        async with _opened(each) as store:
+            if store is not None:
+                logs = [log for unit in range(store.units) for log in (await store.logs(unit)).values()]
+                size = sum(log.bytes for log in logs)
+                found.append(StoreCondition(name, str(each), size, await store.check()))
+    if not found:
+        raise BadRequest(f"there is no store at {address}")
+    return found
+
+
+async def begin_anew(address: StoreAddress) -> str:
+    """The server was restored from a backup: a new life begins. Returns the terminal's new incarnation."""
+    incarnation = new_incarnation()
+    async with _opened(address) as store:
+        if store is None:
+            raise BadRequest(f"there is no store at {address}")
+        writes = backup.new_life(incarnation, await store.documents(0, SETTINGS))
+        await store.commit(0, await store.claim(0), writes)
+    async with _opened(stores.registry_address(address)) as store:
+        if store is not None:
+            writes = backup.later_versions(await store.documents(0, CustomerRecord.kind))
+            await store.commit(0, await store.claim(0), writes)
+    return incarnation
