@@ -1,4 +1,5 @@
-"""``landbridge up --store``: the data is on a server, the keys are in the folder, and nobody sees a password."""
+"""``landbridge up --store``: the data is on a server, the keys are in the folder, and nobody sees a
+password."""
 
 from __future__ import annotations
 

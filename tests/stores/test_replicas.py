@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from landbridge.core.log.store import Append
+from landbridge.core.log.store import Append, PutDocument, Trim, Write
 from landbridge.errors import StoreFailed
 from landbridge.stores.redis.servers import RedisServer, problem_of, shards_of, slot_of
+from tests.ports import free_port
 from tests.servers import Postgres, Valkey, server_folder
 from tests.stores.test_remote import batch, numbers, opened
 from tests.waiting import LIMIT, eventually
@@ -168,7 +169,10 @@ class Cluster:
             "cluster-allow-replica-migration": "no",
             "repl-ping-replica-period": 1,
         }
-        self.nodes = [Valkey(folder / str(number), **options) for number in range(shards * (1 + replicas))]
+        self.nodes = [
+            Valkey(folder / str(number), **options, **{"cluster-port": free_port()})
+            for number in range(shards * (1 + replicas))
+        ]
         self.shards, self.replicas = shards, replicas
 
     def start(self) -> Cluster:
@@ -181,7 +185,8 @@ class Cluster:
             node.ask("CLUSTER", "ADDSLOTSRANGE", number * step, last)
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in self.nodes[1:]:
-            node.ask("CLUSTER", "MEET", "127.0.0.1", primaries[0].port)
+            first = primaries[0]
+            node.ask("CLUSTER", "MEET", "127.0.0.1", first.port, first.options["cluster-port"])
         self._until(lambda: all(self._info(node, "known_nodes") == len(self.nodes) for node in self.nodes))
         for number, node in enumerate(copies):
             node.ask("CLUSTER", "REPLICATE", primaries[number % self.shards].ask("CLUSTER", "MYID"))
@@ -285,3 +290,46 @@ async def test_a_stale_replica_that_was_forced_into_place_is_noticed(cluster: Cl
         await soon(lambda: replication(copy)["role"] == "master")
         with pytest.raises(StoreFailed, match="has lost commits"):
             await store.commit(0, epoch, [batch(40)])
+
+
+@pytest.mark.slow
+async def test_a_slot_moves_to_another_server_under_load(cluster: Cluster) -> None:
+    """Key by key, as resharding does: commits and reads wait meanwhile, and nothing is done by half."""
+    name = "moving"
+    async with opened(cluster.url(name, 1)) as store:
+        epoch = await store.claim(0)
+        done, stopping = 0, asyncio.Event()
+
+        async def commits() -> None:
+            nonlocal done
+            while not stopping.is_set():
+                writes: list[Write] = [
+                    batch(done),
+                    PutDocument("cursor", "a", b"%d" % done),
+                    Trim(1, done - 30),
+                ]
+                await store.commit(0, epoch, writes)
+                done += 1
+
+        running = asyncio.ensure_future(commits())
+        await eventually(lambda: done > 100)
+        slot, source = slot_of(f"{{{name}:0}}"), cluster.primary_of(f"{{{name}:0}}")
+        target = next(node for node in cluster.nodes[: cluster.shards] if node is not source)
+        ids = {node: node.ask("CLUSTER", "MYID") for node in (source, target)}
+        await asyncio.to_thread(target.ask, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        await asyncio.to_thread(source.ask, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+        while keys := await asyncio.to_thread(source.ask, "CLUSTER", "GETKEYSINSLOT", slot, 5):
+            for key in keys:
+                await asyncio.to_thread(source.ask, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+                await asyncio.sleep(0.01)  # whoever asks now, asks a server that has a part of the keys
+        before = done
+        for node in (target, source):
+            await asyncio.to_thread(node.ask, "CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+        await eventually(lambda: done > before + 100)
+        stopping.set()
+        await running
+        found = await numbers(store)
+        assert found[-1] == done - 1
+        assert found == list(range(found[0], done))
+        assert await store.documents(0, "cursor") == [("a", b"%d" % (done - 1))]
+        assert await store.check() == []

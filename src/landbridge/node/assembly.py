@@ -229,7 +229,8 @@ async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Con
     ours = found.data is not None and found.data == wanted.data
     if ours or _is_issued_here(terminal, found.token):
         return  # this terminal has restarted, perhaps on another port
-    if found.data is not None and (Path(found.data) / DATABASE).exists():
+    data = None if found.data is None else Path(found.data)
+    if data is not None and ((data / DATABASE).exists() or stores.noted(data)):
         why = f"it is of the terminal that keeps its data in {found.data}"
     elif found.url != wanted.url and await _is_in_use(found):
         why = f"it leads to {found.url}"

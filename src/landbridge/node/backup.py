@@ -35,6 +35,7 @@ from landbridge.core.time import SECOND
 from landbridge.errors import BadBackup, BadContext, BadRequest, StoreFull
 from landbridge.node import assembly, embedded, envelope, master_key, member, terminal_file
 from landbridge.node.membership import find_context
+from landbridge.node.stores import NOTE, noted
 from landbridge.registry import codec
 from landbridge.registry.entities import CustomerRecord
 from landbridge.stores.journal.disk import NO_ROOM
@@ -56,6 +57,7 @@ OLD_STORES = tuple(f"{store}.db" for store in STORES)
 #: What may stand beside the members in a data folder that is moved aside.
 BESIDE = (
     *STORES,
+    NOTE,
     *(f"{store}{end}" for store in OLD_STORES for end in ("", "-wal", "-shm", ".lock", ".new", ".probe")),
 )
 #: Bytes of the largest member that is no store.
@@ -131,6 +133,12 @@ def create(folder: Path, file: Path, passphrase: str | None, tell: Tell) -> Back
     """Copy a data folder into a new file, also while its processes run. Needs room for a second copy of the
     stores until it ends."""
     stores = [name for name in STORES if (folder / name).exists()]
+    elsewhere = noted(folder)
+    if elsewhere:
+        raise BadRequest(
+            f"the data of {folder} is in {elsewhere}",
+            hint="make backups by the means of that server, and keep master.key and terminal.yml with them",
+        )
     if not stores:
         hint = "name the data folder with --data"
         if any((folder / name).exists() for name in OLD_STORES):

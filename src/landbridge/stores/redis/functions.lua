@@ -49,6 +49,10 @@ local function find(unit, log, first)
   return entry
 end
 
+-- While a slot is on its way to another server, its keys are at both. A key that is at neither can't be accessed then:
+-- the function ends here, before it has written anything.
+local function check_whole(unit) call('EXISTS', unit .. ':none') end
+
 -- How many arguments each write has behind its letter.
 local WIDTH = {A = 6, C = 6, T = 3, D = 1, P = 3, X = 2, L = 5, F = 2}
 
@@ -209,6 +213,7 @@ end
 --   GAP, SOURCE  a write breaks the rules; nothing was written
 local function commit(keys, args)
   local unit, epoch, number = keys[1], tonumber(args[1]), tonumber(args[2])
+  check_whole(unit)
   local known = call('HMGET', unit, 'epoch', 'number')
   local known_epoch, known_number = tonumber(known[1] or 0), tonumber(known[2] or 0)
   if known_epoch > epoch then
@@ -228,14 +233,16 @@ local function commit(keys, args)
   end
   local refused = refusal(unit, args)
   if refused then return refused end
-  call('HSET', unit, 'number', text(number))
   apply(unit, args)
+  -- Last: a function that was ended in the middle, by whatever fault, must not count as done.
+  call('HSET', unit, 'number', text(number))
   return {'OK'}
 end
 
 -- claim: become the owner. Returns the new epoch.
 local function claim(keys)
   local unit = keys[1]
+  check_whole(unit)
   local known = call('HMGET', unit, 'epoch', 'number')
   local epoch = tonumber(known[1] or 0)
   if epoch > 0 then

@@ -101,7 +101,7 @@ class RedisEngine:
         if "unction not found" in text:
             self._disconnect()  # a new connection loads the functions
             return text
-        if error.code in PASSING:
+        if error.code in PASSING or "non local key" in text:  # the slot is on its way to another server
             return text
         if error.code == "OOM":
             raise StoreFull(
