@@ -48,6 +48,9 @@ def test_a_terminal_and_its_registry_keep_their_data_on_a_server(place: Place, u
         again = place.call("terminal", "list", "--json").json
         assert [each["terminal_id"] for each in again] == [each["terminal_id"] for each in terminals]
         assert httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        checks = {each["check"]: each for each in place.call("doctor", "--json").json["checks"]}
+        assert checks["store"]["state"] == "ok"
+        assert "4 units" in checks["store"]["detail"]
         assert second.stop().status == 0
     checked = place.call("store", "check", "--store", url, "--json").json
     assert checked["ok"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -34,6 +35,7 @@ StoreUrl = Annotated[
         show_default=False,
     ),
 ]
+T = TypeVar("T")
 #: Exit status where something is damaged.
 FAILED = 70
 
@@ -52,7 +54,7 @@ def check(data: DataFolder = None, store: StoreUrl = None) -> None:
     if store is not None:
         from landbridge.node.remote_upkeep import check_remote
 
-        _report(run(check_remote(_address(store))), "restore a backup of the server")
+        _report(_awaited(check_remote(_address(store))), "restore a backup of the server")
         return
     folder = _folder(data)
     with output.progress("checking") as tell:
@@ -88,15 +90,21 @@ def restored(store: StoreUrl = None) -> None:
     """
     from landbridge.node.remote_upkeep import begin_anew
 
-    incarnation = run(begin_anew(_address(store)))
+    incarnation = _awaited(begin_anew(_address(store)))
     output.tell({"incarnation": incarnation}, f"a new life begins: incarnation {incarnation}")
 
 
-def _address(text: str | None) -> StoreAddress:
+def _awaited(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work with a server. Of its log, only warnings are shown."""
     from landbridge.node import logs
+
+    with logs.warnings_alone():
+        return run(work)
+
+
+def _address(text: str | None) -> StoreAddress:
     from landbridge.node.stores import address_of
 
-    logs.configure("warning")
     address = address_of(text)
     if address is None:
         raise typer.BadParameter("--store URL says which store")
@@ -115,12 +123,11 @@ def copy(
       landbridge store copy ./bus postgresql://landbridge@db.lan/bus
       landbridge store copy redis://db.lan:6379 ./bus
     """
-    from landbridge.node import logs, store_copy
+    from landbridge.node import store_copy
 
-    logs.configure("warning")
     places = [store_copy.place_of(text) for text in (source, target)]
     with output.progress("copying") as tell:
-        copied = run(store_copy.copy_stores(places[0], places[1], tell))
+        copied = _awaited(store_copy.copy_stores(places[0], places[1], tell))
     output.emit(
         {"from": str(places[0]), "to": str(places[1]), "stores": copied}, lambda _: _show_copied(copied)
     )

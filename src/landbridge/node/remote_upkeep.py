@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from landbridge.broker.broker import SETTINGS, new_incarnation
 from landbridge.errors import BadRequest
 from landbridge.node import backup, stores
 from landbridge.node.upkeep import StoreCondition
 from landbridge.registry.entities import CustomerRecord
-from landbridge.stores.address import StoreAddress
+from landbridge.stores.address import StoreAddress, parse_address
 from landbridge.stores.remote import RemoteStore
+
+#: Seconds that a server may be away that is only looked at.
+REACH_WITHIN = 3.0
 
 
 @asynccontextmanager
@@ -25,6 +29,23 @@ async def _opened(address: StoreAddress) -> AsyncIterator[RemoteStore | None]:
         yield store if store.exists else None
     finally:
         await store.close()
+
+
+async def reach(data: Path) -> str:
+    """Reach the server that a data folder names, with the settings that it has to have. Returns what was
+    found. The password, where one is needed, is in the environment."""
+    noted = stores.noted(data)
+    address = stores.address_of(None) or parse_address(noted)
+    store = stores.store_at(address)
+    try:
+        units = await store.find(within=REACH_WITHIN)
+    finally:
+        await store.close()
+    if not store.exists:
+        raise BadRequest(
+            f"{address} has no store", hint="is it the right server, and is the name the right one?"
+        )
+    return f"{address}, {units} units, its settings are right"
 
 
 async def check_remote(address: StoreAddress) -> list[StoreCondition]:

@@ -171,9 +171,11 @@ class RemoteStore:
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def find(self) -> int:
-        """The units of the store that is there, or that ``open`` would make. Checks the server's settings."""
-        found = await self._answered(lambda: self._engine.prepare(self.address.units), OPEN_WITHIN)
+    async def find(self, within: float | None = None) -> int:
+        """The units of the store that is there, or that ``open`` would make. Checks the server's settings.
+        ``within``: seconds that the server may be away."""
+        within = OPEN_WITHIN if within is None else within
+        found = await self._answered(lambda: self._engine.prepare(self.address.units), within)
         self.exists = found is not None
         if found is not None:
             self.units = self._agreed(found)
