@@ -112,6 +112,25 @@ async def test_a_commit_is_done_when_the_replica_has_it_on_disk() -> None:
             assert await store.check() == []
 
 
+async def test_another_server_of_the_url_takes_over_and_the_terminal_goes_on() -> None:
+    with replicated() as (primary, replica):
+        await soon(lambda: online(primary))
+        url = primary.url("bus").replace("?", f",127.0.0.1:{replica.port}?")
+        async with opened(url) as store:
+            epoch = await store.claim(0)
+            await store.commit(0, epoch, [batch(0)])
+            primary.kill()
+            commit = asyncio.ensure_future(store.commit(0, epoch, [batch(1)]))
+            await eventually(lambda: store.trouble)
+            replica.ask("REPLICAOF", "NO", "ONE")
+            # The one that was lost still counts as a replica that may come back: it has to, and be one.
+            await asyncio.to_thread(primary.start)
+            primary.ask("REPLICAOF", "127.0.0.1", replica.port)
+            await commit
+            await store.commit(0, epoch, [batch(2)])
+            assert await numbers(store) == [0, 1, 2]
+
+
 # -- a standby of PostgreSQL
 
 
@@ -190,9 +209,13 @@ class Cluster:
         self._until(lambda: all(self._info(node, "known_nodes") == len(self.nodes) for node in self.nodes))
         for number, node in enumerate(copies):
             node.ask("CLUSTER", "REPLICATE", primaries[number % self.shards].ask("CLUSTER", "MYID"))
-        self._until(lambda: all(self._info(node, "state") == "ok" for node in self.nodes))
+        self.settle()
         self._until(lambda: all(online(node) >= self.replicas for node in primaries))
         return self
+
+    def settle(self) -> None:
+        """Until every slot is served."""
+        self._until(lambda: all(self._info(node, "state") == "ok" for node in self.nodes))
 
     def _info(self, node: Valkey, what: str) -> Any:
         facts = dict(line.partition(":")[::2] for line in node.ask("CLUSTER", "INFO").split())

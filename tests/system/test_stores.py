@@ -10,6 +10,7 @@ import pytest
 from landbridge.node.stores import store_at
 from landbridge.stores.address import parse_address
 from tests.servers import Postgres, Valkey, server_folder
+from tests.stores.test_replicas import Cluster
 from tests.system.history import duplicated, out_of_order
 from tests.system.test_promise import Load, TerminalProcess, kill_under_load, read_all
 
@@ -63,6 +64,37 @@ async def test_a_server_is_killed_under_a_terminal_that_goes_on(server: Any, cra
     url = server.url("bus", units=8)
     await serve_through(url, server, 3)
     assert await findings(url) == []
+
+
+@pytest.mark.slow
+async def test_primaries_of_a_cluster_are_killed_under_a_terminal_that_goes_on(crashes: list[Any]) -> None:
+    with server_folder() as folder:
+        cluster = Cluster(folder)
+        try:
+            await asyncio.to_thread(cluster.start)
+            url = cluster.url("bus", 8)
+            await serve_through(url, OnePrimary(cluster), 3)
+            assert await findings(url) == []
+        finally:
+            cluster.kill()
+
+
+class OnePrimary:
+    """Of a cluster: one of its primaries is killed, and is there again, as a replica, when it is started."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._victim = cluster.nodes[0]
+        self._kills = 0
+
+    def kill(self) -> None:
+        self._victim = self._cluster.primary_of(f"{{bus:{self._kills}}}")
+        self._kills += 1
+        self._victim.kill()
+
+    def start(self) -> None:
+        self._victim.start()
+        self._cluster.settle()
 
 
 async def serve_through(url: str, server: Any, kills: int) -> None:

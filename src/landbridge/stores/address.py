@@ -68,12 +68,9 @@ def parse_address(text: str) -> StoreAddress:
             hint="for example redis://db.lan:6379 or postgresql://landbridge@db.lan/bus",
         )
     # urlsplit knows one host; what is between the slashes may name several.
-    authority, slash, tail = rest.partition("/")
-    if not slash:
-        authority, mark, query = rest.partition("?")
-        tail = mark + query
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     try:
-        parts = urlsplit(f"x://x/{tail}")
+        parts = urlsplit(f"x://x{rest[len(authority) :]}")
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise BadRequest("the options behind the '?' of the store's URL can't be read") from None
