@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -426,3 +427,13 @@ def test_a_password_among_the_arguments_is_refused(tmp_path: Path, monkeypatch: 
     assert address_of(None) is None
     with pytest.raises(BadRequest, match="journal, memory, or a URL"):
         address_of("sqlite")
+
+
+def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name.startswith(("psycopg", "landbridge.stores.postgres")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(BadRequest, match="needs psycopg") as refused:
+        store_at(parse_address("postgresql://h/db"))
+    assert "landbridge[postgres]" in refused.value.hint

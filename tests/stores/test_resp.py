@@ -104,6 +104,16 @@ def test_addresses_are_read(text: str, wanted: StoreAddress) -> None:
     assert parse_address(text) == wanted
 
 
+def test_what_is_shown_of_an_address_leads_to_the_same_store() -> None:
+    text = "postgresql://u@a:1,b:2/db?name=x&sslmode=verify-full"
+    address = parse_address(f"{text.replace('u@', 'u:pw@')}&units=8&password=pw&sslpassword=pw")
+    assert str(address) == text
+    assert address.has_secret
+    assert "pw" not in repr(address)
+    assert not parse_address(text).has_secret
+    assert str(parse_address("redis://h?replicas=0&ca=/a/b")) == "redis://h?replicas=0&ca=/a/b"
+
+
 @pytest.mark.parametrize(
     "text",
     [

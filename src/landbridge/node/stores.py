@@ -44,7 +44,7 @@ def address_of(given: str | None, *, is_visible: bool = True) -> StoreAddress | 
             "the store has to be journal, memory, or a URL", hint="redis://, rediss:// or postgresql://"
         )
     address = parse_address(text)
-    if given and is_visible and address.password:
+    if given and is_visible and address.has_secret:
         raise BadRequest(
             "the store's URL has a password in it, and the arguments of a process can be read by "
             "everybody on "
@@ -70,8 +70,12 @@ def store_at(address: StoreAddress) -> RemoteStore:
 
         return RedisStore(address)
     assert address.scheme in POSTGRES
-    from landbridge.stores.postgres.store import PostgresStore
-
+    try:
+        from landbridge.stores.postgres.store import PostgresStore
+    except ImportError as missing:
+        raise BadRequest(
+            f"a store in PostgreSQL needs psycopg: {missing}", hint="pip install 'landbridge[postgres]'"
+        ) from None
     return PostgresStore(address)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from landbridge.errors import BadRequest
 
@@ -40,14 +40,25 @@ class StoreAddress:
     #: A file with the certificates that the server's is signed by; empty: those of the system.
     ca: str = ""
     #: Options that are the server's own business, as ``sslmode`` is PostgreSQL's.
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def has_secret(self) -> bool:
+        return bool(self.password) or any(_is_secret(name) for name, _ in self.options)
 
     def __str__(self) -> str:
-        """The URL without the password."""
+        """The URL without passwords, and without the number of units, which the store knows."""
         hosts = ",".join(_shown(host, port) for host, port in self.hosts)
         user = f"{self.user}@" if self.user else ""
-        named = "" if self.name == NAME else f"?name={self.name}"
-        return f"{self.scheme}://{user}{hosts}{'/' + self.database if self.database else ''}{named}"
+        given = {
+            "name": None if self.name == NAME else self.name,
+            "replicas": self.replicas,
+            "ca": self.ca or None,
+            **{name: value for name, value in self.options if not _is_secret(name)},
+        }
+        query = urlencode({name: value for name, value in given.items() if value is not None}, safe="/,:")
+        database = f"/{self.database}" if self.database else ""
+        return f"{self.scheme}://{user}{hosts}{database}{'?' + query if query else ''}"
 
     def beside(self, suffix: str, units: int) -> StoreAddress:
         """Another store on the same server."""
@@ -94,6 +105,10 @@ def parse_address(text: str) -> StoreAddress:
         ca=own.get("ca", ""),
         options=tuple((name, value) for name, value in pairs if name not in OWN),
     )
+
+
+def _is_secret(option: str) -> bool:
+    return "password" in option
 
 
 def _number(options: dict[str, str], name: str, least: int, most: int) -> int | None:

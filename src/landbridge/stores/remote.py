@@ -255,6 +255,8 @@ class RemoteStore:
                 found = await ask()
             except Away as why:
                 now = loop.time()
+                if within is None and not self._is_open:
+                    raise StoreFailed("the store was closed meanwhile") from None
                 until = self._until if within is None else begun + within
                 if until is not None and now + pause > until:
                     raise StoreFailed(

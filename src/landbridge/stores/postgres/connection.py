@@ -7,18 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+
 from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull
 from landbridge.stores.address import StoreAddress
 from landbridge.stores.remote import Away
-
-try:
-    import psycopg
-    from psycopg import errors as pg
-    from psycopg.conninfo import conninfo_to_dict
-except ImportError as missing:
-    raise BadRequest(
-        f"a store in PostgreSQL needs psycopg: {missing}", hint="pip install 'landbridge[postgres]'"
-    ) from None
 
 #: Seconds that a connection may take to be made, and a server to answer.
 CONNECT_WITHIN, ANSWER_WITHIN = 5, 60.0
