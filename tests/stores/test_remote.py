@@ -20,6 +20,7 @@ from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed, StoreF
 from landbridge.node.stores import address_of, store_at
 from landbridge.stores.address import parse_address
 from landbridge.stores.postgres.store import PostgresEngine
+from landbridge.stores.redis.servers import RIGHTS
 from landbridge.stores.redis.store import RedisEngine
 from landbridge.stores.remote import RemoteStore
 from tests.proxy import Proxy
@@ -405,6 +406,29 @@ async def test_a_password_is_needed_and_nobody_sees_it(valkey: Valkey, postgres:
         async with opened(right) as store:
             await store.commit(0, await store.claim(0), [batch(0)])
             assert "s3cr3t" not in repr(store.address)
+
+
+async def test_users_with_few_rights(valkey: Valkey, postgres: Postgres) -> None:
+    valkey.ask("ACL", "SETUSER", "few", "on", ">pw", "~{t:*", *RIGHTS.split())
+    async with opened(f"redis://few:pw@127.0.0.1:{valkey.port}?name=t&units=2") as store:
+        await store.commit(1, await store.claim(1), [batch(0), PutLedger(1, b"p", b"e")])
+        assert (await store.ledger_logs(1), await numbers(store)) == ([1], [0])
+        assert await store.check() == []
+    valkey.ask("ACL", "SETUSER", "few", "-info")
+    with pytest.raises(StoreFailed) as refused:
+        async with opened(f"redis://few:pw@127.0.0.1:{valkey.port}?name=t"):
+            pass
+    assert RIGHTS in refused.value.hint
+    postgres.ask("CREATE ROLE few LOGIN")
+    url = f"postgresql://few@127.0.0.1:{postgres.port}/postgres?name=given&units=2"
+    with pytest.raises(StoreFailed) as refused:
+        async with opened(url):
+            pass
+    assert "CREATE SCHEMA" in refused.value.hint
+    postgres.ask("CREATE SCHEMA given AUTHORIZATION few")
+    async with opened(url) as store:
+        await store.commit(1, await store.claim(1), [batch(0)])
+        assert await numbers(store) == [0]
 
 
 def test_a_password_among_the_arguments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

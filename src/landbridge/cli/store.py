@@ -113,7 +113,9 @@ def _address(text: str | None) -> StoreAddress:
 
 @app.command()
 def copy(
-    source: Annotated[str, argument("FROM", "A data folder, or the URL of a store on a server.")],
+    source: Annotated[
+        str, argument("FROM", "A data folder, or a store on a server: its URL, or @FILE with the URL.")
+    ],
     target: Annotated[str, argument("TO", "The same. There must be no data there yet.")],
 ) -> None:
     """Take a terminal's data and its registry's from one store to another, and compare them. The terminal has

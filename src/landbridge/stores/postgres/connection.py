@@ -148,8 +148,10 @@ class PostgresConnection:
                 "by itself",
             )
         if isinstance(error, pg.InsufficientPrivilege):
-            hint = "GRANT CREATE ON DATABASE … TO the user, or make the schema for the user: CREATE "
-            "SCHEMA … AUTHORIZATION …"
+            hint = (
+                "GRANT CREATE ON DATABASE … TO the user, or make the schema for the user: "
+                "CREATE SCHEMA … AUTHORIZATION …"
+            )
             return StoreFailed(
                 f"PostgreSQL doesn't let the user do what a store needs: {_said(error)}", hint=hint
             )

@@ -125,7 +125,10 @@ class PostgresEngine:
                 f"INSERT INTO SCHEMA.store (format, units, functions) VALUES ({FORMAT}, {units}, '{digest}') "
                 "ON CONFLICT (one) DO UPDATE SET functions = excluded.functions"
             )
-            await line.ask(self._sql(f"CREATE SCHEMA IF NOT EXISTS {self._schema}; {code}; {row}"))
+            # Whoever may not make schemas may have been given one.
+            is_there = (await line.ask("SELECT to_regnamespace(%b) IS NOT NULL", [self._schema]))[0][0]
+            schema = "" if is_there else f"CREATE SCHEMA {self._schema}; "
+            await line.ask(self._sql(f"{schema}{code}; {row}"))
         found = await self.prepare(units)
         assert found is not None
         return found

@@ -32,6 +32,11 @@ PASSING = frozenset(
         "UNBLOCKED",
     )
 )
+#: What a user of an ACL needs, beside the keys of the store.
+RIGHTS = (
+    "+@read +@write +@keyspace +@connection +@scripting +info +config|get +wait +waitaof +cluster|nodes "
+    "+client|list"
+)
 LOGIN = "name the user in the URL; put the password into LANDBRIDGE_STORE or a file: --store @FILE"
 
 
@@ -225,8 +230,7 @@ def _refused(error: ErrorReply, server: RedisServer | None) -> BusError | Passin
     if error.code == "NOAUTH":
         return StoreFailed(f"{who} wants a login", hint=LOGIN)
     if error.code == "NOPERM":
-        hint = "give the user +@all for the keys of the store, with +config|get, +info, +function, "
-        "+cluster|nodes"
+        hint = f"ACL SETUSER … ~{{NAME:* {RIGHTS}, with the name of the store"
         return StoreFailed(f"{who} doesn't let the user do what a store needs: {error}", hint=hint)
     return StoreFailed(f"{who} has refused a command: {error}", hint="is it Redis 7.2, Valkey 8, or newer?")
 
