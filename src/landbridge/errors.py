@@ -426,8 +426,7 @@ class Fenced(StoreFailure, code="fenced", exit_status=67, http_status=503, retri
 
 
 class StoreFailed(StoreFailure, code="store_failed", exit_status=65, http_status=500):
-    """The disk or the store's server failed in another way. The terminal stops acking until it is
-    restarted."""
+    """The disk, or the store's server, failed in another way. The terminal stops acking until its restart."""
 
     default_hint = "repair the disk and restart the terminal: everything that was acked is stored"
 
