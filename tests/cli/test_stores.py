@@ -20,7 +20,8 @@ from tests.servers import Valkey, name_of, server_folder, shared_postgres, share
 SERVERS: dict[str, Callable[[], Any]] = {"redis": shared_valkey, "postgres": shared_postgres}
 
 
-@pytest.fixture(params=SERVERS)
+# The drivers are compared elsewhere; here it is the commands.
+@pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     found: str = SERVERS[request.param]().url(name_of(tmp_path), units=4)
     return found

@@ -73,8 +73,8 @@ STORES = [
     Driver("memory", lambda folder: MemoryStore(), durable=False),
     Driver("journal", lambda folder: JournalStore(folder / "bus")),
     Driver("journal-restless", restless),
-    Driver("redis", redis, examples=15),
-    Driver("postgres", postgres, examples=8),
+    Driver("redis", redis, examples=10),
+    Driver("postgres", postgres, examples=4),
 ]
 #: A disk in memory, where there is one: thousands of commits, and none of them has to survive a power cut.
 MEMORY_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

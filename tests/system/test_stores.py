@@ -37,7 +37,7 @@ async def findings(url: str) -> list[str]:
 async def test_a_terminal_is_killed_with_its_server_and_loses_and_doubles_nothing(
     server: Any, crashes: list[Any]
 ) -> None:
-    await kill_and_check(server, 4)
+    await kill_and_check(server, 2)
 
 
 @pytest.mark.slow
