@@ -211,12 +211,17 @@ class Postgres:
         if self.process is not None:
             import psutil
 
+            family: list[psutil.Process] = []
             with contextlib.suppress(psutil.NoSuchProcess):
                 main = psutil.Process(self.process.pid)
-                for each in (main, *main.children(recursive=True)):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
+                main.suspend()  # it starts no more of them
+                family = [*main.children(recursive=True), main]
+            for each in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
             self.process.wait()
+            # What they have of the shared memory keeps the next one from starting.
+            psutil.wait_procs(family, WITHIN)
             self.process = None
 
     def url(self, name: str, *, units: int | None = 1) -> str:
