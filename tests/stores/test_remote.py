@@ -179,6 +179,19 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(server: Any, tmp_path:
         assert await numbers(store) == [1, 2]
 
 
+async def test_a_claim_whose_answer_is_lost_is_one_claim(server: Any, tmp_path: Path) -> None:
+    """The first request may reach the server after the second, and must not take the unit from its own
+    owner."""
+    url = server.url(name_of(tmp_path))
+    async with Proxy(server.port) as proxy, opened(through(url, server, proxy)) as store:
+        first = await store.claim(0)
+        proxy.cut = "answer"
+        epoch = await store.claim(0)
+        assert (epoch, proxy.cuts) == (first + 1, 1)
+        await store.commit(0, epoch, [batch(0)])
+        assert await store.claim(0) == first + 2
+
+
 async def test_whatever_is_cut_every_commit_happens_once(server: Any, tmp_path: Path) -> None:
     url = server.url(name_of(tmp_path), units=2)
     dice = random.Random(7)

@@ -8,6 +8,7 @@ Until that is known, the commit is neither done nor failed; it waits, as long as
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -113,7 +114,9 @@ class Engine(Protocol):
     async def hold(self) -> None:
         """Keep other processes out. StoreBusy where one has the store."""
 
-    async def claim(self, unit: int) -> int: ...
+    async def claim(self, unit: int, claimant: bytes) -> int:
+        """``claimant``: another one for each claim, so that one that is asked for again is known."""
+
     async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:
         """StoreFull where there is no room; nothing was written then."""
 
@@ -285,7 +288,8 @@ class RemoteStore:
         self._require_open(unit)
         state = self._units[unit]
         async with state.turn:
-            state.epoch = await self._answered(lambda: self._engine.claim(unit))
+            claimant = os.urandom(16)
+            state.epoch = await self._answered(lambda: self._engine.claim(unit, claimant))
             state.number, state.failed = 0, None
             return state.epoch
 

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS SCHEMA.unit (
     unit integer PRIMARY KEY,
     epoch bigint NOT NULL,
     number bigint NOT NULL,  -- of the last commit of this epoch
+    claimant bytea NOT NULL DEFAULT '',  -- who has claimed it
     asked bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
@@ -53,16 +54,21 @@ CREATE TABLE IF NOT EXISTS SCHEMA.ledger (
 ) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS ledger_last ON SCHEMA.ledger (log, last) WHERE last IS NOT NULL;
 
-CREATE OR REPLACE FUNCTION SCHEMA.claim(of_unit integer) RETURNS bigint LANGUAGE plpgsql AS $$
+-- Become the owner. Returns the new epoch; the same one, if the claim is asked for again.
+CREATE OR REPLACE FUNCTION SCHEMA.claim(of_unit integer, by bytea) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     known SCHEMA.unit;
 BEGIN
     INSERT INTO SCHEMA.unit (unit, epoch, number) VALUES (of_unit, 0, 0) ON CONFLICT DO NOTHING;
     SELECT * INTO known FROM SCHEMA.unit WHERE unit = of_unit FOR UPDATE;
+    IF known.claimant = by THEN
+        UPDATE SCHEMA.unit SET asked = asked + 1 WHERE unit = of_unit;
+        RETURN known.epoch;
+    END IF;
     INSERT INTO SCHEMA.past VALUES (of_unit, known.epoch, known.number);
     DELETE FROM SCHEMA.past WHERE unit = of_unit AND epoch <= known.epoch - 16;
-    UPDATE SCHEMA.unit SET epoch = known.epoch + 1, number = 0 WHERE unit = of_unit;
+    UPDATE SCHEMA.unit SET epoch = known.epoch + 1, number = 0, claimant = by WHERE unit = of_unit;
     RETURN known.epoch + 1;
 END $$;
 

@@ -161,8 +161,8 @@ class PostgresEngine:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    async def claim(self, unit: int) -> int:
-        rows = await self._write(unit, "SELECT SCHEMA.claim(%b::integer)", unit)
+    async def claim(self, unit: int, claimant: bytes) -> int:
+        rows = await self._write(unit, "SELECT SCHEMA.claim(%b::integer, %b::bytea)", unit, claimant)
         return int(rows[0][0])
 
     async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:

@@ -1,7 +1,7 @@
 -- What Landbridge does inside Redis or Valkey. Each function is atomic. KEYS[1] is the unit's record; every other
 -- key of the unit begins with it, and so is in the same slot of a cluster:
 --
---   U             hash: epoch; number, of the last commit of that epoch; past:E, the last number of an earlier
+--   U             hash: epoch; claimant, who has claimed it; number, of the last commit of that epoch; past:E, the last number of an earlier
 --                 epoch E; batches, the number of the newest stored batch
 --   U:logs        hash: log -> "first end bytes time forgotten"
 --   U:log:L       sorted set: "first end time size batch crc" by end; the batches of log L
@@ -239,17 +239,21 @@ local function commit(keys, args)
   return {'OK'}
 end
 
--- claim: become the owner. Returns the new epoch.
-local function claim(keys)
+-- claim CLAIMANT: become the owner. Returns the new epoch; the same one, if the claim is asked for again.
+local function claim(keys, args)
   local unit = keys[1]
   check_whole(unit)
-  local known = call('HMGET', unit, 'epoch', 'number')
+  local known = call('HMGET', unit, 'epoch', 'number', 'claimant')
   local epoch = tonumber(known[1] or 0)
+  if known[3] == args[1] then
+    call('HINCRBY', unit, 'asked', 1)
+    return text(epoch)
+  end
   if epoch > 0 then
     call('HSET', unit, 'past:' .. text(epoch), known[2] or '0')
     call('HDEL', unit, 'past:' .. text(epoch - MOST_PAST))
   end
-  call('HSET', unit, 'epoch', text(epoch + 1), 'number', '0')
+  call('HSET', unit, 'epoch', text(epoch + 1), 'number', '0', 'claimant', args[1])
   return text(epoch + 1)
 end
 

@@ -269,8 +269,9 @@ class RedisEngine:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    async def claim(self, unit: int) -> int:
-        return _number(await self._passing(self._written(unit, "FCALL", "lb1_claim", 1, self._key(unit))))
+    async def claim(self, unit: int, claimant: bytes) -> int:
+        command = ("FCALL", "lb1_claim", 1, self._key(unit), claimant)
+        return _number(await self._passing(self._written(unit, *command)))
 
     async def commit(self, unit: int, epoch: int, number: int, writes: Sequence[Write]) -> CommitAnswer:
         arguments: list[Argument] = []
