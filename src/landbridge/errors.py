@@ -466,7 +466,7 @@ class StoreTooNew(StoreFailure, code="store_too_new", exit_status=63, http_statu
 
 
 class StoreBusy(StoreFailure, code="store_busy", exit_status=64, http_status=503):
-    """Another process has the data folder open."""
+    """Another process has the data folder open, or the store on a server."""
 
     default_hint = "another terminal uses this data folder; stop it or give --data another one"
 
@@ -478,7 +478,7 @@ class Fenced(StoreFailure, code="fenced", exit_status=67, http_status=503, retri
 
 
 class StoreFailed(StoreFailure, code="store_failed", exit_status=65, http_status=500):
-    """The disk failed in another way. The terminal stops acking until it is restarted."""
+    """The disk, or the store's server, failed in another way. The terminal stops acking until its restart."""
 
     default_hint = "repair the disk and restart the terminal: everything that was acked is stored"
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
@@ -33,9 +33,13 @@ from landbridge.core.log.store import (
     keys_of,
 )
 from landbridge.errors import BadRequest, StoreBusy, StoreFailed
+from landbridge.stores.address import parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
+from landbridge.stores.postgres.store import PostgresStore
+from landbridge.stores.redis.store import RedisStore
 from tests.plain_store import PlainStore
+from tests.servers import name_of, shared_postgres, shared_valkey
 from tests.store_model import Model
 
 
@@ -45,6 +49,8 @@ class Driver:
     #: A closed store in a folder. Made twice in the same folder it is the same store, if it is durable.
     of: Callable[[Path], Store]
     durable: bool = True
+    #: Examples of the random test. A server takes much longer to be opened than a folder.
+    examples: int = 40
 
     def make(self, folder: Path) -> PlainStore:
         return PlainStore(self.of(folder))
@@ -55,10 +61,20 @@ def restless(folder: Path) -> JournalStore:
     return JournalStore(folder / "bus", smallest=8192, largest=16384)
 
 
+def redis(folder: Path) -> RedisStore:
+    return RedisStore(parse_address(shared_valkey().url(name_of(folder))))
+
+
+def postgres(folder: Path) -> PostgresStore:
+    return PostgresStore(parse_address(shared_postgres().url(name_of(folder))))
+
+
 STORES = [
     Driver("memory", lambda folder: MemoryStore(), durable=False),
     Driver("journal", lambda folder: JournalStore(folder / "bus")),
     Driver("journal-restless", restless),
+    Driver("redis", redis, examples=10),
+    Driver("postgres", postgres, examples=4),
 ]
 #: A disk in memory, where there is one: thousands of commits, and none of them has to survive a power cut.
 MEMORY_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -783,12 +799,18 @@ class StoreMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_random_writes_agree_with_a_naive_model(driver: Driver) -> None:
+    test_random_writes_agree_with_a_naive_model(replace(driver, examples=10 * driver.examples))
+
+
 def test_random_writes_agree_with_a_naive_model(driver: Driver) -> None:
     machine = type("Machine", (StoreMachine,), {"driver": driver})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=driver.examples,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

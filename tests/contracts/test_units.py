@@ -14,9 +14,12 @@ from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.server import Terminal
 from landbridge.core.log.store import Append, DeleteDocument, PutDocument, PutLedger, Store, Trim
 from landbridge.errors import BadRequest, Fenced
+from landbridge.node.stores import store_at
+from landbridge.stores.address import parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal
+from tests.servers import name_of, shared_postgres, shared_valkey
 from tests.waiting import LIMIT, Reader, eventually
 
 UNITS = 4
@@ -24,6 +27,12 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
     "memory of four units": lambda folder: MemoryStore(units=UNITS),
     "journal": lambda folder: JournalStore(folder / "bus"),
+    "redis of four units": lambda folder: store_at(
+        parse_address(shared_valkey().url(name_of(folder), units=UNITS))
+    ),
+    "postgres of four units": lambda folder: store_at(
+        parse_address(shared_postgres().url(name_of(folder), units=UNITS))
+    ),
 }
 
 

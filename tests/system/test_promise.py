@@ -50,10 +50,11 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 class TerminalProcess:
-    """A terminal that is killed and started again, on the same file and the same port."""
+    """A terminal that is killed and started again, on the same port and the same store: a folder, or the URL
+    of one on a server."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.port = path, free_port()
+    def __init__(self, store: Path | str) -> None:
+        self.store, self.port = store, free_port()
         self.url = f"lb://127.0.0.1:{self.port}"
         self.token = ""
         self.starts = 0
@@ -68,7 +69,7 @@ class TerminalProcess:
         await self.kill()
 
     async def start(self) -> None:
-        self._process = await start("terminal_process.py", self.path, self.port)
+        self._process = await start("terminal_process.py", self.store, self.port)
         self.token = await line_of(self._process)
         assert self.token, "the terminal didn't start"
         self.starts += 1
@@ -263,13 +264,24 @@ async def until_caught_up(bus: Bus, topic: str, group: str) -> None:
         lag = await lag_of(bus, topic, group)
 
 
-async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, crashes: list[Any]) -> None:
+def new_seed() -> int:
     seed = int(os.environ.get("LANDBRIDGE_SEED") or random.randrange(1 << 32))
     print(f"LANDBRIDGE_SEED={seed}")
-    async with TerminalProcess(tmp_path / "bus") as terminal:
-        load = Load(terminal, seed)
+    return seed
+
+
+async def kill_under_load(
+    store: Path | str, kills: int, again: Callable[[int], Awaitable[None]] | None = None
+) -> None:
+    """Kill a terminal that is at work and start it again, so many times, and check what is left. ``again`` is
+    called between, with the number of the kill."""
+    async with TerminalProcess(store) as terminal:
+        load = Load(terminal, new_seed())
         async with terminal.connect("setup") as bus:
-            await bus.call("topic.create", name="jobs", kind="queue")
+            # A producer that is away until its queue was emptied is rightly told too_old: where outages are
+            # long, the queue keeps what was settled.
+            keeping = {} if again is None else {"retention": {"settled": False}}
+            await bus.call("topic.create", name="jobs", kind="queue", **keeping)
             await bus.call("group.create", topic="orders", name="one")
             await bus.call("group.create", topic="orders", name="lake")
             await bus.call("group.create", topic="jobs", name="movers")
@@ -289,7 +301,7 @@ async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, c
             for consuming in (load.one_by_one(), load.by_batches(), load.mover())
         ]
         everybody = [*producers, *consumers]
-        for _ in range(KILLS):
+        for kill in range(kills):
             acked = len(load.orders.acked)
             # Not before everything runs again, and then at a moment that nobody knows.
             async with asyncio.timeout(LIMIT):
@@ -302,6 +314,8 @@ async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, c
             else:
                 await load.struck(moment)
             await terminal.kill()
+            if again is not None:
+                await again(kill)
             await terminal.start()
         load.stopping.set()
         await asyncio.gather(*producers)
@@ -314,15 +328,19 @@ async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, c
             await asyncio.gather(*consumers, return_exceptions=True)
             orders = await read_all(bus, "orders")
             moved = await read_all(bus, "moved")
-        assert terminal.starts == KILLS + 1
-    check(load, orders, moved)
+        assert terminal.starts == kills + 1
+    check(load, orders, moved, least=50 * kills)
+
+
+async def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path: Path, crashes: list[Any]) -> None:
+    await kill_under_load(tmp_path / "bus", KILLS)
     store = JournalFolder(tmp_path / "bus")
     store.open()
     assert store.check() == []
     store.close()
 
 
-def check(load: Load, orders: list[tuple[int, str]], moved: list[tuple[int, str]]) -> None:
+def check(load: Load, orders: list[tuple[int, str]], moved: list[tuple[int, str]], least: int) -> None:
     history = load.orders
     found = [value for _, value in orders]
     repeated = [len(group.values) - len(found) for group in (load.one, load.lake)]
@@ -347,8 +365,8 @@ def check(load: Load, orders: list[tuple[int, str]], moved: list[tuple[int, str]
     assert load.jobs.unexpected(jobs) == []
     assert out_of_order(jobs) == []
     # The run was one: it had something to lose.
-    assert len(history.acked) > 1000
-    assert len(jobs) > 200
+    assert len(history.acked) > least
+    assert len(jobs) > least // 5
 
 
 # -- stopped, not killed ------------------------------------------------------------------------------

@@ -325,6 +325,7 @@ class Broker:
                 found.created_at,
                 stored=True,
                 key_bounds=bounds.get(keys_of(found.log, store.units)),
+                known_as=found.known_as,
             )
         for key, raw in await store.documents(unit, HISTORY):
             if (topic := by_number.get(_number(key))) is not None:
@@ -496,12 +497,14 @@ class Broker:
         *,
         stored: bool,
         key_bounds: LogBounds | None = None,
+        known_as: int = 0,
     ) -> Topic:
         """``key_bounds``: the bounds of the log of its keys, where it has used any."""
         log = Log(number, bounds, self.store, self.cache)
         writer = self.writers[number % self.store.units]
         known = TopicKeys(number, key_bounds, self.store, self.limits.keys_kept)
-        topic = Topic(spec, log, writer, terminal=self.name, created_at=created_at, stored=stored, keys=known)
+        life = {"created_at": created_at, "known_as": known_as}
+        topic = Topic(spec, log, writer, terminal=self.name, **life, stored=stored, keys=known)
         self.topics[spec.name] = self._by_log[log] = topic
         self.topic_changes.note(spec.name)
         self.follow_middleware(topic)

@@ -51,13 +51,13 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     published."""
 
     number: int
-    log: int  #: the stage's log that the runs are in
+    log: int  #: the number by which the stage's log is known that the runs are in
     left: list[tuple[str, list[Range]]]  #: topic and runs, in order; empty = all of it is published
     subject: str  #: in whose name
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Decision).decode
+decode = msgspec.msgpack.Decoder(Decision).decode
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Stages:
                 hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
                 try:
                     what = f"what was decided of the stage {stage}"
-                    self._decisions[stage] = decoded(what, _decode, raw, hint)
+                    self._decisions[stage] = decoded(what, decode, raw, hint)
                 except StoreCorrupt as error:
                     self._damaged[stage] = error
                     self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
@@ -140,7 +140,7 @@ class Stages:
     def _put(self, topic: Topic, batch: Batch, commit: BrokerCommit) -> list[int]:
         # No ledger: a repeat after a lost answer is a second copy, and only the answered one is committed.
         topic.save(commit)
-        return [topic.log.number, commit.append(topic.log, batch)]
+        return [topic.number, commit.append(topic.log, batch)]
 
     def _check_publish(self, connection: Client, stage: str, name: str) -> Topic:
         topic = self._broker.check_publish(connection, name)
@@ -166,7 +166,7 @@ class Stages:
                 raise BadRequest(f"a commit of the stage {stage} with the number {number}")
             for name, _ in runs:
                 self._check_publish(connection, stage, name).check_backlog()
-            if runs and (staged is None or staged.deleted or staged.log.number != log):
+            if runs and (staged is None or staged.deleted or staged.number != log):
                 raise OffsetGone(f"what was put on the stage {stage} is gone", hint="put it there again")
             left = [(name, [(first, end) for first, end in each if first < end]) for name, each in runs]
             left = [(name, each) for name, each in left if each]
@@ -192,7 +192,7 @@ class Stages:
         if decision is None or not decision.left:
             return
         staged = self._broker.topics.get(PREFIX + stage)
-        if staged is None or staged.log.number != decision.log:
+        if staged is None or staged.number != decision.log:
             raise OffsetGone(f"what was decided of the stage {stage} is gone")
         home = self._home(stage)
         abroad = {name for name, _ in decision.left if self._is_abroad(name, home)}

@@ -29,6 +29,8 @@ class TopicDocument(msgspec.Struct, frozen=True):
     log: int
     spec: TopicSpec
     created_at: int
+    #: The number that others know the log by, where it has another one now; 0: its own.
+    known_as: int = 0
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -56,6 +58,7 @@ class Topic:
         *,
         terminal: str,
         created_at: int,
+        known_as: int = 0,
         stored: bool,
         keys: TopicKeys,
     ) -> None:
@@ -65,8 +68,10 @@ class Topic:
         #: The writer of the unit that the topic, its groups and its ledger live in.
         self.writer = writer
         self.created_at = created_at
+        #: The number of its log for everybody outside. It stays when the store is divided into other units.
+        self.number = known_as or log.number
         #: What an offset of this topic has to be kept with: no other log of any terminal has the same one.
-        self.log_id = f"{terminal}/{log.number}/{created_at}"
+        self.log_id = f"{terminal}/{self.number}/{created_at}"
         #: The idempotency keys and unique ids that it knows.
         self.keys = keys
         self.groups: dict[str, Group] = {}
@@ -106,7 +111,8 @@ class Topic:
 
     @property
     def document(self) -> TopicDocument:
-        return TopicDocument(self.log.number, self.spec, self.created_at)
+        known_as = 0 if self.number == self.log.number else self.number
+        return TopicDocument(self.log.number, self.spec, self.created_at, known_as)
 
     def save(self, commit: Commit) -> None:
         """Make sure that the topic's document is on disk no later than what the commit says of it."""

@@ -419,8 +419,25 @@ def _fsync_time(folder: Path) -> float:
     return median(times)
 
 
+def _remote_store(folder: Path) -> Iterator[Check]:
+    """The server that has the data."""
+    from landbridge.node import logs
+    from landbridge.node.remote_upkeep import reach
+
+    try:
+        with logs.warnings_alone():
+            yield Check("store", "ok", run(reach(folder)))
+    except BusError as error:
+        yield Check("store", "fail", str(error), error.hint)
+
+
 def _store(folder: Path, *, deep: bool) -> Iterator[Check]:
+    from landbridge.node.stores import noted
+
     path = folder / "bus"
+    if noted(folder):
+        yield from _remote_store(folder)
+        return
     if not path.exists():
         yield Check("store", "ok", "none yet")
         return

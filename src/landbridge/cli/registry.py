@@ -28,6 +28,11 @@ def registry(
         metavar="FILE",
         default="master.key in the data folder",
     ),
+    store: str | None = option(
+        "Where its store is, if on a server: redis://… or postgresql://…; @FILE reads the URL from a file.",
+        metavar="URL|@FILE",
+        default="$LANDBRIDGE_STORE, else the data folder",
+    ),
     tls_cert: CertificateFile = None,
     tls_key: KeyFile = None,
     reset_operator: bool = flag(
@@ -42,6 +47,7 @@ def registry(
       landbridge registry --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     from landbridge.node import registry_service
+    from landbridge.node.stores import address_of
 
     plan = registry_service.RegistryPlan(
         data=(data or data_folder() / "registry").absolute(),
@@ -52,6 +58,7 @@ def registry(
         tls_cert=tls_cert,
         tls_key=tls_key,
         reset_operator=reset_operator,
+        store=address_of(store),
     )
     run(registry_service.serve(plan, _announce))
 

@@ -318,8 +318,10 @@ def start(
     """
     from landbridge.cli.up import announce
     from landbridge.node import assembly, member
+    from landbridge.node.stores import address_of
 
     flags = settings.given()
+    address_of(flags.get("store"))  # no password among the arguments
     file = config or Path(terminal_file.DEFAULT_FILE)
     if enrol is not None:
         run(member.enrol(file, enrol, terminal_file.read(None, os.environ, flags)))

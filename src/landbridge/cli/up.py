@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import typer
 
@@ -39,7 +38,13 @@ def up(
     auto_create: bool = option(
         "Make topics when they are first used.", "--auto-create/--no-auto-create", value=True
     ),
-    store: Literal["journal", "memory"] = option("memory forgets everything when it ends.", value="journal"),
+    store: str | None = option(
+        "journal (in the data folder), memory (forgets everything), or a server: redis://… or "
+        "postgresql://…; "
+        "@FILE reads the URL from a file.",
+        metavar="STORE",
+        default="$LANDBRIDGE_STORE, else journal",
+    ),
     reset_operator: bool = flag(
         "Make a new credential for the registry's operator; the old one ends.", "--reset-operator"
     ),
@@ -64,10 +69,15 @@ def up(
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
+      landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
+    from landbridge.node.stores import address_of
+
+    address = None if store in ("memory", "journal") else address_of(store)
     plan = NodePlan(
         data=None if store == "memory" else (data or data_folder()).absolute(),
+        store=address,
         host=host,
         port=port,
         http_port=http_port or None,
@@ -97,7 +107,7 @@ async def _serve(plan: NodePlan, *, with_registry: bool, reset_operator: bool) -
     if with_registry:
         from landbridge.node.embedded import Embedded
 
-        membership = Embedded(plan.data, plan.name, reset_operator=reset_operator)
+        membership = Embedded(plan.data, plan.name, reset_operator=reset_operator, store=plan.store)
     await assembly.serve(plan, announce, membership, output.watching())
 
 
@@ -114,6 +124,7 @@ def announce(ready: NodeReady) -> None:
     facts = {
         "bus": ready.url,
         "data": ready.data or "in memory",
+        **({"store": ready.store} if ready.store else {}),
         "context": ready.context,
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),

@@ -285,7 +285,7 @@ class Ground:
     def log_ends(self) -> dict[str, LogEnd]:
         """The topics that the registry may know, each with the end of its log now."""
         topics = self.broker.topics.values()
-        return {each.name: (each.log.number, each.log.end) for each in topics if not is_reserved(each.name)}
+        return {each.name: (each.number, each.log.end) for each in topics if not is_reserved(each.name)}
 
     def confirm(self, ends: dict[str, LogEnd]) -> bool:
         """The registry has confirmed that ``topics`` is what it knows. ``ends``: the logs before it was
@@ -301,7 +301,7 @@ class Ground:
     def beginning(self, topic: Topic) -> int | None:
         """The offset that a group begins with which the registry has added to the topic. None: it isn't
         known."""
-        begin = self.beginnings.of(topic.name, topic.log.number)
+        begin = self.beginnings.of(topic.name, topic.number)
         return None if begin is None else max(topic.log.first, min(topic.log.end, begin))
 
     def dialling_tls(self) -> ssl.SSLContext:

@@ -27,11 +27,10 @@ from landbridge.client import context as contexts
 from landbridge.client.bus import Bus
 from landbridge.client.context import Context
 from landbridge.client.wire import Dial, dial_of
-from landbridge.core.log.store import Store
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
-from landbridge.node import logs
+from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
@@ -42,8 +41,6 @@ from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
-from landbridge.stores.journal.store import JournalStore
-from landbridge.stores.memory import MemoryStore
 from landbridge.transport.memory import join
 from landbridge.transport.strangers import site_of
 
@@ -60,8 +57,8 @@ ADMIN_LIFE = 365 * 86400.0
 RENEW_AT = 1 / 12
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
-#: The store's file in the data folder.
-DATABASE = "bus"
+#: The store's folder in the data folder.
+DATABASE = stores.BUS
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
@@ -84,9 +81,7 @@ async def serve(
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
-            store: Store = MemoryStore()
-            if plan.data is not None:
-                store = JournalStore(plan.data / DATABASE, tell=tell)
+            store = await stores.bus_store(plan.data, plan.store, tell)
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
             terminal.log_level = logs.log_level
             await terminal.open()
@@ -119,6 +114,7 @@ async def serve(
                     gc.freeze()
                     await stop.wait()
             finally:
+                stores.leave(terminal.store)
                 membership.stop()
                 if http is not None:
                     await http.close()
@@ -135,6 +131,7 @@ async def _make_ready(
     return NodeReady(
         url=context.url,
         data=context.data,
+        store=None if plan.store is None else str(plan.store),
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
@@ -237,7 +234,8 @@ async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Con
     ours = found.data is not None and found.data == wanted.data
     if ours or _is_issued_here(terminal, found.token):
         return  # this terminal has restarted, perhaps on another port
-    if found.data is not None and (Path(found.data) / DATABASE).exists():
+    data = None if found.data is None else Path(found.data)
+    if data is not None and ((data / DATABASE).exists() or stores.noted(data)):
         why = f"it is of the terminal that keeps its data in {found.data}"
     elif found.url != wanted.url and await _is_in_use(found):
         why = f"it leads to {found.url}"
@@ -327,7 +325,7 @@ def _http(
     site = Site(
         dial_to(terminal),
         registry,
-        lambda: (not terminal.store.is_low, terminal.troubles),
+        lambda: stores.condition(terminal.store, terminal.troubles),
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
     )

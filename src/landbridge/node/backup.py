@@ -17,7 +17,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -36,6 +36,7 @@ from landbridge.core.time import SECOND
 from landbridge.errors import BadBackup, BadContext, BadRequest, StoreFull
 from landbridge.node import assembly, embedded, envelope, master_key, member, terminal_file
 from landbridge.node.membership import find_context
+from landbridge.node.stores import NOTE, noted
 from landbridge.registry import codec
 from landbridge.registry.entities import CustomerRecord
 from landbridge.stores.journal.disk import NO_ROOM
@@ -57,6 +58,7 @@ OLD_STORES = tuple(f"{store}.db" for store in STORES)
 #: What may stand beside the members in a data folder that is moved aside.
 BESIDE = (
     *STORES,
+    NOTE,
     *(f"{store}{end}" for store in OLD_STORES for end in ("", "-wal", "-shm", ".lock", ".new", ".probe")),
 )
 #: Bytes of the largest member that is no store.
@@ -132,6 +134,12 @@ def create(folder: Path, file: Path, passphrase: str | None, tell: Tell) -> Back
     """Copy a data folder into a new file, also while its processes run. Needs room for a second copy of the
     stores until it ends."""
     stores = [name for name in STORES if (folder / name).exists()]
+    elsewhere = noted(folder)
+    if elsewhere:
+        raise BadRequest(
+            f"the data of {folder} is in {elsewhere}",
+            hint="make backups by the means of that server, and keep master.key and terminal.yml with them",
+        )
     if not stores:
         hint = "name the data folder with --data"
         if any((folder / name).exists() for name in OLD_STORES):
@@ -398,18 +406,30 @@ def _begin_anew(staged: Path) -> str:
             writes: list[Write] = []
             if name == assembly.DATABASE:
                 incarnation = new_incarnation()
-                settings = dict(store.documents(SETTINGS))
-                start = int(settings.get("start", b"0")) + STARTS_AHEAD
-                writes.append(PutDocument(SETTINGS, INCARNATION, incarnation.encode()))
-                writes.append(PutDocument(SETTINGS, "start", str(start).encode()))
-            for key, data in store.documents(CustomerRecord.kind):
-                customer = codec.decode(CustomerRecord, key, data)
-                later = codec.replace(customer, version=customer.version + VERSIONS_AHEAD)
-                writes.append(PutDocument(CustomerRecord.kind, key, codec.encode(later)))
-            store.commit(writes)
+                writes = new_life(incarnation, store.documents(SETTINGS))
+            store.commit([*writes, *later_versions(store.documents(CustomerRecord.kind))])
         finally:
             store.close()
     return incarnation
+
+
+def new_life(incarnation: str, settings: Iterable[tuple[str, bytes]]) -> list[Write]:
+    """What says in a terminal's store that it was restored."""
+    start = int(dict(settings).get("start", b"0")) + STARTS_AHEAD
+    return [
+        PutDocument(SETTINGS, INCARNATION, incarnation.encode()),
+        PutDocument(SETTINGS, "start", str(start).encode()),
+    ]
+
+
+def later_versions(customers: Iterable[tuple[str, bytes]]) -> list[Write]:
+    """What makes a registry's next directories later than any that it gave out before it was restored."""
+    writes: list[Write] = []
+    for key, data in customers:
+        customer = codec.decode(CustomerRecord, key, data)
+        later = codec.replace(customer, version=customer.version + VERSIONS_AHEAD)
+        writes.append(PutDocument(CustomerRecord.kind, key, codec.encode(later)))
+    return writes
 
 
 def _put(staged: Path, folder: Path) -> None:

@@ -25,20 +25,21 @@ from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
 from landbridge.errors import StoreFull, Unauthenticated
-from landbridge.node import master_key, terminal_file
+from landbridge.node import master_key, stores, terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
 from landbridge.node.site import App, Later
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused
 from landbridge.registry.registry import Registry
+from landbridge.stores.address import StoreAddress
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 
 log = structlog.get_logger("landbridge.registry")
 
 #: The registry's store, beside the terminal's.
-DATABASE = "registry"
+DATABASE = stores.REGISTRY
 #: The terminal's identity.
 FILE = "terminal.yml"
 #: The name that the first customer is created with. It decides nothing afterwards.
@@ -47,11 +48,17 @@ LOCAL = "local"
 WHO = "up"
 
 
-async def open_registry(data: Path | None, key_file: Path | None = None) -> Registry:
+async def open_registry(
+    data: Path | None, key_file: Path | None = None, address: StoreAddress | None = None
+) -> Registry:
     """The registry of a data folder, or one in memory. ``key_file``: where its master key is; None: in the
-    data folder."""
+    data folder. ``address``: where its store is, if on a server."""
     if data is None:
         registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
+    elif address is not None:
+        store = await stores.remote_store(data, DATABASE, address)
+        key = await asyncio.to_thread(master_key.load, data, key_file, is_new=not store.exists)
+        registry = Registry(store, key, Clock())
     else:
         file = data / DATABASE
         # The file is the store of version 0.1.
@@ -100,10 +107,19 @@ class NearRegistry:
 class Embedded(Membership):
     """``data``: None for a registry in memory. ``name``: the terminal's name, also in the registry, where a
     number is added if another terminal has that name. ``reset_operator``: make a new credential for the
-    operator; whoever has the data folder may."""
+    operator; whoever has the data folder may. ``store``: where the terminal's store is, if on a server: the
+    registry's is beside it."""
 
-    def __init__(self, data: Path | None, name: str, *, reset_operator: bool = False) -> None:
+    def __init__(
+        self,
+        data: Path | None,
+        name: str,
+        *,
+        reset_operator: bool = False,
+        store: StoreAddress | None = None,
+    ) -> None:
         self._data = data
+        self._store = None if store is None else stores.registry_address(store)
         self._name = name
         self._reset_operator = reset_operator
         self._registry: Registry | None = None
@@ -119,7 +135,7 @@ class Embedded(Membership):
     async def open(self, terminal: Terminal) -> None:
         # Programs that come before the directory does are asked to come again.
         terminal.authority.registered = RegisteredTokens()
-        self._registry = await open_registry(self._data)
+        self._registry = await open_registry(self._data, None, self._store)
         self._operator_token = self._registry.operator_token
         if self._operator_token is None and self._reset_operator:
             operation, request = op.ROTATE_OPERATOR_CREDENTIAL, api.Request()

@@ -145,3 +145,18 @@ def progress(work: str) -> Iterator[Callable[[int, int], None]]:
     yield tell
     if is_told:
         log.info(f"{work}: done", seconds=round(time.monotonic() - begin))
+
+
+@contextmanager
+def warnings_alone() -> Iterator[None]:
+    """Log warnings on stderr and nothing else while the block runs: for commands that end."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["warning"]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -28,6 +28,7 @@ from landbridge.node import terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
 from landbridge.node.plan import NodePlan, data_folder
+from landbridge.node.stores import address_of
 
 log = structlog.get_logger("landbridge.member")
 
@@ -90,6 +91,7 @@ def plan_of(settings: Mapping[str, Any]) -> NodePlan:
         tls_key=_path(settings, "tls_key"),
         auto_create=settings.get("auto_create", True),
         allow_outgoing=settings.get("allow_outgoing", []),
+        store=address_of(settings.get("store"), is_visible=False),
     )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from landbridge.stores.address import StoreAddress as StoreAddress
+
 
 def data_folder() -> Path:
     """Where ``landbridge up`` keeps its data unless it is told otherwise."""
@@ -45,6 +47,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: Where the data is, if on a server; None: in the folder, or in memory.
+    store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
     origins: list[str] = []
 
@@ -64,5 +68,7 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     registry: str | None = None
     #: Its own id there.
     terminal: str | None = None
+    #: Where the store is, if on a server; without its password.
+    store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None

@@ -18,7 +18,7 @@ from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
 from landbridge.client.context import Context
 from landbridge.errors import ContextTaken, Unauthenticated
-from landbridge.node import logs
+from landbridge.node import logs, stores
 from landbridge.node.assembly import OTHER_FILES, allow_files, signals
 from landbridge.node.embedded import DATABASE, open_registry
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
@@ -27,6 +27,7 @@ from landbridge.node.membership import find_context
 from landbridge.registry.caller import Caller
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
+from landbridge.stores.address import StoreAddress
 
 log = structlog.get_logger("landbridge.registry")
 
@@ -46,6 +47,8 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: Path | None
     tls_key: Path | None
     reset_operator: bool
+    #: Where its store is, if on a server; None: in the data folder.
+    store: StoreAddress | None = None
 
 
 class RegistryReady(msgspec.Struct, frozen=True):
@@ -60,6 +63,16 @@ class RegistryReady(msgspec.Struct, frozen=True):
     pid: int
 
 
+async def _registry(plan: RegistryPlan) -> Registry:
+    if plan.store is None:
+        stores.check_embedded(plan.data)
+        return await open_registry(plan.data, plan.master_key_file)
+    address = stores.registry_address(plan.store)
+    registry = await open_registry(plan.data, plan.master_key_file, address)
+    stores.note(plan.data, plan.store)
+    return registry
+
+
 async def serve(plan: RegistryPlan, ready: Callable[[RegistryReady], None]) -> None:
     """Start it, call ``ready``, and serve until SIGINT or SIGTERM."""
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
@@ -67,7 +80,7 @@ async def serve(plan: RegistryPlan, ready: Callable[[RegistryReady], None]) -> N
     _check_free(plan)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
-        registry = await open_registry(plan.data, plan.master_key_file)
+        registry = await _registry(plan)
         allow_files(MOST_REQUESTS + MOST_STRANGERS + OTHER_FILES)
         try:
             hint = "give --port another number"

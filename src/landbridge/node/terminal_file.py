@@ -107,6 +107,9 @@ KEYS: dict[str, Setting] = {
     "http_port": Setting(_port, "For messages and metrics; 0 for none.", "PORT", "7480"),
     "registry": Setting(_text, "Its registry.", "URL"),
     "registry_key": Setting(_text, "The registry's public key, base64.", "KEY"),
+    "store": Setting(
+        _text, "Where its messages are, if on a server: redis://… or postgresql://….", "URL|@FILE"
+    ),
     "registry_ca": Setting(_text, "Certificates to trust for the registry.", "FILE"),
     "data": Setting(_text, "Where its data is kept.", "FOLDER"),
     "context": Setting(_text, "The context to make for it.", "NAME", "its name"),

@@ -349,6 +349,16 @@ class JournalIndex:
             )
             return db.execute(query, (kind, key, count)).fetchall()
 
+    def kinds(self) -> list[str]:
+        """The kinds of documents."""
+        with self._read("reading documents") as db:
+            return [kind for (kind,) in db.execute("SELECT DISTINCT kind FROM documents").fetchall()]
+
+    def ledger_logs(self) -> list[int]:
+        """The logs that have a ledger."""
+        with self._read("reading ledgers") as db:
+            return [log for (log,) in db.execute("SELECT DISTINCT log FROM ledger").fetchall()]
+
     def entries_after(
         self, log: int, producer: bytes, count: int
     ) -> list[tuple[int, bytes, bytes, Any, int]]:

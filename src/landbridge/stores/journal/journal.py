@@ -98,10 +98,9 @@ class Tending(Protocol):
 class CommitJournal:
     """The journal of one folder.
 
-    :param folder: made where it is missing, readable by us alone.
-    :param max_bytes: a bound for the segments; a commit that needs more raises StoreFull.
-    :param smallest: bytes of the first segments; they grow with the journal up to ``largest``.
-    :param disk: the disk.
+    :param folder: made where it is missing, readable by us alone. :param max_bytes: a bound for the segments;
+    a commit that needs more raises StoreFull. :param smallest: bytes of the first segments; they grow with
+    the journal up to ``largest``. :param disk: the disk.
     """
 
     def __init__(
@@ -568,20 +567,20 @@ class CommitJournal:
             for layer in self.state.layers():
                 put = layer.ledger.get(log, {}).get(producer)
                 if put is not None:
-                    return None if _is_below(put.last, floor) else put.entry
+                    return None if is_below(put.last, floor) else put.entry
                 if log in layer.dropped:
                     return None
                 if log in layer.floors:
                     floor = max(floor or 0, layer.floors[log])
         found = self.index.entry(log, producer)
-        return None if found is None or _is_below(found.last, floor) else found.entry
+        return None if found is None or is_below(found.last, floor) else found.entry
 
     def is_entry_in_index(self, log: int, producer: bytes, last: int | None) -> bool:
         """Is what the index has of a producer still so?"""
         return not any(
             producer in layer.ledger.get(log, ())
             or log in layer.dropped
-            or _is_below(last, layer.floors.get(log))
+            or is_below(last, layer.floors.get(log))
             for layer in self.state.layers()
         )
 
@@ -592,8 +591,8 @@ class CommitJournal:
             layers = [(dict(layer.ledger.get(log, {})), layer) for layer in self.state.layers()]
         for entries, layer in layers:
             for producer, put in entries.items():
-                is_there = put.entry is not None and not _is_below(put.last, void)
-                if is_there and producer not in seen and _is_below(put.last, floor):
+                is_there = put.entry is not None and not is_below(put.last, void)
+                if is_there and producer not in seen and is_below(put.last, floor):
                     yield producer, put.born
             seen |= entries.keys()
             if log in layer.dropped:
@@ -601,7 +600,7 @@ class CommitJournal:
             if log in layer.floors:
                 void = max(void or 0, layer.floors[log])
         for producer, last, born in self.index.entries_below(log, floor):
-            if producer not in seen and not _is_below(last, void):
+            if producer not in seen and not is_below(last, void):
                 yield producer, born
 
     def documents(self, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
@@ -682,5 +681,5 @@ def _named(row: BatchRow) -> str:
     return f"log {row.log}, offset {row.first}: the batch up to {row.end}"
 
 
-def _is_below(last: int | None, floor: int | None) -> bool:
+def is_below(last: int | None, floor: int | None) -> bool:
     return last is not None and floor is not None and last < floor
