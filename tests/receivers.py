@@ -64,12 +64,20 @@ class Receiver:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
         self._is_closing = True
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+        await self._turns()  # asyncio forgets to close what it accepts in the very turn of ``close``
+        self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed in the loop's next turn
+        await self._turns()
+
+    async def _turns(self) -> None:
+        """Time for what was accepted last: it begins, is aborted, and is closed, a turn of the loop each."""
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -32,8 +32,8 @@ from landbridge.core.log.store import (
     Write,
     keys_of,
 )
+from landbridge.core.store_address import parse_address
 from landbridge.errors import BadRequest, StoreBusy, StoreFailed
-from landbridge.stores.address import parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.postgres.store import PostgresStore

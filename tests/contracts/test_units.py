@@ -13,9 +13,9 @@ from landbridge.broker.handover import KIND as HANDOVER
 from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.server import Terminal
 from landbridge.core.log.store import Append, DeleteDocument, PutDocument, PutLedger, Store, Trim
+from landbridge.core.store_address import parse_address
 from landbridge.errors import BadRequest, Fenced
 from landbridge.node.stores import store_at
-from landbridge.stores.address import parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FaultyStore, attach, run_terminal

@@ -31,10 +31,10 @@ from landbridge.core.log.store import (
     Write,
     keys_of,
 )
+from landbridge.core.store_address import parse_address
 from landbridge.core.topic import topic_spec
 from landbridge.errors import BadRequest, StoreCorrupt
 from landbridge.node import store_copy, stores
-from landbridge.stores.address import parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import attach, run_terminal
 from tests.servers import name_of, shared_postgres, shared_valkey

@@ -16,9 +16,9 @@ import pytest
 import structlog
 
 from landbridge.core.log.store import Append, DropLog, PutDocument, PutLedger, Trim, Write
+from landbridge.core.store_address import parse_address
 from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed, StoreFull, StoreTooNew
 from landbridge.node.stores import address_of, store_at
-from landbridge.stores.address import parse_address
 from landbridge.stores.postgres.store import PostgresEngine
 from landbridge.stores.redis.servers import RIGHTS
 from landbridge.stores.redis.store import RedisEngine

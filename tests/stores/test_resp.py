@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from landbridge.core.store_address import StoreAddress, parse_address
 from landbridge.errors import BadRequest
-from landbridge.stores.address import StoreAddress, parse_address
 from landbridge.stores.redis.resp import ErrorReply, encode, read_reply
 
 

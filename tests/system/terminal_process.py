@@ -12,8 +12,8 @@ import structlog
 import uvloop
 
 from landbridge.broker.server import Terminal
+from landbridge.core.store_address import is_address, parse_address
 from landbridge.node.stores import store_at
-from landbridge.stores.address import is_address, parse_address
 from landbridge.stores.journal.store import JournalStore
 
 

@@ -144,6 +144,9 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 assert spark.range(3).count() == 3
 """,
     "otel": "import landbridge.client.telemetry",
+    "middleware": "import jsonschema_rs, landbridge.core.middleware.schema",
+    "postgres": "import landbridge.testing, landbridge.stores.postgres.store",
+    "redis": "import landbridge.testing, landbridge.stores.redis.store",
     "delta": "import landbridge.pipeline, deltalake",
     "all": "import landbridge.testing, landbridge.pipeline, deltalake, IPython",
 }

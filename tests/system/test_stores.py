@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from landbridge.core.store_address import parse_address
 from landbridge.node.stores import store_at
-from landbridge.stores.address import parse_address
 from tests.servers import Postgres, Valkey, server_folder
 from tests.stores.test_replicas import Cluster
 from tests.system.history import duplicated, out_of_order

@@ -45,10 +45,11 @@ async def test_every_message_is_sent_at_least_once_whatever_is_killed_when(tmp_p
                                 "orders", name, receiver.url, ordered=name == "strict"
                             )
                             secrets[name] = made.secret
+                    # Each message makes a request at least: so many are still to come.
+                    wanted = len(strict.requests) + chance.randint(1, MESSAGES)
                     for number in range(MESSAGES):
                         await bus.publish("orders", b'{"number": %d}' % (life * MESSAGES + number))
                     if life < KILLS:
-                        wanted = len(strict.requests) + chance.randint(1, MESSAGES)
                         await eventually(partial(_has, strict, wanted), f"{wanted} requests")
                         process.kill()
                         continue

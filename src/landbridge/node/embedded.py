@@ -19,6 +19,7 @@ from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
 from landbridge.client.context import Context, is_loopback
 from landbridge.core.routing.linkstate import SignedLinkState
+from landbridge.core.store_address import StoreAddress
 from landbridge.core.trust.identity import SecureKey
 from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.trust.tickets import Issue, Release, Renewal
@@ -32,7 +33,6 @@ from landbridge.node.site import App, Later
 from landbridge.registry.account import Account
 from landbridge.registry.caller import Caller, refused
 from landbridge.registry.registry import Registry
-from landbridge.stores.address import StoreAddress
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from landbridge.stores.address import StoreAddress as StoreAddress
+from landbridge.core.store_address import StoreAddress as StoreAddress
 
 
 def data_folder() -> Path:

@@ -17,6 +17,7 @@ from landbridge.client import context as contexts
 from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
 from landbridge.client.context import Context
+from landbridge.core.store_address import StoreAddress
 from landbridge.errors import ContextTaken, Unauthenticated
 from landbridge.node import logs, stores
 from landbridge.node.assembly import OTHER_FILES, allow_files, signals
@@ -27,7 +28,6 @@ from landbridge.node.membership import find_context
 from landbridge.registry.caller import Caller
 from landbridge.registry.http import app
 from landbridge.registry.registry import Registry
-from landbridge.stores.address import StoreAddress
 
 log = structlog.get_logger("landbridge.registry")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from landbridge.broker.broker import new_incarnation
 from landbridge.broker.commit import SETTINGS
+from landbridge.core.store_address import StoreAddress, parse_address
 from landbridge.errors import BadRequest
 from landbridge.node import backup, stores
 from landbridge.node.upkeep import StoreCondition
 from landbridge.registry.entities import CustomerRecord
-from landbridge.stores.address import StoreAddress, parse_address
 from landbridge.stores.remote import RemoteStore
 
 #: Seconds that a server may be away that is only looked at.

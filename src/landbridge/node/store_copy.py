@@ -33,9 +33,9 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
+from landbridge.core.store_address import StoreAddress, is_address
 from landbridge.errors import BadRequest, StoreCorrupt
 from landbridge.node import stores
-from landbridge.stores.address import StoreAddress, is_address
 from landbridge.stores.journal.listing import ListedJournal
 from landbridge.stores.remote import StoredEntry
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from shlex import quote
 
 from landbridge.core.log.store import Store
+from landbridge.core.store_address import POSTGRES, REDIS, StoreAddress, is_address, parse_address
 from landbridge.errors import BadRequest
-from landbridge.stores.address import POSTGRES, REDIS, StoreAddress, is_address, parse_address
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
 from landbridge.stores.remote import RemoteStore

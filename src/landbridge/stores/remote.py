@@ -26,6 +26,7 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
+from landbridge.core.store_address import UNITS, StoreAddress
 from landbridge.errors import (
     BadRequest,
     BusError,
@@ -36,7 +37,6 @@ from landbridge.errors import (
     StoreFull,
     StoreTooNew,
 )
-from landbridge.stores.address import UNITS, StoreAddress
 from landbridge.stores.bounds import check_append, check_source
 
 T = TypeVar("T")

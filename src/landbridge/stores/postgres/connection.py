@@ -11,8 +11,8 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
+from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull
-from landbridge.stores.address import StoreAddress
 from landbridge.stores.remote import Away
 
 #: Seconds that a connection may take to be made, and a server to answer.

@@ -23,8 +23,8 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
+from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt
-from landbridge.stores.address import StoreAddress
 from landbridge.stores.postgres.connection import PostgresConnection
 from landbridge.stores.remote import (
     FORMAT,

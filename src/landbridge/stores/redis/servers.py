@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
+from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BusError, StoreFailed
-from landbridge.stores.address import StoreAddress
 from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
 
 PORT = 6379

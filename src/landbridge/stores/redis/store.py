@@ -23,8 +23,8 @@ from landbridge.core.log.store import (
     Trim,
     Write,
 )
+from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt, StoreFailed, StoreFull, TooLarge
-from landbridge.stores.address import StoreAddress
 from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
 from landbridge.stores.redis.servers import LOGIN, PASSING, Passing, RedisServer, RedisServers
 from landbridge.stores.remote import (
