@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.cli.conftest import Place
 
 
@@ -73,7 +75,10 @@ def test_changes_are_listed_and_followed(shared: Place, topic: str) -> None:
     assert len(shared.call("audit", "list", topic, "--limit", "1", "--json").json) == 1
     assert shared.call("audit", "list", topic, "--what", "group", "--json").json == []
     assert shared.call("audit", "list", topic, "--until", "1h ago", "--json").json == []
-    assert "topic.update" in shared.call("audit", "list", "--who", "admin", "--since", "1h ago").out
+    shown = shared.call("audit", "list", topic, "--who", "admin", "--since", "1h ago").out.splitlines()
+    assert "topic.update" in shown[2]
+    before, _, after = shown[2].partition(" from retention=")[2].partition(" to retention=")
+    assert [json.loads(each)["max_age"] for each in (before, after)] == [604800.0, 86400.0]
     followed = shared.call("audit", "follow", "--from", "earliest", "--count", "1", "--json").lines
     assert "operation" in followed[0]
     assert shared.call("audit", "follow", "--from", "earliest", "--count", "1").out

@@ -194,7 +194,9 @@ class OutgoingHttp:
             if self._allowed.allows(target.host, address):
                 return address
         found = ", ".join(map(str, addresses[:4])) or "nothing"
-        return HttpRefused(f"{target.host} leads to {found}, which this terminal may not send to")
+        return HttpRefused(
+            f"{target.host} leads to {found}, which this terminal may not send to without --allow-outgoing"
+        )
 
     def _endpoint(self, target: Target) -> PooledEndpoint:
         key = target.scheme, target.host, target.port
