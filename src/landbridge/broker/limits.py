@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from landbridge.core.routing.linkstate import LEAST_FRAME
-from landbridge.core.wording import did_you_mean
+from landbridge.core.wording import nearest
 from landbridge.errors import BadRequest
 
 
@@ -161,7 +161,8 @@ def check_limit(name: str, value: int | float | None) -> int | float | None:
 
 def _unknown(name: str) -> BadRequest:
     names = Limits.__struct_fields__
-    hint = did_you_mean(name.partition("=")[0], names, f"name=value with one of: {', '.join(names)}")
+    near = nearest(name.partition("=")[0], names)
+    hint = f"did you mean {near}?" if near else f"name=value with one of: {', '.join(names)}"
     return BadRequest(f"no limit {name[:60]!r}", hint=hint)
 
 
