@@ -38,6 +38,8 @@ def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
         beyond = place.call("rule", "trace", rule, "9", "--json").error
         assert beyond["hint"] == "it has the offsets 0 to 0"
         assert rule in place.call("rule", "list").out
+        mistyped = place.call("subscribe", "orderx", "--match", PAID, "--count", "1", "--wait", "0")
+        assert "made the topic orderx; did you mean order" in mistyped.err
         assert "$rules" in place.call("group", "list").out
         shown = place.call("topic", "show", rule)
         assert (shown.status, '{"state":["paid"]}' in shown.out) == (0, True)
