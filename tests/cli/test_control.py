@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+import landbridge.testing
+from landbridge.cli import publish
 from tests.cli.conftest import Place
 
 
@@ -73,7 +79,24 @@ def test_changes_are_listed_and_followed(shared: Place, topic: str) -> None:
     assert len(shared.call("audit", "list", topic, "--limit", "1", "--json").json) == 1
     assert shared.call("audit", "list", topic, "--what", "group", "--json").json == []
     assert shared.call("audit", "list", topic, "--until", "1h ago", "--json").json == []
-    assert "topic.update" in shared.call("audit", "list", "--who", "admin", "--since", "1h ago").out
+    shown = shared.call("audit", "list", topic, "--who", "admin", "--since", "1h ago").out.splitlines()
+    assert "topic.update" in shown[2]
+    before, _, after = shown[2].partition(" from retention=")[2].partition(" to retention=")
+    assert [json.loads(each)["max_age"] for each in (before, after)] == [604800.0, 86400.0]
     followed = shared.call("audit", "follow", "--from", "earliest", "--count", "1", "--json").lines
     assert "operation" in followed[0]
     assert shared.call("audit", "follow", "--from", "earliest", "--count", "1").out
+
+
+async def test_who_publishes_to_a_paused_topic_is_told_what_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish, "TELL_AFTER", 0.0)
+    async with landbridge.testing.bus() as bus:
+        await bus.topics.create("orders")
+        job = publish._Job("orders", {}, None, None, "stored", None)
+        await job._tell_of_pause(bus)
+        assert capsys.readouterr().err == ""
+        await bus.topics.pause("orders", note="moving")
+        await job._tell_of_pause(bus)
+        assert ": moving; trying on for a while" in capsys.readouterr().err

@@ -21,7 +21,8 @@ def test_types_and_stages_from_the_command_line(tmp_path: Path) -> None:
         more = ("--middleware", "validate", "--middleware", '{"stage": "compress", "level": 3}')
         assert place.call("topic", "create", "orders", "--middleware", f"@{file}", *more).status == 0
         shown = place.call("topic", "show", "orders")
-        assert "redact (before delivery), authorise, validate, compress" in shown.out
+        redacted = 'redact {"fields":["/card"],"at":"deliver"}'
+        assert f'{redacted}, authorise, validate, compress {{"level":3}}' in shown.out
         options = place.call("topic", "show", "orders", "--json").json["options"]["middleware"]
         assert [stage["stage"] for stage in options] == ["redact", "authorise", "validate", "compress"]
         assert options[3]["level"] == 3

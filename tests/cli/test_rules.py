@@ -22,6 +22,12 @@ def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
         file = tmp_path / "query.json"
         file.write_text('{"kind": "regexp", "pattern": "urg[e]nt"}')
         other = place.call("rule", "create", f"@{file}", "--source", "orders", "--json").json["rule"]
+        assert (
+            "made the topic orderz; did you mean orders?"
+            in place.call("rule", "create", PAID, "--source", "orderz").err
+        )
+        empty = place.call("rule", "trace", rule, "0", "--json").error
+        assert (empty["code"], empty["hint"]) == ("unknown_message", "it has no messages")
         assert place.call("publish", "--content", '{"state": "open"}').status == 0
         assert place.call("publish", "--content", '{"state": "paid", "n": 1}').status == 0
         until(lambda: place.call("rule", "show", rule, "--json").json["messages"] == 1)
@@ -29,7 +35,11 @@ def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
         assert json.loads(read[0]["payload"])["n"] == 1
         assert place.call("rule", "trace", rule, "0", "--json").json == {"source": "$content", "offset": 1}
         assert "at offset 1" in place.call("rule", "trace", rule, "0").out
+        beyond = place.call("rule", "trace", rule, "9", "--json").error
+        assert beyond["hint"] == "it has the offsets 0 to 0"
         assert rule in place.call("rule", "list").out
+        mistyped = place.call("subscribe", "orderx", "--match", PAID, "--count", "1", "--wait", "0")
+        assert "made the topic orderx; did you mean order" in mistyped.err
         assert "$rules" in place.call("group", "list").out
         shown = place.call("topic", "show", rule)
         assert (shown.status, '{"state":["paid"]}' in shown.out) == (0, True)
@@ -55,6 +65,7 @@ def test_a_line_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     wrong = landbridge.errors.BadRequest.exit_status
     for line, status in (
         (("publish",), 2),
+        (("publish", '{"state": "paid"}'), 2),
         (("publish", "orders", "1", "--content"), 2),
         (("subscribe",), 2),
         (("subscribe", "--match", "{"), wrong),

@@ -10,6 +10,7 @@ from threading import Thread
 
 import landbridge
 from tests.cli.conftest import Place, until
+from tests.ports import free_port
 from tests.receivers import Receiver
 
 
@@ -49,6 +50,12 @@ def test_all_that_can_be_done_with_a_webhook(tmp_path: Path) -> None:
         tested = place.call("webhook", "test", *webhook, "--json").json
         assert tested["attempt"]["status"] == 204
         assert "delivered" in place.call("webhook", "test", *webhook).out
+        lost = ("ordes", "lost")
+        made_too = place.call("webhook", "create", *lost, f"http://127.0.0.1:{free_port()}/")
+        assert "made the topic ordes; did you mean orders?" in made_too.err
+        untaken = place.call("webhook", "test", *lost)
+        assert (untaken.status, "failed" in untaken.out) == (70, True)
+        assert place.call("webhook", "delete", *lost).status == 0
         until(lambda: place.call("webhook", "show", *webhook, "--json").json["delivered"] == 1)
         assert "204" in place.call("webhook", "show", *webhook).out
         again = place.call("webhook", "replay", *webhook, "--first", "0", "--end", "1")
@@ -61,7 +68,9 @@ def test_all_that_can_be_done_with_a_webhook(tmp_path: Path) -> None:
         assert place.call("webhook", "resume", *webhook).status == 0
         rotated = place.call("webhook", "rotate", *webhook, "--overlap", "1h", "--json").json
         assert rotated["secret"] != made["secret"]
-        assert "whsec_" in place.call("webhook", "rotate", *webhook).out
+        fresh = place.call("webhook", "rotate", *webhook).out
+        assert "has a new secret" in fresh
+        assert "whsec_" in fresh
         asymmetric = place.call("webhook", "rotate", *webhook, "--asymmetric")
         assert "whpk_" in asymmetric.out
         assert "whpk_" in place.call("webhook", "show", *webhook).out
@@ -69,8 +78,10 @@ def test_all_that_can_be_done_with_a_webhook(tmp_path: Path) -> None:
         assert place.call("webhook", "update", *webhook).status == 2
         options = place.call("webhook", "show", *webhook, "--json").json["options"]
         assert (options["ordered"], options["rate"]) == (False, 5.0)
-        wrong = place.call("webhook", "replay", *webhook)
-        assert wrong.status == landbridge.errors.BadRequest.exit_status
+        for wrong in ((), ("--first", "0", "--from", "1h ago")):
+            assert place.call("webhook", "replay", *webhook, *wrong).status == 2
+        both = place.call("webhook", "replay", *webhook, "--first", "0", "--until", "1h ago")
+        assert both.status == landbridge.errors.BadRequest.exit_status
         assert place.call("webhook", "delete", *webhook).status == 0
         gone = place.call("webhook", "show", *webhook, "--json")
         assert (gone.status, gone.error["code"]) == (92, "unknown_webhook")

@@ -30,7 +30,9 @@ def test_all_that_can_be_done_with_a_feed(tmp_path: Path) -> None:
         feed = f"{base}/v1/feeds/news"
         assert place.call("websub", "feeds", "--json").json == []
         assert place.call("websub", "show", "news").status == landbridge.errors.UnknownFeed.exit_status
-        opened = place.call("websub", "open", "news", "--content-type", "text/plain", "--json").json
+        made = place.call("websub", "open", "news", "--content-type", "text/plain", "--json")
+        assert "made the topic news" in made.err
+        opened = made.json
         assert (opened["options"]["content_type"], opened["path"]) == ("text/plain", "/v1/feeds/news")
         hub = httpx.head(feed).links["hub"]["url"]
         form = {

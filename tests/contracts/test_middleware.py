@@ -101,9 +101,13 @@ async def test_a_message_names_its_type_and_version(terminal: Terminal, orders: 
         await orders.publish("orders", {}, headers={"type": "order.paid", "type-version": "1"})
     assert refused.value.field == "/paid"
     await orders.publish("orders", {}, headers={"ce-type": "order.paid"})
-    with pytest.raises(InvalidMessage, match="version 7"):
+    with pytest.raises(InvalidMessage, match="there is no version 7") as unknown:
         await orders.publish("orders", {}, headers={"type": "order.paid", "type-version": 7})
-    with pytest.raises(InvalidMessage, match=r"doesn't list the type 'order\.lost'") as unlisted:
+    assert unknown.value.field == "headers/type-version"
+    assert unknown.value.hint == "these versions are there: 1, 2"
+    with pytest.raises(
+        InvalidMessage, match=r"headers/type: the topic doesn't list the type 'order\.lost'"
+    ) as unlisted:
         await orders.publish("orders", {}, headers={"type": "order.lost"})
     assert "default, order.paid" in unlisted.value.hint
     await orders.topics.update("orders", middleware=[{**VALIDATE, "unlisted": "accept"}])
@@ -571,13 +575,21 @@ async def test_a_transform_changes_messages(terminal: Terminal) -> None:
 async def test_a_transform_that_fails_refuses_its_batch(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         for do, text in (
-            ("raise", "has raised KeyError: 'amount'"),
+            ("raise", r"has raised KeyError: 'amount' \(test_middleware\.py, line \d+\)"),
             ("lose", "given 1 messages and has returned 0 rows"),
             ("text", "something else than rows"),
         ):
             await bus.topics.create(f"orders.{do}", middleware=[transform(do)])
             with pytest.raises(MiddlewareFailed, match=text):
                 await bus.publish(f"orders.{do}", b"x")
+        await bus.topics.create("orders.json", middleware=[transform("count")])
+        async with bus.publisher("orders.json") as out:
+            with pytest.raises(
+                InvalidMessage, match="message 1 of the batch: the payload is no JSON"
+            ) as no_json:
+                await out.send_many([{}, b"no JSON"])
+                await out.flush()
+        assert (no_json.value.index, end(terminal, "orders.json")) == (1, 0)
         await bus.topics.create("orders", middleware=[transform("refuse")])
         with pytest.raises(BadPayload, match="Sunday"):
             await bus.publish("orders", b"x")

@@ -78,6 +78,9 @@ async def test_nothing_is_set_beyond_a_ceiling_or_without_a_right(terminal: Term
             await bus.limits.set(values)
     with pytest.raises(BadRequest, match="no limit"):
         await bus.limits.reset(["nothing"])
+    with pytest.raises(BadRequest) as mistyped:
+        await bus.limits.set({"max_paylod": 1})
+    assert mistyped.value.hint == "did you mean max_payload?"
     assert await bus.limits.show() == before
     async with attach(terminal, subject="ops", scopes=["operate"]) as operator:
         assert await operator.limits.show() == before

@@ -39,6 +39,14 @@ def test_what_is_wrong_and_what_would_be_right(options: dict[str, Any], message:
     assert bool(refused.value.hint) == bool(hint)
 
 
+def test_of_one_of_several_kinds_all_options_are_named() -> None:
+    with pytest.raises(BadRequest) as refused:
+        topic_spec({"name": "t", "middleware": [{"stage": "compress", "levl": 3}]})
+    assert "there is no option 'middleware[0].levl'" in str(refused.value)
+    assert refused.value.hint.startswith("did you mean level? there are transform: use, options, ")
+    assert "; compress: level" in refused.value.hint
+
+
 def test_values_of_a_group() -> None:
     with pytest.raises(BadRequest) as refused:
         group_spec({"topic": "t", "name": "g", "discipline": "random"})

@@ -330,6 +330,20 @@ def test_only_a_success_with_the_challenge_itself_confirms(mode: Any, status: in
     else:
         assert (after.terms, after.ending) == (lasting, None)
         assert (after.intent is not None) == (status in (0, 429, 500))
+        assert (after.refused_at, bool(after.refused_why)) == (NOW, True)
+
+
+def test_a_verification_without_an_answer_is_told_until_one_is_confirmed() -> None:
+    sub = core.ask(None, FEED, HubRequest("subscribe", CALLBACK, (URL,), 3600, ""), BASE, NOW)
+    for tries, told in enumerate(["1 verification", "2 verifications"], 1):
+        assert sub.intent is not None
+        sub = core.after_verification(sub, sub.intent, 0, b"", "c", NOW + tries, "no route " * 100)
+        assert sub.refused_why.startswith(f"no answer to {told}: no route no route")
+        assert len(sub.refused_why) < 400
+        assert sub.refused_at == NOW + tries
+    assert sub.intent is not None
+    granted = core.after_verification(sub, sub.intent, 200, b"c", "c", NOW + 9)
+    assert (granted.refused_at, granted.refused_why) == (0, "")
 
 
 def test_an_answer_to_what_was_asked_before_says_nothing_of_what_is_asked_now() -> None:

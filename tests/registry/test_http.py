@@ -63,6 +63,12 @@ async def test_no_page_that_loads_from_elsewhere(quick: Site) -> None:
         assert "<script" not in answer.text
 
 
+async def test_a_path_that_is_none_is_named(quick: Site) -> None:
+    answer = (await quick.http.get("/v1/nowhere")).json()
+    assert (answer["code"], answer["detail"]) == ("not_found", "there is no /v1/nowhere")
+    assert "/docs" in answer["hint"]
+
+
 async def test_every_operation_is_a_method_of_the_client(quick: Site) -> None:
     short = {
         "issue_ticket": "issue",

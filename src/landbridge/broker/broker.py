@@ -569,7 +569,7 @@ class Broker:
     def group(self, topic: str, name: str) -> Group:
         groups = self.topic(topic).groups
         if name not in groups:
-            hint = did_you_mean(name[:200], groups)
+            hint = did_you_mean(name[:200], groups, "see 'landbridge group list'")
             raise UnknownGroup(f"the topic {topic} has no group {name[:200]!r}", hint=hint)
         return groups[name]
 

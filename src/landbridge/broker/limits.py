@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from landbridge.core.routing.linkstate import LEAST_FRAME
+from landbridge.core.wording import nearest
 from landbridge.errors import BadRequest
 
 
@@ -159,8 +160,10 @@ def check_limit(name: str, value: int | float | None) -> int | float | None:
 
 
 def _unknown(name: str) -> BadRequest:
-    names = ", ".join(Limits.__struct_fields__)
-    return BadRequest(f"no limit {name[:60]!r}", hint=f"name=value with one of: {names}")
+    names = Limits.__struct_fields__
+    near = nearest(name.partition("=")[0], names)
+    hint = f"did you mean {near}?" if near else f"name=value with one of: {', '.join(names)}"
+    return BadRequest(f"no limit {name[:60]!r}", hint=hint)
 
 
 def parse_limits(settings: list[str]) -> Limits:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = Commands(no_args_is_help=True, help="The audit log: who has changed what of the terminal, and how.")
 
-LIST = columns("When=time:moment | Who@cyan | Operation@bold | Name@cyan | From=before | To=after | Via=via")
+LIST = columns("When=time:moment | Who@cyan | Operation@bold | Name@cyan | Via | Change")
 #: Rows of a list, unless --limit says more.
 SHOWN = 200
 
@@ -89,8 +89,14 @@ def follow(
 
 def _row(row: AuditRow) -> dict[str, Any]:
     return output.fields(
-        row, before=_value(row.before), after=_value(row.after), via=_via(row.peer, row.origin, row.program)
+        row, change=_change(row.before, row.after), via=_via(row.peer, row.origin, row.program)
     )
+
+
+def _change(before: Any, after: Any) -> str:
+    """From what to what, for people."""
+    parts = (f"from {_value(before)}" if before else "", f"to {_value(after)}" if after else "")
+    return " ".join(part for part in parts if part)
 
 
 def _value(value: Any) -> str:
@@ -100,6 +106,8 @@ def _value(value: Any) -> str:
 
 
 def _via(peer: str, origin: str, program: str) -> str:
+    if peer == "memory":  # a program in the terminal's process, such as its HTTP port
+        peer, origin = origin or "the terminal", ""
     where = f"{origin} by {peer}" if origin else peer
     return f"{where} ({program})" if program else where
 
@@ -107,15 +115,6 @@ def _via(peer: str, origin: str, program: str) -> str:
 def _print(batch: DeliveredBatch, count: int) -> None:
     for message in list(batch)[:count]:
         entry = audit.decode(message.payload)
-        change = " ".join(
-            part
-            for part in (f"from {_value(entry.before)}" if entry.before else "", _to(entry.after))
-            if part
-        )
-        via = _via(entry.peer, entry.origin, entry.program)
-        line = f"{units.iso(entry.time)}  {entry.who}  {entry.operation}  {entry.name}  {change}  {via}"
+        via, change = _via(entry.peer, entry.origin, entry.program), _change(entry.before, entry.after)
+        line = f"{units.iso(entry.time)}  {entry.who}  {entry.operation}  {entry.name}  {via}  {change}"
         typer.echo(printable(line))
-
-
-def _to(after: Any) -> str:
-    return f"to {_value(after)}" if after else ""

@@ -56,7 +56,8 @@ def _row(row: LimitRow) -> dict[str, object]:
 def _number(value: int | float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if output.on_terminal() else f"{value:.15g}"
+    value = int(value) if value == int(value) else value
+    return f"{value:,}" if output.on_terminal() else str(value)
 
 
 @app.command("set")

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from landbridge.core.middleware.spec import AnyStage
 
 NONE = "none"
-HINT = """a name ('validate', 'compress'), an object ('{"stage": "redact", "fields": ["/card"]}'), @FILE, or
-'none'"""
+HINT = (
+    'a name (\'validate\', \'compress\'), an object (\'{"stage": "redact", "fields": ["/card"]}\'), '
+    "@FILE, or 'none'"
+)
 
 
 def read_stages(values: Sequence[str]) -> list[dict[str, Any]]:
@@ -46,7 +48,18 @@ def read_stages(values: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def show_stages(stages: Sequence[AnyStage]) -> str:
-    """The stages on one line."""
-    from landbridge.core.middleware.spec import is_late, name_of
+    """The stages on one line, each with the options that are not as by default."""
+    from landbridge.core.middleware.spec import name_of
 
-    return ", ".join(f"{name_of(stage)}{' (before delivery)' if is_late(stage) else ''}" for stage in stages)
+    shown = []
+    for stage in stages:
+        fields = msgspec.structs.fields(stage)
+        values = {field.name: getattr(stage, field.name) for field in fields}
+        said = {field.name: values[field.name] for field in fields if values[field.name] != _default(field)}
+        options = f" {msgspec.json.encode(said).decode()}" if said else ""
+        shown.append(f"{name_of(stage)}{options}")
+    return ", ".join(shown)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from landbridge.cli import output
 from landbridge.core.names import is_reserved
 from landbridge.core.wording import nearest
-from landbridge.errors import BusError
+from landbridge.errors import BusError, UnknownTopic
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
 
 #: Seconds to wait for answers that are only good to know.
 WITHIN = 2.0
+
+
+@asynccontextmanager
+async def making(bus: Bus, topic: str) -> AsyncIterator[None]:
+    """While a command uses a topic, which it may create in passing."""
+    watch = await Watch.begin(bus, topic)
+    try:
+        yield
+    except UnknownTopic as error:
+        await watch.suggest(error)
+        raise
+    await watch.tell()
 
 
 class Watch:

@@ -80,6 +80,8 @@ def publish(
         topic, payload = CONTENT_TOPIC, topic
     if topic is None:
         raise typer.BadParameter("give a topic, or --content to publish without one")
+    if payload is None and file is None and topic[:1] in ("{", "["):
+        raise typer.BadParameter(f"{topic[:60]!r} is no topic: give one, or --content to publish without one")
     options = given(key=key, headers=pairs(header or [], "header") or None, priority=priority or None)
     job = _Job(topic, options, delay, expires, until, within, idempotency_key)
     is_one = repeat == 1 and (file is not None or payload not in (None, "-"))
@@ -140,6 +142,7 @@ class _Job(NamedTuple):
         async with connected(context) as bus:
             if repeat == 1:
                 watch = await Watch.begin(bus, self.topic)
+                told = asyncio.create_task(self._tell_of_pause(bus))
                 try:
                     receipt = await bus.publish(
                         self.topic, payload, idempotency_key=self.key, **self.options()
@@ -147,6 +150,8 @@ class _Job(NamedTuple):
                 except UnknownTopic as error:
                     await watch.suggest(error)
                     raise
+                finally:
+                    told.cancel()
                 result = {"topic": self.topic, "id": receipt.id, "offset": receipt.offset}
                 if self.key is not None:
                     result["repeated"] = receipt.repeated
@@ -175,6 +180,15 @@ class _Job(NamedTuple):
             ) from None
         finally:
             told.cancel()
+
+    async def _tell_of_pause(self, bus: Bus) -> None:
+        """After a while without an answer: say so where the topic is paused. Where that can't be asked,
+        nothing is told."""
+        await asyncio.sleep(TELL_AFTER)
+        with suppress(BusError):
+            pause = (await bus.topics.show(self.topic)).pause
+            if pause is not None:
+                output.notice(f"{self.topic} is paused {pause.told}; trying on for a while, Ctrl-C ends it")
 
     def _tell_of_waiting(self) -> None:
         output.notice(

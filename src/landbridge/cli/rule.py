@@ -9,13 +9,15 @@ import msgspec
 
 from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
+from landbridge.cli.mistyped import making
 from landbridge.cli.options import Commands, ContextName, argument, flag, given, option, pairs
 from landbridge.cli.output import columns
 from landbridge.core.names import CONTENT_TOPIC
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
-    from landbridge.protocol.operations import RuleDetails, RuleVerdict
+    from landbridge.client.bus import Bus
+    from landbridge.protocol.operations import RuleDetails, RuleMade, RuleVerdict
 
 app = Commands(no_args_is_help=True, help="Rules: messages chosen by what they say, each rule with a topic.")
 
@@ -73,7 +75,12 @@ def create(query: Query, source: Source = CONTENT_TOPIC, context: ContextName = 
       landbridge rule create @query.json --source orders --json
     """
     match = read_match(query)
-    made = ask(context, lambda bus: bus.rules.create(match, source))
+
+    async def work(bus: Bus) -> RuleMade:
+        async with making(bus, source):
+            return await bus.rules.create(match, source)
+
+    made = ask(context, work)
     does = "gets" if made.is_new else "was there and gets"
     output.tell(made, f"{made.rule} {does} what the query chooses of {source}")
 

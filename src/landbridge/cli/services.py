@@ -161,8 +161,10 @@ def _show(found: ServiceDetails) -> None:
         paused=told(found.pause),
     )
     output.record(found.name, SHOW, row)
+    print()
     if options["endpoints"]:
         output.table(ENDPOINTS, options["endpoints"], empty="")
+        print()
     output.table(CREDENTIALS, [output.fields(each) for each in found.credentials], empty="no credential")
 
 

@@ -60,7 +60,8 @@ def subscribe(
         ),
     ] = None,
     match: str | None = option(
-        "Only messages that this query chooses: of the topic, or of all without one.", metavar="JSON|@FILE"
+        "Only messages that this query chooses: of the topic; without one, of what has none.",
+        metavar="JSON|@FILE",
     ),
     group: str | None = option(
         "Read as this group, which is made if it is missing. Without: for yourself, from now on.",
@@ -145,7 +146,7 @@ class Reader:
                     holding.cancel()
 
     async def _opened(self, bus: Bus, subscription: Reading) -> Reading:
-        if is_pattern(self.topic) or self.match is not None:
+        if is_pattern(self.topic):
             return await subscription.open()
         watch = await Watch.begin(bus, self.topic)
         try:
@@ -154,7 +155,8 @@ class Reader:
             await watch.suggest(error)
             raise
         await watch.tell()
-        await watch.tell_of_group(self.group)
+        if self.match is None:
+            await watch.tell_of_group(self.group)
         return subscription
 
     async def _warn(self, bus: Bus) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
+from landbridge.cli.mistyped import making
 from landbridge.cli.options import (
     START,
     Commands,
@@ -29,7 +30,11 @@ from landbridge.cli.sending import ATTEMPTS, SendingFlags
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
     from landbridge.protocol.operations import WebhookDetails, WebhookSigned, WebhookTested
+
+#: The status of a test that was not taken.
+FAILED = 70
 
 app = Commands(no_args_is_help=True, help="Webhooks: messages of a topic that are sent to a URL, signed.")
 
@@ -91,7 +96,12 @@ def create(
       landbridge webhook create orders eu https://eu.example/ --match-key 'eu-*' --rate 50
     """
     wanted = options.as_asked() | given(start=start, asymmetric=asymmetric)
-    made = ask(context, lambda bus: bus.webhooks.create(topic, name, url, secret=secret, **wanted))
+
+    async def work(bus: Bus) -> WebhookSigned:
+        async with making(bus, topic):
+            return await bus.webhooks.create(topic, name, url, secret=secret, **wanted)
+
+    made = ask(context, work)
     output.emit(made, _show_secret)
 
 
@@ -100,6 +110,10 @@ def _show_secret(made: WebhookSigned) -> None:
         output.done(f"the webhook {made.name} of {made.topic} was there already")
         return
     output.done(f"the webhook {made.name} of {made.topic} sends to {made.url}")
+    _show_key(made)
+
+
+def _show_key(made: WebhookSigned) -> None:
     print(made.secret or made.public_key)
     is_shown = "this is its secret; it is not shown again"
     output.note(is_shown if made.secret else "this is its public key; its receiver verifies with it")
@@ -158,6 +172,7 @@ def _show(found: WebhookDetails) -> None:
     row = output.fields(options) | output.fields(
         found,
         secrets=counted(len(found.secrets), "valid secret"),
+        public_keys=found.public_keys or None,
         match=" ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern) or "everything",
     )
     output.record(f"{found.topic} › {found.name}", SHOW, row)
@@ -173,11 +188,15 @@ def probe(
     context: ContextName = None,
 ) -> None:
     """Send a test to the receiver, and show what it answered. It is sent while the webhook is paused, too.
+    Status 70 if it was not taken.
 
     Examples:
       landbridge webhook test orders shop
     """
-    output.emit(ask(context, lambda bus: bus.webhooks.test(topic, name, within=within)), _show_test)
+    tested = ask(context, lambda bus: bus.webhooks.test(topic, name, within=within))
+    output.emit(tested, _show_test)
+    if tested.attempt is None or tested.attempt.verdict != "delivered":
+        raise typer.Exit(FAILED)
 
 
 def _show_test(tested: WebhookTested) -> None:
@@ -224,12 +243,15 @@ def replay(
     until: Until = None,
     context: ContextName = None,
 ) -> None:
-    """Send a range of messages again, by offset or by time. They have the ids that they had.
+    """Send a range of messages again, by offset or by time. They have the ids that they had. What was not
+    sent yet is not counted.
 
     Examples:
       landbridge webhook replay orders shop --first 1000 --end 1200
       landbridge webhook replay orders shop --from '2h ago'
     """
+    if (first is None) == (begin is None):
+        raise typer.BadParameter("give --first or --from, one of them")
     wanted = given(
         first=first,
         end=end,
@@ -259,7 +281,12 @@ def rotate(
     """
     wanted = given(overlap=overlap, asymmetric=asymmetric)
     made = ask(context, lambda bus: bus.webhooks.rotate(topic, name, secret=secret, **wanted))
-    output.emit(made, _show_secret)
+    output.emit(made, _show_rotated)
+
+
+def _show_rotated(made: WebhookSigned) -> None:
+    output.done(f"the webhook {made.name} of {made.topic} has a new {'secret' if made.secret else 'key'}")
+    _show_key(made)
 
 
 @app.command()

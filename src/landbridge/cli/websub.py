@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
+from landbridge.cli.mistyped import making
 from landbridge.cli.options import Commands, ContextName, Topic, argument, option
 from landbridge.cli.output import columns
 from landbridge.cli.sending import ATTEMPTS, SendingFlags
 
 if TYPE_CHECKING:
+    from landbridge.client.bus import Bus
     from landbridge.protocol.operations import FeedRow, SubscriptionDetails
 
 app = Commands(
@@ -62,7 +64,12 @@ def open_feed(topic: Topic, *, options: FeedFlags, context: ContextName = None) 
       landbridge websub open news --base https://hub.example
       landbridge websub open blog --source https://blog.example/feed.xml --content-type application/atom+xml
     """
-    opened = ask(context, lambda bus: bus.websub.open(topic, **options.as_asked()))
+
+    async def work(bus: Bus) -> FeedRow:
+        async with making(bus, topic):
+            return await bus.websub.open(topic, **options.as_asked())
+
+    opened = ask(context, work)
     output.tell(opened, f"the topic {topic} is a feed at {opened.path}")
 
 

@@ -45,13 +45,18 @@ def explain(error: msgspec.ValidationError, kind: Any, name: str = "") -> tuple[
     inner = _kind_at(kind, path)
     unknown = _UNKNOWN.fullmatch(text)
     if unknown:
-        struct = _struct_of(inner)
-        names = [] if struct is None else [field.name for field in msgspec.structs.fields(struct)]
+        structs = _structs_of(inner)
+        fields = {each: [field.name for field in msgspec.structs.fields(each)] for each in structs}
+        names = list(dict.fromkeys(name for found in fields.values() for name in found))
+        listed = ", ".join(names)
+        if len(structs) > 1:  # which of them it is can't be told
+            tagged = ((each.__struct_config__.tag, found) for each, found in fields.items())
+            listed = "; ".join(f"{tag}: {', '.join(found) or 'none'}" for tag, found in tagged)
         said = unknown[1][:LONGEST_QUOTE]
         near = get_close_matches(said, names, n=1)
         option = ".".join(part for part in (where, said) if part)
         hint = f"did you mean {near[0]}? " if near else ""
-        return f"there is no option {option!r}", f"{hint}there are {', '.join(names)}" if names else hint
+        return f"there is no option {option!r}", f"{hint}there are {listed}" if names else hint
     allowed = _values_of(inner)
     said = (text[:1].lower() + text[1 : 2 * LONGEST_QUOTE]).replace("`", "")
     return f"{where}: {said}" if where else said, f"one of: {', '.join(allowed)}" if allowed else ""
@@ -106,10 +111,12 @@ def _kind_at(kind: Any, path: str) -> Any:
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
     """The struct that it is, or may be."""
-    for each in _options_of(kind):
-        if isinstance(each, type) and issubclass(each, msgspec.Struct):
-            return each
-    return None
+    return next(iter(_structs_of(kind)), None)
+
+
+def _structs_of(kind: Any) -> list[type[msgspec.Struct]]:
+    """The structs that it may be."""
+    return [each for each in _options_of(kind) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
 
 
 def _options_of(kind: Any) -> tuple[Any, ...]:

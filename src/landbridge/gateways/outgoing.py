@@ -194,7 +194,8 @@ class OutgoingHttp:
             if self._allowed.allows(target.host, address):
                 return address
         found = ", ".join(map(str, addresses[:4])) or "nothing"
-        return HttpRefused(f"{target.host} leads to {found}, which this terminal may not send to")
+        leads = "" if found == target.host else f"{target.host} leads to {found}: "
+        return HttpRefused(f"{leads}the terminal may not send to {found} without --allow-outgoing")
 
     def _endpoint(self, target: Target) -> PooledEndpoint:
         key = target.scheme, target.host, target.port

@@ -270,7 +270,9 @@ class WebSubHub:
         status, body = (result.status, result.body) if isinstance(result, HttpAnswer) else (0, b"")
         while True:
             version, sub = await self._read_subscription(key)
-            changed = core.after_verification(sub, intent, status, body, challenge, self._clock())
+            changed = core.after_verification(
+                sub, intent, status, body, challenge, self._clock(), _why(result)
+            )
             if changed == sub:
                 return
             is_granted = changed.terms is not None and changed.terms != sub.terms

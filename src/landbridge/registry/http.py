@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from litestar import Litestar, MediaType, Request, Response
 from litestar.datastructures import CacheControlHeader, State
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
@@ -23,6 +23,8 @@ from landbridge.registry.call import RegistryCall, note_refusal
 from landbridge.registry.registry import Registry
 
 log = structlog.get_logger("landbridge.registry")
+
+NO_PATH = "the paths are in /v1/openapi.json; of a terminal's HTTP port in /docs"
 
 
 def app(registry: Registry) -> Litestar:
@@ -77,7 +79,11 @@ def _of_bus_error(_: Request[Any, Any, Any], error: BusError) -> Response[Proble
     return _response(problem_of(error))
 
 
-def _of_http_exception(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+def _of_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    if isinstance(
+        error, NotFoundException
+    ):  # also of a terminal's HTTP port: what it doesn't know is asked here
+        return _response(problem(404, "not_found", f"there is no {request.scope['path'][:200]}", NO_PATH))
     response = _response(problem_of_http(error.status_code, error.detail, error.extra))
     response.headers.update(error.headers or {})
     return response

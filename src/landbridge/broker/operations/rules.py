@@ -92,7 +92,9 @@ class RuleOperations:
         topic = self._topic(request.rule)
         source, offset = _rule_of(topic).source, request.offset
         if not topic.log.first <= offset < topic.log.end:
-            raise UnknownMessage(f"{topic.name} has no message at offset {offset}")
+            has = f"it has the offsets {topic.log.first} to {topic.log.end - 1}"
+            hint = has if topic.log.first < topic.log.end else "it has no messages"
+            raise UnknownMessage(f"{topic.name} has no message at offset {offset}", hint=hint)
         found = await topic.log.choice_at(offset)
         if found is None:
             return table.RuleTraced(source=source, offset=None)

@@ -214,7 +214,10 @@ class WebhookOperations:
             by_offset == (request.begin is not None)
             or (request.until if by_offset else request.end) is not None
         ):
-            raise BadRequest("a replay has a first offset, or a moment to begin with", hint="first or begin")
+            raise BadRequest(
+                "a replay has a first offset, or a moment to begin with",
+                hint="give first (--first), or begin (--from)",
+            )
         place = _place(request.topic, request.name)
         _, stored = await self._read(place)
         _check_may_change(caller, stored)

@@ -49,7 +49,8 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
         for each in reversed(self.versions):
             if version is None or each.version == version:
                 return each
-        raise UnknownType(f"there is no version {version}")
+        listed = ", ".join(str(each.version) for each in self.versions) or "none"
+        raise UnknownType(f"there is no version {version}", hint=f"these versions are there: {listed}")
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import msgspec
 
 from landbridge.core.log.batch import HeaderValue
 from landbridge.core.middleware.rows import BatchRows
-from landbridge.errors import BusError, MiddlewareFailed
+from landbridge.errors import BusError, InvalidMessage, MiddlewareFailed
 
 KEYS = "change keys before storing: groups choose messages by them"
 #: The group of entry points.
@@ -26,9 +28,19 @@ class TransformRow(msgspec.Struct):
     id: str
     topic: str
 
+    #: Which message of its batch it is, from 0.
+    index: int = 0
+
     def json(self) -> Any:
-        """The payload decoded as JSON."""
-        return msgspec.json.decode(self.payload)
+        """The payload decoded as JSON. InvalidMessage, which refuses the batch, where it is none."""
+        try:
+            return msgspec.json.decode(self.payload)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise InvalidMessage(
+                f"message {self.index} of the batch: the payload is no JSON: {str(error)[:200]}",
+                hint="send JSON, in UTF-8",
+                index=self.index,
+            ) from None
 
     def set_json(self, value: Any) -> None:
         """Make this value, as JSON, the payload."""
@@ -47,7 +59,7 @@ def rows_for(rows: BatchRows, topic: str) -> list[TransformRow]:
     batch = rows.batch
     keys = batch.keys() or [b""] * len(rows)
     return [
-        TransformRow(payload, rows.headers(at), keys[at], batch.id_of(at), topic)
+        TransformRow(payload, rows.headers(at), keys[at], batch.id_of(at), topic, at)
         for at, payload in enumerate(rows.payloads)
     ]
 
@@ -61,7 +73,7 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
         raise  # it refuses the batch by an error of the bus
     except Exception as error:
         text = f"{type(error).__name__}: {str(error)[:200]}"
-        raise MiddlewareFailed(f"the transform {name} has raised {text}") from None
+        raise MiddlewareFailed(f"the transform {name} has raised {text}{_place(error)}") from None
     rows = given if found is None else found
     if not isinstance(rows, list) or len(rows) != count:
         got = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
@@ -75,6 +87,12 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
         ):
             raise MiddlewareFailed(f"the transform {name} has returned something else than rows")
     return rows
+
+
+def _place(error: Exception) -> str:
+    """Where an exception was raised: the file's name and the line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def take_back(rows: BatchRows, name: str, changed: list[TransformRow], *, keeps_keys: bool) -> None:

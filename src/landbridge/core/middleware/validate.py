@@ -8,6 +8,7 @@ from typing import Any
 from landbridge.core.middleware.event_types import (
     DEFAULT,
     TYPE_HEADERS,
+    VERSION_HEADERS,
     EventType,
     type_of,
     version_of,
@@ -73,10 +74,14 @@ class Validation:
         except UnknownType as error:
             if not self._refuses and type not in self._checkers.names:
                 return None
-            named = f"the type {type[:60]!r}: {error}" if type != DEFAULT else f"it names no type: {error}"
+            if type in self._checkers.names:
+                rows.refuse(
+                    at, f"headers/{VERSION_HEADERS[1]}", f"of the type {type[:60]!r} {error}", hint=error.hint
+                )
             listed = ", ".join(self._checkers.names[:10]) or "none"
             rows.refuse(
-                at, f"headers/{TYPE_HEADERS[1]}", named,
+                at, f"headers/{TYPE_HEADERS[1]}",
+                str(error) if type != DEFAULT else f"it names no type: {error}",
                 hint=f"the topic lists these types: {listed}; 'landbridge type register' adds one",
             )  # fmt: skip
 

@@ -25,6 +25,7 @@ from landbridge.core.time import SECOND
 from landbridge.core.webhook.spec import WebhookSpec
 from landbridge.core.webhook.webhook import StoredWebhook
 from landbridge.core.websub.feed import HUB_PATH, StoredFeed
+from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 
 #: The collections of the documents, beside their topics: of the subscriptions, and of what their sender
@@ -34,6 +35,8 @@ SUBSCRIPTIONS, STATES = "$websub", "$websub-states"
 LEASE, LEAST_LEASE, LONGEST_LEASE = 10 * 86400, 60, 30 * 86400
 #: Bytes of a secret (W3C WebSub 5.1: less than 200), and characters of a callback.
 LONGEST_SECRET, LONGEST_CALLBACK = 199, 1000
+#: Characters of why a callback has not answered.
+LONGEST_FAILURE = 300
 #: Seconds before a verification is repeated whose callback has not answered.
 VERIFY_RETRIES = (5.0, 60.0, 600.0)
 #: Statuses of an answer that may be another one in a while, beside 500 and more.
@@ -264,9 +267,16 @@ def sign(secret: str, body: bytes) -> str:
 
 
 def after_verification(
-    sub: StoredSubscription, intent: SubscriptionIntent, status: int, body: bytes, challenge: str, now: int
+    sub: StoredSubscription,
+    intent: SubscriptionIntent,
+    status: int,
+    body: bytes,
+    challenge: str,
+    now: int,
+    failure: str = "",
 ) -> StoredSubscription:
-    """What follows from the answer to a verification of ``intent``. ``status`` 0: there was none.
+    """What follows from the answer to a verification of ``intent``. ``status`` 0: there was none, because of
+    ``failure``.
 
     Only a success with the very challenge confirms (5.3.1); a redirect is none. An intent that another one
     has replaced meanwhile says nothing any more: the other one is verified by itself."""
@@ -283,10 +293,11 @@ def after_verification(
         )
         return replace(sub, intent=None, terms=terms, refused_at=0, refused_why="")
     if status in _NOT_NOW or status >= 500:
-        if intent.tries < len(VERIFY_RETRIES):
-            again_at = now + int(VERIFY_RETRIES[intent.tries] * SECOND)
-            return replace(sub, intent=replace(intent, tries=intent.tries + 1, next_at=again_at))
-        why = f"no answer to {intent.tries + 1} verifications"
+        tries = intent.tries + 1
+        why = f"no answer to {counted(tries, 'verification')}: {(failure or str(status))[:LONGEST_FAILURE]}"
+        if tries <= len(VERIFY_RETRIES):
+            again = replace(intent, tries=tries, next_at=now + int(VERIFY_RETRIES[intent.tries] * SECOND))
+            return replace(sub, intent=again, refused_at=now, refused_why=why)
     elif 200 <= status < 300:
         why = "the answer to the verification was not its challenge"
     else:
