@@ -33,6 +33,15 @@ def form(**more: str) -> list[tuple[str, str]]:
     return [(f"hub.{name}", value) for name, value in said.items()]
 
 
+@pytest.mark.parametrize(
+    "url", [URL[:-2] + "\r\nws", URL[:-2] + "\tws", URL[:-2] + ">ws", "\x01" + URL, " " + URL]
+)
+def test_a_url_that_does_not_fit_into_a_header_is_no_feeds(url: str) -> None:
+    assert feeds.topic_of(URL) == "news"
+    assert feeds.topic_of(url) == ""
+    assert not feeds.is_its_url(FEED.spec, url, BASE)
+
+
 # -- requests ------------------------------------------------------------------------------------------
 
 

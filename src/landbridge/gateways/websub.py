@@ -28,7 +28,12 @@ from landbridge.core.webhook.webhook import AfterAttempt, StoredWebhook, Webhook
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
-from landbridge.core.websub.subscription import Ending, StoredSubscription, WebSubTarget
+from landbridge.core.websub.subscription import (
+    Ending,
+    StoredSubscription,
+    SubscriptionIntent,
+    WebSubTarget,
+)
 from landbridge.core.wording import counted
 from landbridge.errors import (
     BadRequest,
@@ -55,6 +60,10 @@ WIDTH = 4
 MOST_AT_ONCE, MOST_AT_ONE_HOST = 8, 2
 #: Seconds after which something is tried again that the terminal has refused.
 AGAIN_AFTER = 1.0
+#: Seconds after which a source is fetched again whose page could not be published.
+FETCH_AGAIN = feeds.FETCH_EVERY
+#: Seconds before a callback is asked again whose confirmation could not be stored; the last one repeats.
+UNSTORED_AGAIN = core.VERIFY_RETRIES
 #: How often a callback is told that its subscription ends, and seconds between.
 DENIALS, DENY_AGAIN = 2, 5.0
 #: Seconds between two looks at how far subscriptions are behind.
@@ -127,6 +136,9 @@ class WebSubHub:
         self._subscriptions: dict[SubscriptionKey, StoredSubscription] = {}
         #: Steps under way, one at a time for each subscription; (topic, "") is the feed's source.
         self._steps: dict[SubscriptionKey, asyncio.Task[None]] = {}
+        #: Verifications whose outcome could not be stored: how often, and the loop's time before which there
+        #: is no other one. A stranger must not make the hub ask somebody's callback once a second.
+        self._unstored: dict[SubscriptionKey, tuple[int, float]] = {}
         self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
@@ -193,6 +205,7 @@ class WebSubHub:
 
     def _forget(self, key: SubscriptionKey) -> None:
         self._subscriptions.pop(key, None)
+        self._unstored.pop(key, None)
         self.senders.take(key, None)
 
     async def _look(self) -> None:
@@ -215,6 +228,8 @@ class WebSubHub:
         else:
             self.senders.take(key, None)
         step = core.next_step(sub, feed, now)
+        if step.what == "verify" and asyncio.get_running_loop().time() < self._unstored.get(key, (0, 0.0))[1]:
+            return
         if step.what != "wait" and step.at <= now:
             self._begin(key, self._do(key))
 
@@ -234,7 +249,7 @@ class WebSubHub:
                 self._forget(key)  # it was deleted with its topic
         except BusError as error:
             log.warning("a step of a feed is done again", topic=key[0], id=key[1], why=str(error))
-            await asyncio.sleep(AGAIN_AFTER)
+            await asyncio.sleep(AGAIN_AFTER if key[1] else FETCH_AGAIN)
 
     # -- subscriptions -------------------------------------------------------------------------------
 
@@ -268,6 +283,27 @@ class WebSubHub:
         async with self._rooms.taken(sub.callback):
             result = await self._http.send("GET", url, headers=_AGENT)
         status, body = (result.status, result.body) if isinstance(result, HttpAnswer) else (0, b"")
+        try:
+            await self._confirm(key, intent, challenge, status, body, _why(result))
+        except UnknownDocument:
+            raise
+        except BusError:
+            failures, _ = self._unstored.get(key, (0, 0.0))
+            span = UNSTORED_AGAIN[min(failures, len(UNSTORED_AGAIN) - 1)]
+            self._unstored[key] = failures + 1, asyncio.get_running_loop().time() + span
+            raise
+        self._unstored.pop(key, None)
+
+    async def _confirm(
+        self,
+        key: SubscriptionKey,
+        intent: SubscriptionIntent,
+        challenge: str,
+        status: int,
+        body: bytes,
+        why: str,
+    ) -> None:
+        """Write down what follows from the answer to a verification."""
         while True:
             version, sub = await self._read_subscription(key)
             changed = core.after_verification(sub, intent, status, body, challenge, self._clock())
@@ -280,7 +316,7 @@ class WebSubHub:
                 await self._write(key, changed, version, with_state=is_granted)
             except DocumentChanged:
                 continue
-            log.info("verified", topic=key[0], id=key[1], mode=intent.mode, status=status, why=_why(result))
+            log.info("verified", topic=key[0], id=key[1], mode=intent.mode, status=status, why=why)
             return
 
     async def _make_group(self, key: SubscriptionKey) -> None:

@@ -12,19 +12,19 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from landbridge.broker.audit import AuditedCaller
-from landbridge.broker.authority import TokenBearer
+from landbridge.broker.authority import Authority, TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.group import Enter
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
-from landbridge.broker.rule_topics import demand_read
+from landbridge.broker.rule_topics import demand_read, home_of
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
 from landbridge.core.trust.rate import AddressRate
@@ -40,9 +40,12 @@ from landbridge.errors import (
     BusError,
     DocumentChanged,
     DocumentExists,
+    Forbidden,
     LimitReached,
     StoreCorrupt,
     TooLarge,
+    Unauthenticated,
+    Unavailable,
     UnknownDocument,
     UnknownFeed,
     UnknownGroup,
@@ -64,11 +67,19 @@ MOST_READ = 512 << 10
 MOST_BATCHES = 16
 
 
+class FeedHost(Protocol):
+    """The terminal, as far as it knows who may read."""
+
+    @property
+    def authority(self) -> Authority: ...
+
+
 class WebSubOperations:
     """The handlers of websub.*"""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, terminal: FeedHost) -> None:
         self._broker = broker
+        self._terminal = terminal
         self._documents = broker.documents
         #: Held while a feed or a subscription is made, so that their numbers are right.
         self._making = asyncio.Lock()
@@ -168,6 +179,7 @@ class WebSubOperations:
     async def read(self, caller: TokenBearer, request: table.FeedRead) -> table.FeedContent:
         feed = await self._feed(request.topic)
         base = _checked_base(feed, request.base)
+        self._check_owner(feed)
         payload, said, id, offset = await self._newest(feed.spec.topic)
         if len(payload) > MOST_READ:
             raise TooLarge(
@@ -184,6 +196,17 @@ class WebSubOperations:
             offset=offset,
         )
 
+    def _check_owner(self, feed: StoredFeed) -> None:
+        """Strangers read in the owner's name, as subscribers do: not while the owner may not read."""
+        readable = home_of(self._broker.topics, feed.spec.topic)
+        try:
+            self._terminal.authority.check_may(self._broker.clock(), feed.owner, [f"subscribe:{readable}"])
+        except (Unauthenticated, Forbidden):
+            raise Unavailable(
+                f"the feed {feed.spec.topic} can't be read now: whoever has opened it may not read its topic",
+                hint="an operator who may can open it again",
+            ) from None
+
     async def _newest(self, name: str) -> tuple[bytes, object, str, int]:
         """(payload, header content-type, id, offset) of the newest message that consumers would get now."""
         topic, now = self._broker.topic(name), self._broker.clock()
@@ -193,6 +216,9 @@ class WebSubOperations:
             if not found:
                 break
             first, batch = found[0]
+            if batch.audience is not None and batch.origin is None:
+                offset = first - 1  # dead letters that one group gets again: no news for the others
+                continue
             later, gone = batch.deliver_at(), batch.expires_at()
             for index in range(min(offset - first, len(batch) - 1), -1, -1):
                 is_due = later is None or later[index] <= now

@@ -118,6 +118,9 @@ def base_of(url: str) -> str:
 
 def topic_of(url: str) -> str:
     """The topic that a URL of this form names; empty where it has another form."""
+    if not url.isascii() or not url.isprintable() or set(url) & set(' <>"'):
+        # urlsplit passes over line breaks and tabs. Subscribers get the URL as it is in the header Link.
+        return ""
     path = urlsplit(url)
     name = path.path.removeprefix(FEED_PATH)
     is_one = path.path.startswith(FEED_PATH) and "/" not in name and not path.query and not path.fragment
