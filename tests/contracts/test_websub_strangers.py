@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from landbridge.broker.limits import Limits
+from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import feed_url
 from landbridge.errors import Unavailable
 from landbridge.gateways import outgoing
@@ -21,7 +22,7 @@ from landbridge.node.websub import hub_of
 from landbridge.testing import attach, run_terminal
 from tests.contracts.test_websub import BASE, Scene, staged
 from tests.contracts.test_websub import quick as quick
-from tests.receivers import LOOPBACK, Receiver, says
+from tests.receivers import HANG, LOOPBACK, OK, Receiver, says
 from tests.subscribers import Subscriber
 from tests.waiting import eventually
 
@@ -199,3 +200,47 @@ async def test_all_endpoints_share_one_set_of_certificates() -> None:
         transports: list[Any] = [endpoint.client._transport for endpoint in http._endpoints.values()]
         assert len(transports) == 5
         assert len({id(each._pool._ssl_context) for each in transports}) == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_subscriber_that_is_slow_and_never_fails_does_not_keep_the_log(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    monkeypatch.setattr(gateway, "LOOK_BEHIND_EVERY", 0.01)
+    monkeypatch.setattr(core, "MOST_BEHIND", 10)
+    slow = Subscriber(takes=HANG, path="/slow?who=me")
+    async with staged() as scene, slow, Subscriber(path="/also?who=me", takes=HANG) as also:
+        await scene.open(ordered=ordered)
+        ids = [await scene.subscribe(each) for each in (slow, also)]
+        for number in range(5):
+            await scene.bus.publish("news", str(number).encode())
+        await eventually(lambda: slow.got and also.got)
+        for number in range(5, 100):
+            await scene.bus.publish("news", str(number).encode())
+        topic = scene.terminal.broker.topics["news"]
+        groups = [topic.groups[core.group_name(id)] for id in ids]
+        await eventually(lambda: all(group.delivery.cursor.floor >= 90 for group in groups))
+        # They go on with what is left.
+        for each in (slow, also):
+            each.takes = OK
+
+        def are_through() -> bool:
+            scene.clock.advance(0.5)  # what has failed meanwhile is due again
+            return all(group.delivery.cursor.floor == 100 for group in groups)
+
+        await eventually(are_through)
+        assert b"99" in slow.bodies
+        assert b"99" in also.bodies
+        assert b"70" not in slow.bodies + also.bodies
+        for id in ids:
+            await scene.until(id, lambda shown: shown.state == "active")
+
+
+async def test_a_group_that_is_deleted_while_it_is_moved_on_does_not_come_back(crashes: list[Any]) -> None:
+    async with staged() as scene, Subscriber() as subscriber:
+        await scene.open()
+        id = await scene.subscribe(subscriber)
+        await scene.ask("unsubscribe", subscriber)
+        await scene.ended(id)
+        await scene.hub._move_on(scene.bus, ("news", id), 0, 0)
+        assert core.group_name(id) not in scene.terminal.broker.topics["news"].groups

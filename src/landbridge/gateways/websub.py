@@ -139,6 +139,8 @@ class WebSubHub:
         #: Verifications whose outcome could not be stored: how often, and the loop's time before which there
         #: is no other one. A stranger must not make the hub ask somebody's callback once a second.
         self._unstored: dict[SubscriptionKey, tuple[int, float]] = {}
+        #: Subscriptions that are not sent just now, because their group is being moved on.
+        self._moving: set[SubscriptionKey] = set()
         self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
@@ -224,7 +226,8 @@ class WebSubHub:
         """Send or don't, and begin the next step if it is due."""
         sub, feed, now = self._subscriptions[key], self._feeds.get(key[0]), self._clock()
         if feed is not None and core.is_active(sub, feed, now):
-            self.senders.take(key, core.target(key[1], sub, feed))
+            if key not in self._moving:
+                self.senders.take(key, core.target(key[1], sub, feed))
         else:
             self.senders.take(key, None)
         step = core.next_step(sub, feed, now)
@@ -415,13 +418,41 @@ class WebSubHub:
         try:
             async with self._reader_of(feed.owner, topic) as bus:
                 for name in late:
-                    await bus.groups.advance(topic, name, to=least)
+                    await self._move_on(bus, (topic, core.id_of(name)), least, found.end)
         except (Forbidden, Unauthenticated):
             # The owner may not read the topic at the moment, so nothing is sent anyway.
             for name in late:
                 await self._bus.groups.seek(topic, name, to="latest")
         what = f"{counted(len(late), 'subscription')} of {topic} behind, messages below {least} are given up"
         await self._bus.status.note("websub_behind", what, topic=topic)
+
+    async def _move_on(self, bus: Bus, key: SubscriptionKey, least: int, end: int) -> None:
+        """Give up what one subscription is behind with. One that fails doesn't stay in its group; one that
+        takes its messages slowly does, and no failure ever ends that. It goes on in the middle, so that it is
+        not interrupted all the time."""
+        topic, group = key[0], core.group_name(key[1])
+        try:
+            await bus.groups.advance(topic, group, to=least)
+        except BadRequest:
+            self._moving.add(key)
+            try:
+                await self.senders.end(key)
+                await bus.groups.advance(topic, group, to=least + (end - least) // 2)
+            finally:
+                self._moving.discard(key)
+                if key in self._subscriptions:
+                    self._consider(key)
+        # Whoever advances a group makes it where there is none: one that was just deleted must not come back.
+        try:
+            _, sub = await self._read_subscription(key)
+            is_active = core.is_active(sub, await self._read_feed(topic), self._clock())
+        except UnknownDocument:
+            is_active = False
+        if not is_active:
+            try:
+                await self._bus.groups.delete(topic, group, force=True)
+            except (UnknownGroup, UnknownTopic):
+                pass
 
     # -- sources -------------------------------------------------------------------------------------
 

@@ -196,6 +196,11 @@ def group_name(id: str) -> str:
     return f"websub.{id}"
 
 
+def id_of(group: str) -> str:
+    """The subscription of a group."""
+    return group.removeprefix("websub.")
+
+
 def ask(
     found: StoredSubscription | None,
     feed: StoredFeed,
