@@ -20,8 +20,8 @@ from landbridge.core.audit import AuditEntry
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.status import StatusLog
 from landbridge.core.trust.scopes import Scopes
-from landbridge.errors import Forbidden
-from landbridge.protocol.operations import Operation
+from landbridge.errors import Forbidden, StoreCorrupt
+from landbridge.protocol.operations import Operation, TopicDelete
 from landbridge.stores.writer import Commit, Writer
 
 
@@ -63,6 +63,8 @@ class AuditedBroker(Protocol):
     clock: Callable[[], int]
     handovers: list[Handovers]
     status: StatusLog
+    #: Topics whose document is damaged.
+    damaged: dict[str, StoreCorrupt]
 
     @property
     def totals(self) -> RefusalTotals: ...
@@ -139,6 +141,13 @@ class AuditLog:
 
     def call(self, source: CallSource, operation: Operation[..., Any, Any], origin: str = "") -> AuditedCall:
         return AuditedCall(self, source, operation, origin)
+
+    def check(self, request: object) -> None:
+        """StoreCorrupt where no entry can be written: then nothing is begun that would be without one. An
+        administrator can give the damaged log up."""
+        gives_up = isinstance(request, TopicDelete) and request.name == audit.TOPIC
+        if audit.TOPIC in self._broker.damaged and not gives_up:
+            raise self._broker.damaged[audit.TOPIC]
 
     def note_forbidden(self, source: CallSource, operation: Operation[..., Any, Any]) -> None:
         """Somebody has asked for what his token doesn't allow. That goes to the status log, where floods are

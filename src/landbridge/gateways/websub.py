@@ -40,6 +40,7 @@ from landbridge.errors import (
     BusError,
     DocumentChanged,
     Forbidden,
+    StoreCorrupt,
     Unauthenticated,
     UnknownDocument,
     UnknownGroup,
@@ -259,7 +260,8 @@ class WebSubHub:
     async def _do(self, key: SubscriptionKey) -> None:
         """The next step, by what the documents say now. The hub's picture of them may be behind."""
         _, sub = await self._read_subscription(key)
-        feed = await self._read_feed(key[0])
+        # One that ends, ends also where the feed is damaged.
+        feed = None if sub.ending is not None else await self._read_feed(key[0])
         step = core.next_step(sub, feed, self._clock())
         if step.what == "verify" and step.at <= self._clock():
             await self._verify(key, sub)
@@ -319,6 +321,10 @@ class WebSubHub:
                 await self._write(key, changed, version, with_state=is_granted)
             except DocumentChanged:
                 continue
+            except UnknownDocument:
+                if is_granted:
+                    await self._delete_group(key)  # it went with its topic meanwhile
+                raise
             log.info("verified", topic=key[0], id=key[1], mode=intent.mode, status=status, why=why)
             return
 
@@ -335,6 +341,12 @@ class WebSubHub:
             start="latest",
         )
 
+    async def _delete_group(self, key: SubscriptionKey) -> None:
+        try:
+            await self._bus.groups.delete(key[0], core.group_name(key[1]), force=True)
+        except (UnknownGroup, UnknownTopic):
+            pass
+
     async def _write(
         self, key: SubscriptionKey, sub: StoredSubscription, version: str, *, with_state: bool = False
     ) -> None:
@@ -350,6 +362,8 @@ class WebSubHub:
             await self._bus.documents.read(core.STATES, key[1], topic=key[0])
         except UnknownDocument:
             return False
+        except StoreCorrupt:
+            return True  # it can be deleted all the same
         return True
 
     async def _on_gone(self, key: SubscriptionKey) -> None:
@@ -368,10 +382,7 @@ class WebSubHub:
         version, sub = await self._read_subscription(key)
         if reason := core.denial_reason(ending):
             await self._deny(sub, reason)
-        try:
-            await self._bus.groups.delete(topic, core.group_name(id), force=True)
-        except (UnknownGroup, UnknownTopic):
-            pass
+        await self._delete_group(key)
         has_state = await self._has_state(key)
         try:
             async with self._bus.transaction() as both:
@@ -449,10 +460,7 @@ class WebSubHub:
         except UnknownDocument:
             is_active = False
         if not is_active:
-            try:
-                await self._bus.groups.delete(topic, group, force=True)
-            except (UnknownGroup, UnknownTopic):
-                pass
+            await self._delete_group(key)
 
     # -- sources -------------------------------------------------------------------------------------
 
