@@ -468,7 +468,7 @@ class WebSubHub:
         feed = self._feeds.get(topic)
         if feed is None or not feed.spec.source:
             return
-        due = feeds.fetch_due(feed, self._sources.get(topic, FeedSource()))
+        due = feeds.fetch_due(feed, self._sources.get(topic, FeedSource()), self._clock())
         if due is not None and due <= self._clock():
             self._begin((topic, ""), self._fetch(topic))
 
@@ -476,7 +476,7 @@ class WebSubHub:
         """Fetch a source, and publish it where it has changed: in one commit with what is known of it."""
         feed = await self._read_feed(topic)
         source, version = await self._read_source(topic)
-        due = None if feed is None else feeds.fetch_due(feed, source)
+        due = None if feed is None else feeds.fetch_due(feed, source, self._clock())
         if feed is None or due is None or due > self._clock():
             self._sources[topic] = source
             return

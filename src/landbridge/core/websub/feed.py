@@ -148,12 +148,14 @@ def ping(stored: StoredFeed, now: int) -> StoredFeed:
     return replace(stored, pinged_at=max(now, stored.pinged_at + 1))
 
 
-def fetch_due(stored: StoredFeed, source: FeedSource) -> int | None:
+def fetch_due(stored: StoredFeed, source: FeedSource, now: int) -> int | None:
     """When the source is to be fetched; None: not until somebody pings."""
     if not stored.spec.source:
         return None
     if source.url != stored.spec.source:
         return 0  # a new source is fetched once, without a ping
+    if source.next_at > now + int(FETCH_RETRIES[-1] * SECOND):
+        return 0 if stored.pinged_at > source.fetched_to else None  # somebody has set the clock back since
     return source.next_at if stored.pinged_at > source.fetched_to else None
 
 
