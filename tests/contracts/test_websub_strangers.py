@@ -22,7 +22,7 @@ from landbridge.node.websub import hub_of
 from landbridge.testing import attach, run_terminal
 from tests.contracts.test_websub import BASE, Scene, staged
 from tests.contracts.test_websub import quick as quick
-from tests.receivers import HANG, LOOPBACK, OK, Receiver, says
+from tests.receivers import HANG, LOOPBACK, OK, Received, Receiver, says
 from tests.subscribers import Subscriber
 from tests.waiting import eventually
 
@@ -244,3 +244,21 @@ async def test_a_group_that_is_deleted_while_it_is_moved_on_does_not_come_back(c
         await scene.ended(id)
         await scene.hub._move_on(scene.bus, ("news", id), 0, 0)
         assert core.group_name(id) not in scene.terminal.broker.topics["news"].groups
+
+
+class Silent(Subscriber):
+    """Confirms, and doesn't answer when it is told of the end."""
+
+    def _answer(self, request: Received) -> bytes:
+        said = super()._answer(request)
+        return HANG if b"denied" in request.path.encode() else said
+
+
+async def test_callbacks_that_do_not_answer_their_denial_hold_no_messages(crashes: list[Any]) -> None:
+    async with staged() as scene, Silent() as subscriber:
+        await scene.open()
+        id = await scene.subscribe(subscriber)
+        await scene.bus.websub.close("news")
+        await eventually(lambda: subscriber.denied)
+        assert core.group_name(id) not in scene.terminal.broker.topics["news"].groups
+        assert (await scene.bus.websub.inspect("news", id)).state == "ending"

@@ -377,12 +377,13 @@ class WebSubHub:
 
     async def _end(self, key: SubscriptionKey, ending: Ending) -> None:
         """Tell the callback, then forget the subscription: first the group, which without its documents
-        nobody would delete, and which would hold the topic's messages for ever."""
+        nobody would delete, and which would hold the topic's messages for ever; and as long as callbacks that
+        don't answer are being told."""
         topic, id = key
         version, sub = await self._read_subscription(key)
+        await self._delete_group(key)
         if reason := core.denial_reason(ending):
             await self._deny(sub, reason)
-        await self._delete_group(key)
         has_state = await self._has_state(key)
         try:
             async with self._bus.transaction() as both:
