@@ -262,3 +262,20 @@ async def test_callbacks_that_do_not_answer_their_denial_hold_no_messages(crashe
         await eventually(lambda: subscriber.denied)
         assert core.group_name(id) not in scene.terminal.broker.topics["news"].groups
         assert (await scene.bus.websub.inspect("news", id)).state == "ending"
+
+
+async def test_strangers_write_nothing_into_the_audit_log(crashes: list[Any]) -> None:
+    async with staged() as scene, Subscriber() as subscriber:
+        await scene.open()
+        before = [(each.operation, each.name) for each in await scene.bus.audit.list()]
+        for _ in range(3):
+            id = await scene.subscribe(subscriber)
+            await scene.ask("unsubscribe", subscriber)
+            await scene.ended(id)
+        assert [(each.operation, each.name) for each in await scene.bus.audit.list()] == before
+        # What an operator asks for has its entry.
+        id = await scene.subscribe(subscriber)
+        await scene.bus.websub.delete("news", id)
+        await scene.ended(id)
+        entries = await scene.bus.audit.list()
+        assert [each.operation for each in entries[len(before) :]] == ["websub.delete"]

@@ -45,6 +45,8 @@ class CallSource(TokenBearer, Protocol):
     #: Where it comes from, and what the program calls itself.
     peer: str
     name: str
+    #: It is a part of the terminal that works for itself, or for strangers.
+    is_part: bool
 
     @property
     def token_id(self) -> str:
@@ -99,6 +101,8 @@ class AuditedCall:
         """See ``AuditedCaller``."""
         self.is_told = True
         source = self._source
+        if source.is_part:
+            return  # nobody has asked for it who could be named; strangers could drive out all other entries
         from_, to, cut = audit.told(before, after)
         entry = AuditEntry(
             time=commit.now,
@@ -124,7 +128,7 @@ class AuditedCall:
     async def end(self, request: object) -> None:
         """The handler has changed something. One that has not said what gets an entry with what was asked
         for, in a commit of its own."""
-        if not self.is_told:
+        if not self.is_told and not self._source.is_part:
             asked = msgspec.to_builtins(request)
             name = "/".join(str(asked.pop(key)) for key in ("topic", "name") if key in asked)
             await self._log.writer.put(partial(self.enter, name=name, after=asked))

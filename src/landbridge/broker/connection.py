@@ -139,7 +139,7 @@ class Connection(Incoming):
         #: Until the peer has shown who it is; None within this process.
         self._stranger = stranger
         #: It is a part of the terminal, which has bounds of its own: max_webhooks, max_subscribers.
-        self._is_part = is_part
+        self.is_part = is_part
         self._handlers: dict[type[Frame], Callable[..., Iterator[None] | None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
@@ -189,10 +189,10 @@ class Connection(Incoming):
 
     def _find_room(self) -> bool:
         """Whether there is room for one more connection. Strangers give way."""
-        if self._is_part:
+        if self.is_part:
             return True
         connections, most = self.terminal.connections, self.broker.limits.max_connections
-        while len(connections) >= most and sum(not each._is_part for each in connections) >= most:
+        while len(connections) >= most and sum(not each.is_part for each in connections) >= most:
             if not self.terminal.strangers.make_room():
                 return False
         return True
