@@ -18,7 +18,7 @@ from landbridge.errors import BadRequest, BusError, Forbidden, StoreFailed
 from landbridge.protocol.operations import OPERATIONS, RetentionOptions
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
-from landbridge.testing import FaultyStore, attach, run_terminal
+from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from tests.waiting import eventually
 
 
@@ -291,3 +291,15 @@ async def test_a_refused_operation_has_no_entry_and_is_counted(terminal: Termina
         assert await entries(terminal) == []
         await eventually(lambda: terminal.broker.totals.forbidden == 3)
     assert "landbridge_forbidden_total 3.0" in await bus.terminal.metrics()
+
+
+async def test_entries_behind_a_clock_that_was_set_back_are_listed_too(crashes: list[Any]) -> None:
+    clock = FakeClock()
+    begun = clock()
+    async with run_terminal(clock=clock) as terminal, attach(terminal, life=1e8) as bus:
+        clock.advance(7200)
+        await bus.topics.create("ahead")
+        clock.now = begun + SECOND
+        await bus.topics.create("now")
+        listed = await bus.audit.list(until=begun + 60 * SECOND)
+        assert [entry.name for entry in listed] == ["now"]

@@ -125,7 +125,7 @@ async def staged(
     http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=limits, **(way_out or {}))
     async with (
         run_terminal(store, clock=clock, **options) as terminal,
-        hub_of(terminal, dial_to(terminal), LOOPBACK, http) as hub,
+        hub_of(terminal, dial_to(terminal, is_part=True), LOOPBACK, http) as hub,
         attach(terminal, life=1e8) as bus,
     ):
         yield Scene(terminal, bus, clock, hub)

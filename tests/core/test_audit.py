@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,3 +86,9 @@ def _with_secrets(value: Any) -> Any:
             for name, each in value.items()
         }
     return [_with_secrets(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "Cookie", "apikey", "Proxy-Authorization", "private_key"])
+def test_headers_that_carry_secrets_are_hidden(name: str) -> None:
+    _, to, _ = audit.told(None, {"headers": {name: "s3cret", "content-type": "text/plain"}})
+    assert to == {"headers": {name: HIDDEN, "content-type": "text/plain"}}

@@ -259,3 +259,16 @@ def test_the_content_type() -> None:
     for bad in (5, "a\r\nb: c", "x" * 500, ""):
         assert core.content_type(None, bad) == "application/json"
     assert core.content_type("image/png", "text/plain") == "image/png"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_clock_that_is_set_back_by_days_blocks_no_webhook_for_so_long(ordered: bool) -> None:
+    spec = WebhookSpec(topic="t", name="w", url="https://x.example/", ordered=ordered)
+    ahead = NOW + 30 * 86400 * SECOND
+    state = core.after_attempt(spec, WebhookState(), attempt("throttled", retry_after=86400.0), ahead).state
+    assert core.circuit(state, ahead + 86000 * SECOND) == "open"
+    assert core.circuit(state, NOW) != "open"
+    # What blocks from now on is by the clock as it is now.
+    state = core.after_attempt(spec, state, attempt("throttled", retry_after=60.0), NOW).state
+    assert core.circuit(state, NOW + 59 * SECOND) == "open"
+    assert core.circuit(state, NOW + 60 * SECOND) != "open"

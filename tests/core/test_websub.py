@@ -33,6 +33,15 @@ def form(**more: str) -> list[tuple[str, str]]:
     return [(f"hub.{name}", value) for name, value in said.items()]
 
 
+@pytest.mark.parametrize(
+    "url", [URL[:-2] + "\r\nws", URL[:-2] + "\tws", URL[:-2] + ">ws", "\x01" + URL, " " + URL]
+)
+def test_a_url_that_does_not_fit_into_a_header_is_no_feeds(url: str) -> None:
+    assert feeds.topic_of(URL) == "news"
+    assert feeds.topic_of(url) == ""
+    assert not feeds.is_its_url(FEED.spec, url, BASE)
+
+
 # -- requests ------------------------------------------------------------------------------------------
 
 
@@ -157,7 +166,7 @@ def test_a_source_is_fetched_for_each_ping_and_published_where_it_has_changed(
             feed = feeds.ping(feed, now)
             assert feed.pinged_at > before
             continue
-        due = feeds.fetch_due(feed, source)
+        due = feeds.fetch_due(feed, source, now)
         if due is None or due > now:
             continue
         fetched_at.append(now)
@@ -176,7 +185,7 @@ def test_a_source_is_fetched_for_each_ping_and_published_where_it_has_changed(
             published.append(body)
         assert bool(source.trouble) == (what in ("500", "none"))
         if what not in ("500", "none"):
-            assert feeds.fetch_due(feed, source) is None
+            assert feeds.fetch_due(feed, source, now) is None
     assert len(published) == len(set(published))
     assert published[-1:] == ([content] if number or published else [])
     for first, second in pairwise(fetched_at):
@@ -378,3 +387,17 @@ def test_names_differ_by_callback_and_feed() -> None:
     names = {core.subscription_id(a, b) for a in ("x", "y") for b in ("x", "y")}
     assert len(names) == 4
     assert core.subscription_id(CALLBACK, URL) == core.subscription_id(CALLBACK, URL)
+
+
+def test_a_clock_that_is_set_back_by_days_delays_no_verification_and_no_fetch_for_so_long() -> None:
+    ahead = NOW + 30 * 86400 * SECOND
+    asked = core.ask(None, FEED, core.read_request(form()), BASE, ahead)
+    assert asked.intent is not None
+    waiting = core.after_verification(asked, asked.intent, 500, b"", "c", ahead)
+    assert core.next_step(waiting, FEED, ahead).at == ahead + 5 * SECOND
+    assert core.next_step(waiting, FEED, NOW).at == NOW
+    feed = replace(FEED, spec=replace(FEED.spec, source="https://blog.example/"))
+    source, _ = feeds.after_fetch(feeds.ping(feed, ahead), FeedSource(), FetchedPage(500), ahead)
+    pinged = feeds.ping(feed, ahead)
+    assert feeds.fetch_due(pinged, source, ahead) == ahead + 5 * SECOND
+    assert feeds.fetch_due(pinged, source, NOW) == 0

@@ -20,8 +20,8 @@ from landbridge.core.audit import AuditEntry
 from landbridge.core.log.batch import Batch, build
 from landbridge.core.status import StatusLog
 from landbridge.core.trust.scopes import Scopes
-from landbridge.errors import Forbidden
-from landbridge.protocol.operations import Operation
+from landbridge.errors import Forbidden, StoreCorrupt
+from landbridge.protocol.operations import Operation, TopicDelete
 from landbridge.stores.writer import Commit, Writer
 
 
@@ -45,6 +45,8 @@ class CallSource(TokenBearer, Protocol):
     #: Where it comes from, and what the program calls itself.
     peer: str
     name: str
+    #: It is a part of the terminal that works for itself, or for strangers.
+    is_part: bool
 
     @property
     def token_id(self) -> str:
@@ -63,6 +65,8 @@ class AuditedBroker(Protocol):
     clock: Callable[[], int]
     handovers: list[Handovers]
     status: StatusLog
+    #: Topics whose document is damaged.
+    damaged: dict[str, StoreCorrupt]
 
     @property
     def totals(self) -> RefusalTotals: ...
@@ -97,6 +101,8 @@ class AuditedCall:
         """See ``AuditedCaller``."""
         self.is_told = True
         source = self._source
+        if source.is_part:
+            return  # nobody has asked for it who could be named; strangers could drive out all other entries
         from_, to, cut = audit.told(before, after)
         entry = AuditEntry(
             time=commit.now,
@@ -122,7 +128,7 @@ class AuditedCall:
     async def end(self, request: object) -> None:
         """The handler has changed something. One that has not said what gets an entry with what was asked
         for, in a commit of its own."""
-        if not self.is_told:
+        if not self.is_told and not self._source.is_part:
             asked = msgspec.to_builtins(request)
             name = "/".join(str(asked.pop(key)) for key in ("topic", "name") if key in asked)
             await self._log.writer.put(partial(self.enter, name=name, after=asked))
@@ -139,6 +145,13 @@ class AuditLog:
 
     def call(self, source: CallSource, operation: Operation[..., Any, Any], origin: str = "") -> AuditedCall:
         return AuditedCall(self, source, operation, origin)
+
+    def check(self, request: object) -> None:
+        """StoreCorrupt where no entry can be written: then nothing is begun that would be without one. An
+        administrator can give the damaged log up."""
+        gives_up = isinstance(request, TopicDelete) and request.name == audit.TOPIC
+        if audit.TOPIC in self._broker.damaged and not gives_up:
+            raise self._broker.damaged[audit.TOPIC]
 
     def note_forbidden(self, source: CallSource, operation: Operation[..., Any, Any]) -> None:
         """Somebody has asked for what his token doesn't allow. That goes to the status log, where floods are

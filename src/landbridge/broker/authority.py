@@ -187,6 +187,12 @@ class Authority:
             return self._let_in(now, self._registrations.by_credential(now, identity.key))
         return self._let_in(now, identity)
 
+    def check_may(self, now: int, subject: str, scopes: list[str]) -> None:
+        """Raise Unauthenticated or Forbidden unless a subject is let in now and has these scopes itself."""
+        wanted, issued_at = Scopes.parse(scopes), self._registrations.issued_at(now, subject)
+        identity = TokenIdentity(subject, "", wanted, now + SECOND, issued_at, behalf=wanted)
+        self._let_in(now, identity)
+
     def accepts(self, subject: str, token_id: str, scopes: Iterable[str], issued_at: int) -> bool:
         """Would a token that was made here be accepted, as far as its time goes?"""
         identity = TokenIdentity(subject, token_id, Scopes.parse(scopes), 1, issued_at)

@@ -195,7 +195,7 @@ class Broker:
         #: Which life of the store this is: random, made with the store, and another one after a restore. What
         #: was counted in another life (offsets, log numbers) says nothing about this one.
         self.incarnation = ""
-        self.documents = Documents(store, self.unit_of)
+        self.documents = Documents(store, self.unit_of, self._note_damaged)
         #: The writer of each unit, and what each unit owes to the others.
         self.writers: list[Writer[BrokerCommit]] = []
         self.handovers: list[Handovers] = []
@@ -661,6 +661,9 @@ class Broker:
 
         await topic.writer.put(work)
 
+    def _note_damaged(self, topic: str, error: StoreCorrupt) -> None:
+        self.damage.note(str(error), error.hint, topic=topic)
+
     async def give_up_topic(self, name: str, enter: Enter) -> None:
         """Delete what is stored of a topic whose document is damaged. Which log was its can't be read; but
         with the last such topic go all logs that are no topic's."""
@@ -676,10 +679,12 @@ class Broker:
 
         def work(commit: BrokerCommit) -> None:
             commit.writes += writes
+            # Before the entry: it may be the audit log itself that begins anew with it.
+            if (error := self.damaged.pop(name, None)) is not None:
+                commit.on_failed.append(partial(self.damaged.__setitem__, name, error))
             enter(commit)
 
         await self.writers[unit].put(work)
-        self.damaged.pop(name, None)
 
     async def delete_group(self, group: Group, who: str = "", enter: Enter | None = None) -> None:
         def work(commit: BrokerCommit) -> None:

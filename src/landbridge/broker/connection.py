@@ -102,7 +102,7 @@ class Host(Protocol):
 
 
 class Connection(Incoming):
-    def __init__(self, terminal: Host, stranger: Stranger | None = None) -> None:
+    def __init__(self, terminal: Host, stranger: Stranger | None = None, *, is_part: bool = False) -> None:
         super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
@@ -138,6 +138,8 @@ class Connection(Incoming):
         self._timer: asyncio.TimerHandle | None = None
         #: Until the peer has shown who it is; None within this process.
         self._stranger = stranger
+        #: It is a part of the terminal, which has bounds of its own: max_webhooks, max_subscribers.
+        self.is_part = is_part
         self._handlers: dict[type[Frame], Callable[..., Iterator[None] | None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
@@ -174,7 +176,9 @@ class Connection(Incoming):
             self.close(ShuttingDown("the terminal is shutting down"))
         elif not self._find_room():
             self.close(
-                LimitReached(f"{len(terminal.connections)} connections, as many as max_connections allows")
+                LimitReached(
+                    f"{self.broker.limits.max_connections} connections, as many as max_connections allows"
+                )
             )
         else:
             terminal.connections.add(self)
@@ -185,7 +189,10 @@ class Connection(Incoming):
 
     def _find_room(self) -> bool:
         """Whether there is room for one more connection. Strangers give way."""
-        while len(self.terminal.connections) >= self.broker.limits.max_connections:
+        if self.is_part:
+            return True
+        connections, most = self.terminal.connections, self.broker.limits.max_connections
+        while len(connections) >= most and sum(not each.is_part for each in connections) >= most:
             if not self.terminal.strangers.make_room():
                 return False
         return True

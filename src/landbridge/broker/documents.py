@@ -115,8 +115,17 @@ class VersionChange(NamedTuple):
 class Documents:
     """The documents of a terminal."""
 
-    def __init__(self, store: Store, unit_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        unit_of: Callable[[str], int],
+        note_damaged: Callable[[str, StoreCorrupt], None] = lambda topic, error: None,
+    ) -> None:
+        """``note_damaged``: called once for each document that is left out because it can't be read."""
         self._store = store
+        self._note_damaged = note_damaged
+        #: Those that were noted.
+        self._damaged: set[DocumentPlace] = set()
         self._unit_of = unit_of  #: the unit that a topic lives in
         self._epochs: dict[int, int] = {}
         self._counter = 0
@@ -216,10 +225,11 @@ class Documents:
         return None
 
     async def find(
-        self, collection: str, topic: str, prefix: str, after: str, most: int
+        self, collection: str, topic: str, prefix: str, after: str, most: int, *, leave_out: bool = False
     ) -> tuple[list[tuple[str, StoredDocument]], bool]:
         """Documents whose key begins with ``prefix``, by key, beginning behind ``after``: as many as are
-        asked for, or fewer where they are large. And whether there are more."""
+        asked for, or fewer where they are large. And whether there are more. One that can't be read raises
+        StoreCorrupt; with ``leave_out``, it is noted and left out."""
         begin = f"{collection}/{topic}/"
         found: list[tuple[str, StoredDocument]] = []
         room = PAGE_BYTES
@@ -229,15 +239,29 @@ class Documents:
                 continue
             if len(found) >= most or room <= 0:
                 return found, True
-            found.append((key, _read(collection, key, raw)))
-            room -= len(raw)
+            document = self._readable(DocumentPlace(collection, topic, key), raw, leave_out=leave_out)
+            if document is not None:
+                found.append((key, document))
+                room -= len(raw)
         return found, False
+
+    def _readable(self, place: DocumentPlace, raw: bytes, *, leave_out: bool) -> StoredDocument | None:
+        try:
+            return _read(place.collection, place.key, raw)
+        except StoreCorrupt as error:
+            if not leave_out:
+                raise
+            if place not in self._damaged:
+                self._damaged.add(place)
+                self._note_damaged(place.topic, error)
+            return None
 
     async def find_anywhere(
         self, collection: str, after: str, most: int
     ) -> tuple[list[tuple[DocumentPlace, StoredDocument]], bool]:
         """Documents of a collection wherever they live, by topic and key, beginning behind TOPIC/KEY. And
-        whether there are more."""
+        whether there are more. One that can't be read is noted and left out: what is damaged of one topic
+        must not stop the webhooks, feeds and schedules of all others."""
         begin = f"{collection}/"
         rows: list[tuple[tuple[str, str], bytes]] = []
         last = tuple(after.split("/", 1)) if after else ("", "")
@@ -252,8 +276,11 @@ class Documents:
         for (topic, key), raw in rows:
             if len(found) >= most or room <= 0:
                 return found, True
-            found.append((DocumentPlace(collection, topic, key), _read(collection, key, raw)))
-            room -= len(raw)
+            place = DocumentPlace(collection, topic, key)
+            document = self._readable(place, raw, leave_out=True)
+            if document is not None:
+                found.append((place, document))
+                room -= len(raw)
         return found, False
 
     async def wait(

@@ -35,13 +35,14 @@ Network: TypeAlias = IPv4Network | IPv6Network
 LONGEST_URL, LONGEST_HOST = 2000, 253
 
 #: Not for the public, by the registries of IANA for special purposes. 192.88.99.0/24 was 6to4's.
+#: 168.63.129.16 belongs to no registry's list: it is Azure's own address within each virtual network.
 _CLOSED_V4 = tuple(
     map(
         IPv4Network,
         (
             "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
             "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
-            "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+            "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
         ),
     )
 )  # fmt: skip

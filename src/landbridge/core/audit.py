@@ -20,8 +20,12 @@ KEEP = Retention(max_age=400 * 86400.0, max_bytes=256 << 20, discard="any")
 LARGEST_VALUE, LARGEST_SIDE = 2 << 10, 8 << 10
 #: Values that stay secret, by the names of their fields. The names of what is secret are told.
 SECRET = frozenset(
-    {"authorization", "credential", "credentials", "password", "secret", "secrets", "signature", "token"}
-)
+    {
+        "api-key", "api_key", "apikey", "authorization", "cookie", "credential", "credentials", "passphrase",
+        "password", "private_key", "proxy-authorization", "secret", "secrets", "signature", "token", "tokens",
+        "x-api-key", "x-auth-token",
+    }
+)  # fmt: skip
 HIDDEN = "[hidden]"
 
 

@@ -14,8 +14,10 @@ import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from threading import Thread
 from typing import TypeAlias
 
 import httpx
@@ -90,6 +92,43 @@ async def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+class OwnLookups:
+    """Looks hosts up in threads of its own. A lookup can't be ended, and whoever names a host decides how
+    long it takes: where strangers do, others must not wait for the same few threads."""
+
+    def __init__(self, most: int = 16) -> None:
+        """``most``: lookups under way at once, those included that nobody waits for any more."""
+        self._room = asyncio.Semaphore(most)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        await self._room.acquire()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[str]] = loop.create_future()
+
+        def end(found: list[str] | Exception) -> None:
+            self._room.release()
+            if done.done():
+                return
+            if isinstance(found, Exception):
+                done.set_exception(found)
+            else:
+                done.set_result(found)
+
+        def look_up() -> None:
+            found: list[str] | Exception
+            try:
+                rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                found = list(dict.fromkeys(str(row[4][0]) for row in rows))
+            except Exception as error:
+                found = error
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end, found)
+
+        # Not of a pool: the process would wait for it at its end.
+        Thread(target=look_up, name="lookup", daemon=True).start()
+        return await done
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingLimits:
     """Bounds of one request."""
@@ -127,6 +166,8 @@ class OutgoingHttp:
         self._allowed = AllowList(allowed)
         self.limits = limits or OutgoingLimits()
         self._resolve = resolve
+        #: One for all endpoints, made when it is needed: each one is half a megabyte of certificates, read
+        #: from the disk.
         self._trust = trust
         #: (scheme, host, port) → its connections; the last used are at the end.
         self._endpoints: OrderedDict[tuple[str, str, int], PooledEndpoint] = OrderedDict()
@@ -201,9 +242,11 @@ class OutgoingHttp:
         key = target.scheme, target.host, target.port
         found = self._endpoints.get(key)
         if found is None:
+            if self._trust is None:
+                self._trust = httpx.create_ssl_context(trust_env=False)
             found = self._endpoints[key] = PooledEndpoint(
                 httpx.AsyncClient(
-                    verify=self._trust or True,
+                    verify=self._trust,
                     trust_env=False,
                     follow_redirects=False,
                     timeout=self.limits.within,

@@ -156,6 +156,11 @@ class PostSenders:
         else:
             sender.take(stored)
 
+    async def end(self, key: WebhookKey) -> None:
+        """End one, and wait until it reads its group no more. ``take`` begins again."""
+        if (sender := self._senders.pop(key, None)) is not None:
+            await sender.stop()
+
     async def stop(self) -> None:
         """End all of them. What is being sent is sent again by whoever comes next."""
         await asyncio.gather(*(sender.stop() for sender in self._senders.values()))

@@ -28,13 +28,19 @@ from landbridge.core.webhook.webhook import AfterAttempt, StoredWebhook, Webhook
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
-from landbridge.core.websub.subscription import Ending, StoredSubscription, WebSubTarget
+from landbridge.core.websub.subscription import (
+    Ending,
+    StoredSubscription,
+    SubscriptionIntent,
+    WebSubTarget,
+)
 from landbridge.core.wording import counted
 from landbridge.errors import (
     BadRequest,
     BusError,
     DocumentChanged,
     Forbidden,
+    StoreCorrupt,
     Unauthenticated,
     UnknownDocument,
     UnknownGroup,
@@ -55,6 +61,10 @@ WIDTH = 4
 MOST_AT_ONCE, MOST_AT_ONE_HOST = 8, 2
 #: Seconds after which something is tried again that the terminal has refused.
 AGAIN_AFTER = 1.0
+#: Seconds after which a source is fetched again whose page could not be published.
+FETCH_AGAIN = feeds.FETCH_EVERY
+#: Seconds before a callback is asked again whose confirmation could not be stored; the last one repeats.
+UNSTORED_AGAIN = core.VERIFY_RETRIES
 #: How often a callback is told that its subscription ends, and seconds between.
 DENIALS, DENY_AGAIN = 2, 5.0
 #: Seconds between two looks at how far subscriptions are behind.
@@ -127,6 +137,11 @@ class WebSubHub:
         self._subscriptions: dict[SubscriptionKey, StoredSubscription] = {}
         #: Steps under way, one at a time for each subscription; (topic, "") is the feed's source.
         self._steps: dict[SubscriptionKey, asyncio.Task[None]] = {}
+        #: Verifications whose outcome could not be stored: how often, and the loop's time before which there
+        #: is no other one. A stranger must not make the hub ask somebody's callback once a second.
+        self._unstored: dict[SubscriptionKey, tuple[int, float]] = {}
+        #: Subscriptions that are not sent just now, because their group is being moved on.
+        self._moving: set[SubscriptionKey] = set()
         self._rooms = HostRooms(MOST_AT_ONCE, MOST_AT_ONE_HOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
@@ -193,6 +208,7 @@ class WebSubHub:
 
     def _forget(self, key: SubscriptionKey) -> None:
         self._subscriptions.pop(key, None)
+        self._unstored.pop(key, None)
         self.senders.take(key, None)
 
     async def _look(self) -> None:
@@ -211,10 +227,13 @@ class WebSubHub:
         """Send or don't, and begin the next step if it is due."""
         sub, feed, now = self._subscriptions[key], self._feeds.get(key[0]), self._clock()
         if feed is not None and core.is_active(sub, feed, now):
-            self.senders.take(key, core.target(key[1], sub, feed))
+            if key not in self._moving:
+                self.senders.take(key, core.target(key[1], sub, feed))
         else:
             self.senders.take(key, None)
         step = core.next_step(sub, feed, now)
+        if step.what == "verify" and asyncio.get_running_loop().time() < self._unstored.get(key, (0, 0.0))[1]:
+            return
         if step.what != "wait" and step.at <= now:
             self._begin(key, self._do(key))
 
@@ -234,14 +253,15 @@ class WebSubHub:
                 self._forget(key)  # it was deleted with its topic
         except BusError as error:
             log.warning("a step of a feed is done again", topic=key[0], id=key[1], why=str(error))
-            await asyncio.sleep(AGAIN_AFTER)
+            await asyncio.sleep(AGAIN_AFTER if key[1] else FETCH_AGAIN)
 
     # -- subscriptions -------------------------------------------------------------------------------
 
     async def _do(self, key: SubscriptionKey) -> None:
         """The next step, by what the documents say now. The hub's picture of them may be behind."""
         _, sub = await self._read_subscription(key)
-        feed = await self._read_feed(key[0])
+        # One that ends, ends also where the feed is damaged.
+        feed = None if sub.ending is not None else await self._read_feed(key[0])
         step = core.next_step(sub, feed, self._clock())
         if step.what == "verify" and step.at <= self._clock():
             await self._verify(key, sub)
@@ -268,6 +288,27 @@ class WebSubHub:
         async with self._rooms.taken(sub.callback):
             result = await self._http.send("GET", url, headers=_AGENT)
         status, body = (result.status, result.body) if isinstance(result, HttpAnswer) else (0, b"")
+        try:
+            await self._confirm(key, intent, challenge, status, body, _why(result))
+        except UnknownDocument:
+            raise
+        except BusError:
+            failures, _ = self._unstored.get(key, (0, 0.0))
+            span = UNSTORED_AGAIN[min(failures, len(UNSTORED_AGAIN) - 1)]
+            self._unstored[key] = failures + 1, asyncio.get_running_loop().time() + span
+            raise
+        self._unstored.pop(key, None)
+
+    async def _confirm(
+        self,
+        key: SubscriptionKey,
+        intent: SubscriptionIntent,
+        challenge: str,
+        status: int,
+        body: bytes,
+        why: str,
+    ) -> None:
+        """Write down what follows from the answer to a verification."""
         while True:
             version, sub = await self._read_subscription(key)
             changed = core.after_verification(
@@ -282,7 +323,11 @@ class WebSubHub:
                 await self._write(key, changed, version, with_state=is_granted)
             except DocumentChanged:
                 continue
-            log.info("verified", topic=key[0], id=key[1], mode=intent.mode, status=status, why=_why(result))
+            except UnknownDocument:
+                if is_granted:
+                    await self._delete_group(key)  # it went with its topic meanwhile
+                raise
+            log.info("verified", topic=key[0], id=key[1], mode=intent.mode, status=status, why=why)
             return
 
     async def _make_group(self, key: SubscriptionKey) -> None:
@@ -297,6 +342,12 @@ class WebSubHub:
             dead_letter="",
             start="latest",
         )
+
+    async def _delete_group(self, key: SubscriptionKey) -> None:
+        try:
+            await self._bus.groups.delete(key[0], core.group_name(key[1]), force=True)
+        except (UnknownGroup, UnknownTopic):
+            pass
 
     async def _write(
         self, key: SubscriptionKey, sub: StoredSubscription, version: str, *, with_state: bool = False
@@ -313,6 +364,8 @@ class WebSubHub:
             await self._bus.documents.read(core.STATES, key[1], topic=key[0])
         except UnknownDocument:
             return False
+        except StoreCorrupt:
+            return True  # it can be deleted all the same
         return True
 
     async def _on_gone(self, key: SubscriptionKey) -> None:
@@ -326,15 +379,13 @@ class WebSubHub:
 
     async def _end(self, key: SubscriptionKey, ending: Ending) -> None:
         """Tell the callback, then forget the subscription: first the group, which without its documents
-        nobody would delete, and which would hold the topic's messages for ever."""
+        nobody would delete, and which would hold the topic's messages for ever; and as long as callbacks that
+        don't answer are being told."""
         topic, id = key
         version, sub = await self._read_subscription(key)
+        await self._delete_group(key)
         if reason := core.denial_reason(ending):
             await self._deny(sub, reason)
-        try:
-            await self._bus.groups.delete(topic, core.group_name(id), force=True)
-        except (UnknownGroup, UnknownTopic):
-            pass
         has_state = await self._has_state(key)
         try:
             async with self._bus.transaction() as both:
@@ -381,7 +432,7 @@ class WebSubHub:
         try:
             async with self._reader_of(feed.owner, topic) as bus:
                 for name in late:
-                    await bus.groups.advance(topic, name, to=least)
+                    await self._move_on(bus, (topic, core.id_of(name)), least, found.end)
         except (Forbidden, Unauthenticated):
             # The owner may not read the topic at the moment, so nothing is sent anyway.
             for name in late:
@@ -389,13 +440,38 @@ class WebSubHub:
         what = f"{counted(len(late), 'subscription')} of {topic} behind, messages below {least} are given up"
         await self._bus.status.note("websub_behind", what, topic=topic)
 
+    async def _move_on(self, bus: Bus, key: SubscriptionKey, least: int, end: int) -> None:
+        """Give up what one subscription is behind with. One that fails doesn't stay in its group; one that
+        takes its messages slowly does, and no failure ever ends that. It goes on in the middle, so that it is
+        not interrupted all the time."""
+        topic, group = key[0], core.group_name(key[1])
+        try:
+            await bus.groups.advance(topic, group, to=least)
+        except BadRequest:
+            self._moving.add(key)
+            try:
+                await self.senders.end(key)
+                await bus.groups.advance(topic, group, to=least + (end - least) // 2)
+            finally:
+                self._moving.discard(key)
+                if key in self._subscriptions:
+                    self._consider(key)
+        # Whoever advances a group makes it where there is none: one that was just deleted must not come back.
+        try:
+            _, sub = await self._read_subscription(key)
+            is_active = core.is_active(sub, await self._read_feed(topic), self._clock())
+        except UnknownDocument:
+            is_active = False
+        if not is_active:
+            await self._delete_group(key)
+
     # -- sources -------------------------------------------------------------------------------------
 
     def _consider_source(self, topic: str) -> None:
         feed = self._feeds.get(topic)
         if feed is None or not feed.spec.source:
             return
-        due = feeds.fetch_due(feed, self._sources.get(topic, FeedSource()))
+        due = feeds.fetch_due(feed, self._sources.get(topic, FeedSource()), self._clock())
         if due is not None and due <= self._clock():
             self._begin((topic, ""), self._fetch(topic))
 
@@ -403,7 +479,7 @@ class WebSubHub:
         """Fetch a source, and publish it where it has changed: in one commit with what is known of it."""
         feed = await self._read_feed(topic)
         source, version = await self._read_source(topic)
-        due = None if feed is None else feeds.fetch_due(feed, source)
+        due = None if feed is None else feeds.fetch_due(feed, source, self._clock())
         if feed is None or due is None or due > self._clock():
             self._sources[topic] = source
             return

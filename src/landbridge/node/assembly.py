@@ -96,12 +96,13 @@ async def serve(
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
                 started = await _make_ready(plan, terminal, membership, context, http)
                 async with AsyncExitStack() as stack:
-                    await stack.enter_async_context(scheduling(terminal, dial_to(terminal)))
-                    callbacks = callbacks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    dial = dial_to(terminal, is_part=True)
+                    await stack.enter_async_context(scheduling(terminal, dial))
+                    callbacks = callbacks_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(callbacks)
-                    webhooks = webhooks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(webhooks)
-                    hub = hub_of(terminal, dial_to(terminal), plan.allow_outgoing)
+                    hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
@@ -288,12 +289,13 @@ def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
 # -- HTTP ----------------------------------------------------------------------------------------------
 
 
-def dial_to(terminal: Terminal) -> Dial:
-    """Returns how gateways of this process reach the terminal: like any client, but in memory."""
+def dial_to(terminal: Terminal, *, is_part: bool = False) -> Dial:
+    """Returns how gateways of this process reach the terminal: like any client, but in memory. ``is_part``:
+    of those that connect for the terminal itself, whose connections don't count to max_connections."""
 
     async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
         protocol = factory()
-        return join(protocol, terminal.attach()), protocol
+        return join(protocol, terminal.attach(is_part=is_part)), protocol
 
     return dial
 

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from landbridge.broker.figures import GatewayFigure
+from landbridge.broker.rule_topics import home_of
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
 from landbridge.core.status import TOPIC
 from landbridge.core.websub.feed import FEEDS, SOURCES
 from landbridge.core.websub.subscription import STATES, SUBSCRIPTIONS
-from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
+from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits, OwnLookups
 from landbridge.gateways.websub import WebSubHub
 
 #: The subject of the hub's own credential, and what its connections call themselves.
@@ -46,7 +47,8 @@ async def hub_of(
         return Bus(dial, lambda: terminal.lend_token(owner, [scope], [*more], TOKEN_LIFE), name=SUBJECT)
 
     def reader_of(owner: str, topic: str) -> Bus:
-        return lent(owner, f"subscribe:{topic}")
+        # Of a rule's topic: who may read it is who may read its source.
+        return lent(owner, f"subscribe:{home_of(terminal.broker.topics, topic)}")
 
     def writer_of(owner: str, topic: str) -> Bus:
         return lent(owner, f"publish:{topic}", f"documents:{SOURCES}")
@@ -54,7 +56,7 @@ async def hub_of(
     fetching = OutgoingLimits(most_read=LARGEST_PAGE)
     async with (
         Bus(dial, token, name=SUBJECT) as bus,
-        http or OutgoingHttp(allowed) as to_callbacks,
+        http or OutgoingHttp(allowed, resolve=OwnLookups()) as to_callbacks,
         pages or OutgoingHttp(allowed, limits=fetching) as to_sources,
         WebSubHub(bus, reader_of, writer_of, to_callbacks, to_sources, terminal.broker.clock) as hub,
     ):

@@ -60,6 +60,7 @@ class Dispatcher:
             demand(operation, caller, request, self._demand_topic)
             if not operation.is_audited:
                 return await self._handle(operation, caller, request)
+            self._audit.check(request)
             call = self._audit.call(caller, operation, origin)
             answer = await self._handle(operation, call, request)
         except Forbidden:

@@ -60,7 +60,7 @@ class Operations(Dispatcher):
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
-        WebSubOperations(broker).register(self)
+        WebSubOperations(broker, terminal).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)
         TerminalOperations(broker, terminal).register(self)

@@ -146,6 +146,8 @@ class TopicOperations:
 
     async def delete(self, caller: AuditedCaller, request: table.TopicDelete) -> table.Deleted:
         if request.name in self._broker.damaged and request.force:
+            if request.name == AUDIT:
+                caller.scopes.demand_rank("admin", "give up the audit log")
             enter = partial(caller.enter, name=request.name, before={"damaged": True})
             await self._broker.give_up_topic(request.name, enter)
             return table.Deleted(deleted=request.name)

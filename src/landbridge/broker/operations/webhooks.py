@@ -251,7 +251,11 @@ class WebhookOperations:
             else:
                 _check_may_change(caller, stored)
             edits = [Edit(place, None, version)]
-            if await self._documents.read(_state_place(place)) is not None:
+            try:
+                has_state = await self._documents.read(_state_place(place)) is not None
+            except StoreCorrupt:
+                has_state = True  # it goes all the same
+            if has_state:
                 edits.append(Edit(_state_place(place), None, None))
             try:
                 await self._commit(caller, place, edits, "deleted", stored)

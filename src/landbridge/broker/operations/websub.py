@@ -12,19 +12,19 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from landbridge.broker.audit import AuditedCaller
-from landbridge.broker.authority import TokenBearer
+from landbridge.broker.authority import Authority, TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.group import Enter
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
-from landbridge.broker.rule_topics import demand_read
+from landbridge.broker.rule_topics import demand_read, home_of
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
 from landbridge.core.trust.rate import AddressRate
@@ -40,9 +40,12 @@ from landbridge.errors import (
     BusError,
     DocumentChanged,
     DocumentExists,
+    Forbidden,
     LimitReached,
     StoreCorrupt,
     TooLarge,
+    Unauthenticated,
+    Unavailable,
     UnknownDocument,
     UnknownFeed,
     UnknownGroup,
@@ -64,11 +67,19 @@ MOST_READ = 512 << 10
 MOST_BATCHES = 16
 
 
+class FeedHost(Protocol):
+    """The terminal, as far as it knows who may read."""
+
+    @property
+    def authority(self) -> Authority: ...
+
+
 class WebSubOperations:
     """The handlers of websub.*"""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, terminal: FeedHost) -> None:
         self._broker = broker
+        self._terminal = terminal
         self._documents = broker.documents
         #: Held while a feed or a subscription is made, so that their numbers are right.
         self._making = asyncio.Lock()
@@ -134,16 +145,20 @@ class WebSubOperations:
             )
 
     async def _check_room(self) -> None:
-        found, _ = await self._documents.find_anywhere(feeds.FEEDS, "", self._broker.limits.max_feeds)
-        if len(found) >= self._broker.limits.max_feeds:
-            raise LimitReached(f"there are {len(found)} feeds, as many as max_feeds allows")
+        count, after, more = 0, "", True
+        while more:
+            found, more = await self._documents.find_anywhere(feeds.FEEDS, after, PAGE)
+            count += len(found)
+            after = _after(found[-1][0]) if found else ""
+        if count >= self._broker.limits.max_feeds:
+            raise LimitReached(f"there are {count} feeds, as many as max_feeds allows")
 
     async def close(self, caller: AuditedCaller, request: table.OfFeed) -> table.Deleted:
         place = _feed_place(request.topic)
         edits = [Edit(place, None, None)]
-        if await self._documents.read(place) is None:
+        if not await self._is_there(place):
             raise _unknown_feed(request.topic)
-        if await self._documents.read(place._replace(collection=feeds.SOURCES)) is not None:
+        if await self._is_there(place._replace(collection=feeds.SOURCES)):
             edits.append(Edit(place._replace(collection=feeds.SOURCES), None, None))
         enter = partial(caller.enter, name=request.topic, before={"feed": request.topic}, what="feed")
         try:
@@ -152,6 +167,13 @@ class WebSubOperations:
             raise _unknown_feed(request.topic) from None
         self._broker.observe("feed", request.topic, "deleted", caller.subject)
         return table.Deleted(deleted=request.topic)
+
+    async def _is_there(self, place: DocumentPlace) -> bool:
+        """One that is damaged is there, too."""
+        try:
+            return await self._documents.read(place) is not None
+        except StoreCorrupt:
+            return True
 
     async def show(self, caller: TokenBearer, request: table.OfFeed) -> table.FeedRow:
         return await self._describe_feed(await self._feed(request.topic))
@@ -168,6 +190,7 @@ class WebSubOperations:
     async def read(self, caller: TokenBearer, request: table.FeedRead) -> table.FeedContent:
         feed = await self._feed(request.topic)
         base = _checked_base(feed, request.base)
+        self._check_owner(feed)
         payload, said, id, offset = await self._newest(feed.spec.topic)
         if len(payload) > MOST_READ:
             raise TooLarge(
@@ -184,6 +207,17 @@ class WebSubOperations:
             offset=offset,
         )
 
+    def _check_owner(self, feed: StoredFeed) -> None:
+        """Strangers read in the owner's name, as subscribers do: not while the owner may not read."""
+        readable = home_of(self._broker.topics, feed.spec.topic)
+        try:
+            self._terminal.authority.check_may(self._broker.clock(), feed.owner, [f"subscribe:{readable}"])
+        except (Unauthenticated, Forbidden):
+            raise Unavailable(
+                f"the feed {feed.spec.topic} can't be read now: whoever has opened it may not read its topic",
+                hint="an operator who may can open it again",
+            ) from None
+
     async def _newest(self, name: str) -> tuple[bytes, object, str, int]:
         """(payload, header content-type, id, offset) of the newest message that consumers would get now."""
         topic, now = self._broker.topic(name), self._broker.clock()
@@ -193,6 +227,9 @@ class WebSubOperations:
             if not found:
                 break
             first, batch = found[0]
+            if batch.audience is not None and batch.origin is None:
+                offset = first - 1  # dead letters that one group gets again: no news for the others
+                continue
             later, gone = batch.deliver_at(), batch.expires_at()
             for index in range(min(offset - first, len(batch) - 1), -1, -1):
                 is_due = later is None or later[index] <= now
@@ -290,11 +327,17 @@ class WebSubOperations:
             found = await self._find_feed(topic)
             if found is not None and feeds.is_its_url(found[1].spec, url, base):
                 return found[1]
-        rows, _ = await self._documents.find_anywhere(feeds.FEEDS, "", self._broker.limits.max_feeds)
-        for place, document in rows:
-            feed: StoredFeed = _decode(place, document.value, StoredFeed)
-            if feed.spec.source and feed.spec.source == url:
-                return feed
+        after, more = "", True
+        while more:
+            rows, more = await self._documents.find_anywhere(feeds.FEEDS, after, PAGE)
+            for place, document in rows:
+                after = _after(place)
+                try:
+                    feed: StoredFeed = _decode(place, document.value, StoredFeed)
+                except StoreCorrupt:
+                    continue  # named by websub.feeds; it must not close the others
+                if feed.spec.source and feed.spec.source == url:
+                    return feed
         raise UnknownFeed("hub.topic is no feed of this hub")
 
     # -- subscriptions -----------------------------------------------------------------------------
@@ -354,7 +397,7 @@ class WebSubOperations:
         """Nobody knows the callback, so there is nobody to tell."""
         edits = [Edit(place, None, None)]
         state = place._replace(collection=core.STATES)
-        if await self._documents.read(state) is not None:
+        if await self._is_there(state):
             edits.append(Edit(state, None, None))
         await self._commit(edits, who)
         try:
@@ -435,7 +478,9 @@ class WebSubOperations:
         rows: list[tuple[str, StoredSubscription]] = []
         after, more = "", True
         while more:
-            found, more = await self._documents.find(core.SUBSCRIPTIONS, topic, "", after, PAGE)
+            found, more = await self._documents.find(
+                core.SUBSCRIPTIONS, topic, "", after, PAGE, leave_out=True
+            )
             for key, document in found:
                 after = key
                 try:

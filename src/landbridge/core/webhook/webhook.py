@@ -33,6 +33,8 @@ RETRIES = (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0)
 JITTER = 0.1
 #: The longest Retry-After that is honoured, in seconds.
 LONGEST_RETRY_AFTER = 86400.0
+#: The longest time without requests: what a receiver asks for, or a retry with its jitter.
+LONGEST_BLOCK = max(LONGEST_RETRY_AFTER, RETRIES[-1] * (1 + JITTER))
 #: Seconds of nothing but failures after which a webhook is disabled.
 FAILING_FOR = 5 * 86400.0
 #: Failures in a row that open the circuit; seconds that it stays open, doubled each time, and at most.
@@ -207,7 +209,7 @@ def valid_secrets(secrets: tuple[WebhookSecret, ...], now: int) -> list[str]:
 
 def circuit(state: WebhookState, now: int) -> Circuit:
     """Whether requests are sent."""
-    if state.blocked_until > now:
+    if _blocked_until(state, now) > now:
         return "open"
     return "half-open" if state.failures >= BREAK_AFTER or state.throttled else "closed"
 
@@ -307,7 +309,7 @@ def _after_failure(
     spec: WebhookSpec, state: WebhookState, attempt: WebhookAttempt, now: int, asked: float
 ) -> AfterAttempt:
     delay = retry_delay(attempt.id, attempt.number)
-    if not spec.ordered and state.failures >= BREAK_AFTER and state.blocked_until <= now:
+    if not spec.ordered and state.failures >= BREAK_AFTER and _blocked_until(state, now) <= now:
         span = min(LONGEST_OPEN, OPEN_FOR * 2.0 ** min(state.opened, 32))
         state = _block(replace(state, opened=state.opened + 1), now, span)
     if delay is None:
@@ -326,7 +328,13 @@ def after_test(state: WebhookState, attempt: WebhookAttempt, probe: WebhookProbe
 
 
 def _block(state: WebhookState, now: int, span: float) -> WebhookState:
-    return replace(state, blocked_until=max(state.blocked_until, now + int(span * SECOND)))
+    return replace(state, blocked_until=max(_blocked_until(state, now), now + int(span * SECOND)))
+
+
+def _blocked_until(state: WebhookState, now: int) -> int:
+    """Nothing blocks longer than LONGEST_BLOCK: a moment beyond that was written before somebody set the
+    clock back."""
+    return state.blocked_until if state.blocked_until <= now + int(LONGEST_BLOCK * SECOND) else 0
 
 
 def _disable(state: WebhookState, now: int, why: str) -> WebhookState:

@@ -118,6 +118,9 @@ def base_of(url: str) -> str:
 
 def topic_of(url: str) -> str:
     """The topic that a URL of this form names; empty where it has another form."""
+    if not url.isascii() or not url.isprintable() or set(url) & set(' <>"'):
+        # urlsplit passes over line breaks and tabs. Subscribers get the URL as it is in the header Link.
+        return ""
     path = urlsplit(url)
     name = path.path.removeprefix(FEED_PATH)
     is_one = path.path.startswith(FEED_PATH) and "/" not in name and not path.query and not path.fragment
@@ -145,12 +148,14 @@ def ping(stored: StoredFeed, now: int) -> StoredFeed:
     return replace(stored, pinged_at=max(now, stored.pinged_at + 1))
 
 
-def fetch_due(stored: StoredFeed, source: FeedSource) -> int | None:
+def fetch_due(stored: StoredFeed, source: FeedSource, now: int) -> int | None:
     """When the source is to be fetched; None: not until somebody pings."""
     if not stored.spec.source:
         return None
     if source.url != stored.spec.source:
         return 0  # a new source is fetched once, without a ping
+    if source.next_at > now + int(FETCH_RETRIES[-1] * SECOND):
+        return 0 if stored.pinged_at > source.fetched_to else None  # somebody has set the clock back since
     return source.next_at if stored.pinged_at > source.fetched_to else None
 
 

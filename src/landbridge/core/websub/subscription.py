@@ -199,6 +199,11 @@ def group_name(id: str) -> str:
     return f"websub.{id}"
 
 
+def id_of(group: str) -> str:
+    """The subscription of a group."""
+    return group.removeprefix("websub.")
+
+
 def ask(
     found: StoredSubscription | None,
     feed: StoredFeed,
@@ -312,7 +317,9 @@ def next_step(sub: StoredSubscription, feed: StoredFeed | None, now: int) -> Nex
     if feed is None or feed.id != sub.feed:
         return NextStep("end", ending="closed" if sub.terms is not None else "unverified")
     if sub.intent is not None:
-        return NextStep("verify", max(sub.intent.next_at, now))
+        # A moment beyond all retries was written before somebody set the clock back.
+        is_sane = sub.intent.next_at <= now + int(VERIFY_RETRIES[-1] * SECOND)
+        return NextStep("verify", max(sub.intent.next_at, now) if is_sane else now)
     if sub.terms is None:
         return NextStep("end", ending="unverified")
     if sub.terms.expires_at <= now:

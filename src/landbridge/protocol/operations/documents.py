@@ -13,7 +13,7 @@ DocumentHome = Annotated[
     str,
     about(
         "The topic that the document lives with, so that one transaction can write both; empty: none. To "
-        "list and to wait, '*' is every topic."
+        "list and to wait, '*' is every topic: a list then leaves out what is damaged."
     ),
 ]
 DocumentValue = Annotated[Any, about("Any JSON value, up to 256 KiB.")]
