@@ -67,7 +67,7 @@ async def test_groups_with_other_views_do_not_share_what_waits_in_a_lane() -> No
                 reader = paris.terminal.broker.topics["orders"].reader_for(group)
                 found = await reader.read(0)
                 assert found is not None
-                sent.append((group, frames.Deliver(1, 1, [(0, 1)], 1), found[1].encode(), reader.number))
+                sent.append((group, frames.Deliver(1, 1, [(0, 1)]), found[1].encode(), reader.number))
             for each in sent:  # in one turn of the loop, so that nothing is shipped meanwhile
                 lane.offer(*each)
             assert [set(queued.legs) for queued in lane.queue] == [{"fraud"}, {"sales", "stock"}]
