@@ -81,3 +81,18 @@ async def test_a_rule_whose_deletion_failed_has_missed_nothing(
         assert [each["n"] for each in await payloads(terminal, kept)] == [0, 1]
         assert [each["n"] for each in await payloads(terminal, rule)] == [0, 1]
         assert (topic.deleted, route.rules[rule]) == (False, topic)
+
+
+async def test_wildcards_show_nothing_of_rules_whose_source_one_may_not_read(terminal: Terminal) -> None:
+    async with attach(terminal) as admin:
+        rule = (await admin.rules.create(PAID)).rule
+        await admin.groups.create(rule, "g")
+        for scopes, shows in ((["subscribe:#", "publish:#"], False), (["observe"], True)):
+            async with attach(terminal, subject="ann", scopes=scopes) as bus:
+                assert (rule in [each.name for each in await bus.topics.list()]) == shows
+                assert (rule in [each.topic for each in await bus.groups.list()]) == shows
+                if shows:
+                    assert (await bus.topics.show(rule)).options.rule is not None
+                else:
+                    with pytest.raises(Forbidden):
+                        await bus.topics.show(rule)

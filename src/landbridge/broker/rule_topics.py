@@ -55,6 +55,8 @@ def may(topics: Mapping[str, Specified], scopes: Scopes, verb: str, name: str) -
     """Do scopes allow something with a topic? Who may read its source may read a rule's topic and its dead
     letters, or who has a scope that spells out its name; a wildcard, which may not cover the source, is not
     enough."""
+    if verb == "publish" and is_rule_topic(name):
+        return scopes.admin  # a wildcard gives no right there: nobody publishes to it
     source = home_of(topics, name)
     if verb == "subscribe" and source == name and is_rule_topic(name.removesuffix(".dead")):
         # What is left of a rule that was deleted: which source its dead letters are of isn't known any more.
