@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from landbridge.broker import transforms
+from landbridge.broker.keys import TopicKeys
 from landbridge.broker.server import Terminal
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch, build
@@ -27,6 +28,7 @@ from landbridge.errors import (
     SchemaIncompatible,
     ShuttingDown,
     TooLarge,
+    TooOld,
     UnknownType,
 )
 from landbridge.protocol import frames
@@ -211,6 +213,21 @@ async def test_a_repeat_is_answered_as_before_whatever_the_middleware_says_now(t
         with pytest.raises(InvalidMessage):
             await bus.ask_patiently(lambda r: frames.Publish(r, "orders", b"producer", 2, 1, 1), batch)
         assert end(terminal, "orders") == 2
+
+
+async def test_what_is_forgotten_while_it_waits_is_not_stored_past_the_stages(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain passes over a batch that is stored already; when its commit is formed it may be forgotten."""
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[VALIDATE])
+        await bus.types.register("orders", "default", schema=False)
+        monkeypatch.setattr(TopicKeys, "has", lambda self, name: True)
+        with pytest.raises(TooOld):
+            await bus.publish("orders", {"id": 1}, idempotency_key="k-1")
+        assert end(terminal, "orders") == 0
+        with pytest.raises(InvalidMessage):
+            await bus.publish("orders", {"id": 1})
 
 
 async def test_a_refused_output_refuses_its_transaction(terminal: Terminal, orders: Any) -> None:
