@@ -17,6 +17,8 @@ from landbridge.broker.keys import TopicKeys
 from landbridge.broker.server import Terminal
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch, build
+from landbridge.core.middleware.redact import Redaction
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import RedactStage
 from landbridge.core.middleware.transform import GROUP, Transform, TransformRow
 from landbridge.errors import (
@@ -703,6 +705,32 @@ async def test_a_chain_shares_the_loop_with_others(terminal: Terminal) -> None:
         counting.cancel()
         assert outcome is batch
         assert turns >= 3
+
+
+async def test_a_large_message_is_looked_at_in_a_thread(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't be divided, and would hold everybody."""
+    threads: list[bool] = []
+    work = Redaction.work
+
+    def watched(self: Redaction, rows: BatchRows, lo: int, hi: int) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        work(self, rows, lo, hi)
+
+    monkeypatch.setattr(Redaction, "work", watched)
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[RedactStage(patterns=("4[0-9]+",))])
+        await bus.publish("orders", ["card 4111"] * 50_000)
+        await bus.publish("orders", ["card 4111"])
+        large, small = await read(bus, "orders", 2)
+        assert large.json() == ["card [redacted]"] * 50_000
+        assert small.json() == ["card [redacted]"]
+        assert threads == [False, True]
+        await bus.topics.update("orders", middleware=[VALIDATE])
+        await bus.types.register("orders", "default", schema={"items": {"type": "integer"}})
+        with pytest.raises(InvalidMessage):
+            await bus.publish("orders", ["x"] * 50_000)
 
 
 async def test_figures_of_stages_are_in_the_metrics(orders: Any) -> None:
