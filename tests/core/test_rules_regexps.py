@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.rules import regexps
-from landbridge.core.rules.budget import USED_UP, Allowance, Budget
+from landbridge.core.rules.budget import USED_UP, Budget, RegexpAllowance
 from landbridge.core.rules.content import MessageContent, content_of
 from landbridge.core.rules.explanation import explain
 from landbridge.core.rules.query import Rule, read_query
@@ -137,7 +137,7 @@ def test_a_set_that_is_too_large_is_divided(monkeypatch: pytest.MonkeyPatch) -> 
     expressions = ExpressionSet()
     expressions.add(members)
     for n in (0, 7, 39):
-        assert expressions.search(b"..x%dy.." % n, Budget(), Allowance(Budget()))[0] == [f"r{n}"]
+        assert expressions.search(b"..x%dy.." % n, Budget(), RegexpAllowance(Budget()))[0] == [f"r{n}"]
     assert expressions._old is not None
     assert len(expressions._old._parts) > 1
 

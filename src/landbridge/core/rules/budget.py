@@ -43,7 +43,7 @@ class Budget(NamedTuple):
     clock: Callable[[], float] | None = None
 
 
-class Allowance:
+class RegexpAllowance:
     """Steps of regular expressions that all rules have together for a message, wherever they look."""
 
     __slots__ = ("in_sets", "left")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from landbridge.core.rules.bounds import LARGEST_PROGRAM, LONGEST_TEXT
-from landbridge.core.rules.budget import USED_UP, Allowance, Budget, OverBudget, Spending
+from landbridge.core.rules.budget import USED_UP, Budget, OverBudget, RegexpAllowance, Spending
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class ExpressionSet:
         return self._old, self._young
 
     def search(
-        self, text: bytes, budget: Budget, allowance: Allowance
+        self, text: bytes, budget: Budget, allowance: RegexpAllowance
     ) -> tuple[list[str], list[tuple[str, str]]]:
         """The ids of the expressions that are in the text, and those that would need more than their budget,
         each with the cause. ``allowance``: what is left to all rules for the message."""
@@ -197,7 +197,7 @@ class ExpressionSet:
 
 
 def _search_one_by_one(
-    members: Mapping[str, Expression], text: bytes, budget: Budget, allowance: Allowance
+    members: Mapping[str, Expression], text: bytes, budget: Budget, allowance: RegexpAllowance
 ) -> tuple[list[str], list[tuple[str, str]]]:
     found, exceeded = [], []
     # The cheap ones first, so that costly ones don't use up what these need.

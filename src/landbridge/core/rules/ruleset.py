@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from landbridge.core.log.batch import Batch
-from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Allowance, Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, RegexpAllowance, Spending
 from landbridge.core.rules.content import (
     MessageContent,
     attribute_header,
@@ -250,7 +250,7 @@ class RuleSet:
     def _match(self, content: MessageContent, row: int, matched: Matched) -> None:
         rows = matched.rows
         self._spent = 0
-        allowance = Allowance(self.budget)
+        allowance = RegexpAllowance(self.budget)
         if self._patterns:
             for id, decides in self._fields.candidates(content).items():
                 if decides:
@@ -279,7 +279,7 @@ class RuleSet:
             self._match_paths(paths, content, row, matched, allowance)
 
     def _match_paths(
-        self, paths: set[str], content: MessageContent, row: int, matched: Matched, allowance: Allowance
+        self, paths: set[str], content: MessageContent, row: int, matched: Matched, allowance: RegexpAllowance
     ) -> None:
         if self._needs and b"\\" in content.payload:
             # The texts may be spelled in other ways. In the document's own spelling they are in one way.
