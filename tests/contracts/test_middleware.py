@@ -13,9 +13,12 @@ import msgspec
 import pytest
 
 from landbridge.broker import transforms
+from landbridge.broker.keys import TopicKeys
 from landbridge.broker.server import Terminal
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch, build
+from landbridge.core.middleware.redact import Redaction
+from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import RedactStage
 from landbridge.core.middleware.transform import GROUP, Transform, TransformRow
 from landbridge.errors import (
@@ -27,6 +30,7 @@ from landbridge.errors import (
     SchemaIncompatible,
     ShuttingDown,
     TooLarge,
+    TooOld,
     UnknownType,
 )
 from landbridge.protocol import frames
@@ -216,6 +220,21 @@ async def test_a_repeat_is_answered_as_before_whatever_the_middleware_says_now(t
         with pytest.raises(InvalidMessage):
             await bus.ask_patiently(lambda r: frames.Publish(r, "orders", b"producer", 2, 1, 1), batch)
         assert end(terminal, "orders") == 2
+
+
+async def test_what_is_forgotten_while_it_waits_is_not_stored_past_the_stages(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain passes over a batch that is stored already; when its commit is formed it may be forgotten."""
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[VALIDATE])
+        await bus.types.register("orders", "default", schema=False)
+        monkeypatch.setattr(TopicKeys, "has", lambda self, name: True)
+        with pytest.raises(TooOld):
+            await bus.publish("orders", {"id": 1}, idempotency_key="k-1")
+        assert end(terminal, "orders") == 0
+        with pytest.raises(InvalidMessage):
+            await bus.publish("orders", {"id": 1})
 
 
 async def test_a_refused_output_refuses_its_transaction(terminal: Terminal, orders: Any) -> None:
@@ -699,6 +718,32 @@ async def test_a_chain_shares_the_loop_with_others(terminal: Terminal) -> None:
         counting.cancel()
         assert outcome is batch
         assert turns >= 3
+
+
+async def test_a_large_message_is_looked_at_in_a_thread(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't be divided, and would hold everybody."""
+    threads: list[bool] = []
+    work = Redaction.work
+
+    def watched(self: Redaction, rows: BatchRows, lo: int, hi: int) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        work(self, rows, lo, hi)
+
+    monkeypatch.setattr(Redaction, "work", watched)
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders", middleware=[RedactStage(patterns=("4[0-9]+",))])
+        await bus.publish("orders", ["card 4111"] * 50_000)
+        await bus.publish("orders", ["card 4111"])
+        large, small = await read(bus, "orders", 2)
+        assert large.json() == ["card [redacted]"] * 50_000
+        assert small.json() == ["card [redacted]"]
+        assert threads == [False, True]
+        await bus.topics.update("orders", middleware=[VALIDATE])
+        await bus.types.register("orders", "default", schema={"items": {"type": "integer"}})
+        with pytest.raises(InvalidMessage):
+            await bus.publish("orders", ["x"] * 50_000)
 
 
 async def test_figures_of_stages_are_in_the_metrics(orders: Any) -> None:

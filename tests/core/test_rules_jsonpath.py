@@ -425,4 +425,8 @@ def test_many_costly_expressions_are_bounded_together() -> None:
     found = rules.match(content_of(b"z" * 5_000))
     assert found.rows == {}
     assert len(found.exceeded) == 60
-    assert 0 < sum(each.cause == USED_UP for each in found.exceeded) <= 60 - COSTLY_RULES
+    assert {each.cause == USED_UP for each in found.exceeded} == {False}, "each by its own budget"
+    rules = RuleSet(many, budget=Budget(regexp_steps=1 << 22))
+    found = rules.match(content_of(b"z" * 5_000))
+    assert 0 < len(found.exceeded) <= 60 - COSTLY_RULES
+    assert {each.cause for each in found.exceeded} == {USED_UP}

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build, encode_headers
+from landbridge.core.rules import fields
 from landbridge.core.rules.budget import Budget, OverBudget, Spending
 from landbridge.core.rules.content import content_of
 from landbridge.core.rules.pattern import MessagePattern
@@ -349,3 +350,41 @@ def test_large_arrays_are_paid_for() -> None:
     timed = Budget(steps=1 << 40, seconds=5.0, clock=lambda: float(next(now)))
     with pytest.raises(OverBudget, match=r"more than 5\.0 s"):
         MessagePattern(pattern).matches(content, Spending(timed))
+
+
+class LookedThrough(dict[str, bool]):
+    """A table of rules that counts how often somebody looks through it."""
+
+    times = 0
+
+    def items(self) -> Any:
+        self.times += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("how", ["present", "equal"])
+def test_many_rules_are_found_once_for_a_value_that_an_array_has_often(how: str) -> None:
+    alternative: Any = {"numeric": [">", 5]} if how == "present" else 7
+    rules = RuleSet(
+        Rule(f"r{n}", read_query({"a": [alternative], "b": [{"exists": True}], "c": [n]})) for n in range(4)
+    )
+    index = rules._fields
+    values = index._roots["payload"].below.setdefault("a", fields._Field()).values = fields._Values()
+    table = LookedThrough({f"r{n}": False for n in range(100)})
+    if how == "present":
+        values.present = table
+    else:
+        values.equal[7] = table
+    found = index.candidates(content_of(b'{"a": [%s]}' % b",".join([b"7"] * 1000)))
+    assert len(found) == 100
+    assert table.times == 1
+
+
+def test_only_prefixes_that_a_text_can_have_are_looked_up() -> None:
+    rules = RuleSet(Rule(f"r{n}", read_query({"a": [{"prefix": "y" * n}]})) for n in range(1, 300))
+    values = rules._fields._roots["payload"].below["a"].values
+    assert values is not None
+    assert list(fields._lengths(values.prefix, 3)) == [1, 2, 3]
+    assert list(fields._lengths(values.prefix, 1000)) == list(range(1, 300))
+    matched = rules.match(content_of(b'{"a": "yyyx"}'))
+    assert sorted(matched.rows) == ["r1", "r2", "r3"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.rules import regexps
-from landbridge.core.rules.budget import Budget
-from landbridge.core.rules.content import content_of
+from landbridge.core.rules.budget import USED_UP, Budget, RegexpAllowance
+from landbridge.core.rules.content import MessageContent, content_of
 from landbridge.core.rules.explanation import explain
 from landbridge.core.rules.query import Rule, read_query
 from landbridge.core.rules.regexps import Expression, ExpressionSet
@@ -137,7 +137,7 @@ def test_a_set_that_is_too_large_is_divided(monkeypatch: pytest.MonkeyPatch) -> 
     expressions = ExpressionSet()
     expressions.add(members)
     for n in (0, 7, 39):
-        assert expressions.search(b"..x%dy.." % n, Budget())[0] == [f"r{n}"]
+        assert expressions.search(b"..x%dy.." % n, Budget(), RegexpAllowance(Budget()))[0] == [f"r{n}"]
     assert expressions._old is not None
     assert len(expressions._old._parts) > 1
 
@@ -162,3 +162,26 @@ def test_an_expression_that_repeats_much_does_not_slow_the_others_down() -> None
     both.remove("hostile")
     both.add(rule("hostile", "a[ab]{29}order"))
     assert set(both.match(texts[0]).rows) <= {"r7", "hostile"}
+
+
+def test_the_places_of_a_message_share_what_all_rules_may_take() -> None:
+    budget = Budget(regexp_steps=10_000)  # all together: 200,000
+    rules = RuleSet(budget=budget)
+    for n in range(60):
+        rules.add(rule(f"r{n}", f"a[ab]{{50}}c|{n}x", f"header:h{n}"))
+    headers = {f"h{n}": "b" * 100 + f"{n}x" for n in range(60)}
+    matched = rules.match(MessageContent(b"", None, headers, None, ""))
+    assert 20 <= len(matched.rows) < 60
+    assert {each.cause for each in matched.exceeded} == {USED_UP}
+    assert len(matched.rows) + len(matched.exceeded) == 60
+
+
+def test_a_set_takes_no_more_than_all_rules_may() -> None:
+    """Its automaton may need a state of all expressions for each byte, so one pass is not always cheap."""
+    budget = Budget(regexp_steps=10_000)  # a set: 800,000
+    rules = RuleSet([rule(f"r{n}", f"[ab]b[ab]b[ab]x{n}y") for n in range(200)], budget=budget)
+    few = rules.match(content_of(b"ababax7y"))
+    assert (list(few.rows), few.exceeded) == (["r7"], [])
+    many = rules.match(content_of(b"ababax7y" * 40))
+    assert {each.cause for each in many.exceeded} == {USED_UP}
+    assert 0 < len(many.exceeded) < 200

@@ -65,7 +65,8 @@ def test_a_shipment_for_two_groups_does_not_overtake_what_one_of_them_gave_befor
             data = build([b"data"], id=bytes(16), time=1)
             offers = [("audit", 3), *(("billing", n) for n in (1, 2, 3)), ("audit", 4), ("billing", 4)]
             for group, offset in offers:
-                lane.offer(group, frames.Deliver(0, offset, [(offset, offset + 1)], False, {}), data)
+                frame = frames.Deliver(0, offset, [(offset, offset + 1)], False, {})
+                lane.offer(group, frame, data, 1)
             queued = [(queued.runs[0][0], sorted(queued.legs)) for queued in lane.queue]
             lane.queue.clear()
             return queued

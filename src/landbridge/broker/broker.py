@@ -1073,7 +1073,11 @@ class Broker:
 
         async def middleware_first() -> TransactionOutcome:
             happened = self._transactions.get((writer.unit, frame.producer))
-            if happened is None or not happened.known(frame.number):
+            if happened is not None and happened.known(frame.number):
+                # Nobody looks at them, unless the ledger has forgotten it when the commit is formed.
+                forgotten = TooOld("it is no longer known whether this transaction has happened")
+                outcomes[:] = [forgotten] * len(outcomes)
+            else:
                 outcomes[:] = await run_all([(topic.chain, batch) for topic, batch in publishes], connection)
             return await all_of(writer.put(work))
 

@@ -33,7 +33,7 @@ from landbridge.core.middleware.spec import (
     ValidateStage,
     is_late,
 )
-from landbridge.errors import BusError, MiddlewareFailed, ShuttingDown, TooLarge
+from landbridge.errors import BusError, MiddlewareFailed, ShuttingDown, TooLarge, TooOld
 from landbridge.protocol import frames
 from landbridge.protocol.session import MAX_HEAD
 from landbridge.stores.writer import NotLoaded
@@ -316,7 +316,9 @@ class Chain:
     async def _outcome_of(self, job: WaitingBatch) -> Outcome:
         try:
             if await _ask(job.is_known):
-                return job.batch
+                # The writer answers from the ledger. If that has forgotten the batch by then, it must not be
+                # stored past the stages.
+                return TooOld(f"what this producer has stored in {self.topic} is no longer known")
             return await self._run(job.batch, job.publisher)
         except BusError as error:
             return error

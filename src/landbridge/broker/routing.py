@@ -94,7 +94,8 @@ class RuleThread:
     def __init__(self, stop: Event) -> None:
         self._rules = RuleSet()
         self._stop = stop
-        #: Rule → the offset from which on it chooses, where the turns haven't come so far.
+        #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
+        #: that failed, or when an operator lets the rules choose again.
         self._begins: dict[str, int] = {}
         #: Rules that were compiled since the collector was last told to leave them alone.
         self._fresh = 0
@@ -139,8 +140,6 @@ class RuleThread:
             end = stretch.first + stretch.hi
             if len(routed.chosen) >= TURN_COPIES:
                 break
-        if self._begins:
-            self._begins = {rule: begin for rule, begin in self._begins.items() if begin > end}
         return routed._replace(end=end)
 
     def _match(
@@ -171,7 +170,7 @@ class RuleThread:
     def _choices(self, stretch: SourceStretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
         first, batch = stretch.first, stretch.batch
         for rule, found in rows.items():
-            if (begin := self._begins.get(rule)) is not None:
+            if (begin := self._begins.get(rule, 0)) > first + found[0]:
                 found = [row for row in found if first + row >= begin]
                 if not found:
                     continue
@@ -201,7 +200,7 @@ class RuleRoute:
         self.wake()
 
     def remove(self, name: str) -> None:
-        """A rule is about to go: nothing goes into its topic any more."""
+        """A rule is gone."""
         if self.rules.pop(name, None) is not None:
             self._changes.append((name, None))
 
@@ -442,16 +441,12 @@ class Routing:
         rule = topic.spec.rule
         assert rule is not None
         async with self._changing:
+            # Until the deletion is on disk the rule goes on: if that fails, it has missed nothing.
+            entry = partial(enter, name=topic.name, before=rule, after=None)
+            await self.broker.delete_topic(topic, who, entry)
             route = self.routes.get(rule.source)
             if route is not None:
                 route.remove(topic.name)
-            try:
-                entry = partial(enter, name=topic.name, before=rule, after=None)
-                await self.broker.delete_topic(topic, who, entry)
-            except BusError:
-                if route is not None:
-                    route.add(topic)
-                raise
             if route is not None and not route.rules:
                 route.close()
                 del self.routes[rule.source]

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from landbridge.core.middleware.spec import AnyStage, RedactStage, TransformStage, is_late
-from landbridge.core.names import is_reserved
+from landbridge.core.names import is_reserved, is_rule_topic
 from landbridge.core.topic import TopicSpec
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import Forbidden
@@ -55,7 +55,12 @@ def may(topics: Mapping[str, Specified], scopes: Scopes, verb: str, name: str) -
     """Do scopes allow something with a topic? Who may read its source may read a rule's topic and its dead
     letters, or who has a scope that spells out its name; a wildcard, which may not cover the source, is not
     enough."""
+    if verb == "publish" and is_rule_topic(name):
+        return scopes.admin  # a wildcard gives no right there: nobody publishes to it
     source = home_of(topics, name)
+    if verb == "subscribe" and source == name and is_rule_topic(name.removesuffix(".dead")):
+        # What is left of a rule that was deleted: which source its dead letters are of isn't known any more.
+        return scopes.admin or name in scopes.subscribe
     if verb != "subscribe" or source == name:
         return scopes.may(verb, name)
     return scopes.may(verb, source) or name in scopes.subscribe

@@ -40,6 +40,9 @@ from landbridge.errors import BadRequest, BusError, MiddlewareFailed
 
 #: Messages and bytes of a slice, and seconds of work in one turn of the loop.
 SLICE_MESSAGES, SLICE_BYTES, TURN = 128, 64 << 10, 0.001
+#: Bytes of a message from which on stages look at it in a thread: it can't be divided into slices, and
+#: patterns in two hundred thousand texts take a second.
+LARGE = 128 << 10
 #: Bytes that are compressed on the event loop, at low levels: that takes less than handing them to a thread.
 PACK_HERE, LOW_LEVEL = 16 << 10, 3
 #: Threads that compress.
@@ -73,20 +76,24 @@ class WorkingStage(NamedTuple):
 class StagePace:
     """Shares the event loop among all batches that are on their way through stages."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
         self._lock = asyncio.Lock()
+        self._threads = threads
 
-    async def work(self, steps: Iterable[None]) -> None:
-        """Take these steps, as many in one turn of the loop as belong into it."""
+    async def work(self, steps: Iterable[bool]) -> None:
+        """Take these steps, as many in one turn of the loop as belong into it. A step that says True is
+        followed by one that is for a thread."""
         left = iter(steps)
         while True:
             async with self._lock:  # those who wait get it in the order in which they came
                 until = perf_counter() + TURN
-                for _ in left:
-                    if perf_counter() >= until:
+                for is_large in left:
+                    if is_large or perf_counter() >= until:
                         break
                 else:
                     return
+            if is_large:
+                await asyncio.get_running_loop().run_in_executor(self._threads, next, left)
             await asyncio.sleep(0)
 
 
@@ -94,8 +101,8 @@ class Workshop:
     """What the stages of all topics work with."""
 
     def __init__(self) -> None:
-        self._pace = StagePace()
         self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
+        self._pace = StagePace(self._packers)
 
     async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
         """Take a batch through these stages, but for compress. Their refusal is raised."""
@@ -145,9 +152,11 @@ class Workshop:
         self._packers.shutdown(wait=False)
 
 
-def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[None]:
-    """Take the messages through these stages, a slice with each step."""
+def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[bool]:
+    """Take the messages through these stages, a slice with each step that says False."""
     for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
+        if hi - lo == 1 and len(rows.payloads[lo]) > LARGE:
+            yield True
         for stage, counts in stages:
             began = perf_counter()
             try:
@@ -159,7 +168,7 @@ def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Itera
                 counts.seconds += perf_counter() - began
             counts.messages += hi - lo
         rows.end_slice()
-        yield
+        yield False
 
 
 def check(stages: Sequence[AnyStage]) -> None:

@@ -120,7 +120,8 @@ class Hand:
 
     def send(self, frame: frames.Frame, *tail: Buffer) -> None:
         assert isinstance(frame, frames.Deliver), "a group sends nothing else"
-        self.lane.offer(self.consumer.group.name, frame, tail[0])
+        group = self.consumer.group
+        self.lane.offer(group.name, frame, tail[0], group.topic.reader_for(group.name).number)
 
     def flush(self) -> None:
         self.lane.ship_soon()
@@ -164,18 +165,21 @@ class Lane:
 
     # -- taking ------------------------------------------------------------------------------------
 
-    def offer(self, group: str, frame: frames.Deliver, data: Buffer) -> None:
+    def offer(self, group: str, frame: frames.Deliver, data: Buffer, reader: int) -> None:
+        """``reader``: the number of the log or view that the group has the messages from. What groups get by
+        other stages before delivery differs, so it isn't shipped for all of them as one."""
         for queued in islice(reversed(self.queue), NEAR):
             if group in queued.legs:
                 break  # a group's messages are shipped in the order in which the group gave them
             if (
                 queued.runs == frame.runs
+                and queued.reader == reader
                 and queued.newest_first == frame.newest_first
                 and names_size((*queued.legs, group)) <= MOST_NAMES
             ):
                 queued.legs[group] = frame.lease
                 return
-        queued = Queued(frame.runs, frame.newest_first, data, Batch.decode(data).time)
+        queued = Queued(frame.runs, frame.newest_first, data, Batch.decode(data).time, reader)
         queued.legs[group] = frame.lease
         self.queue.append(queued)
         self._queued_bytes += len(data)

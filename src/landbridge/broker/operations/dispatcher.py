@@ -7,11 +7,12 @@ changes something says so by the caller's ``enter``, within the commit (``broker
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from landbridge.broker.audit import AuditLog, CallSource
 from landbridge.broker.authority import TokenBearer
+from landbridge.broker.rule_topics import Specified, may
 from landbridge.core.trust.scopes import RANKS, Scopes
 from landbridge.errors import BadRequest, Forbidden, Unauthenticated
 from landbridge.protocol.operations import ANYBODY, OPERATIONS, Operation
@@ -23,10 +24,10 @@ A = TypeVar("A")
 PAGE = 1000
 
 
-def may_see(caller: TokenBearer, topic: str) -> bool:
+def may_see(topics: Mapping[str, Specified], caller: TokenBearer, topic: str) -> bool:
     """Whoever may publish to a topic or subscribe to it may see it; so may observers."""
     scopes = caller.scopes
-    return scopes.has("observe") or scopes.may("publish", topic) or scopes.may("subscribe", topic)
+    return scopes.has("observe") or any(may(topics, scopes, verb, topic) for verb in ("publish", "subscribe"))
 
 
 class StrangerCaller:

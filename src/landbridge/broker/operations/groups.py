@@ -121,7 +121,7 @@ class GroupOperations:
         turns = Turns()
         for found in topics:
             await turns.looked_at(TOPIC_COUNTS * (1 + len(found.groups)))
-            if request.topic is None and not may_see(caller, found.name):
+            if request.topic is None and not may_see(self._broker.topics, caller, found.name):
                 continue
             for group in sorted(found.groups.values(), key=lambda g: g.name):
                 if (found.name, group.name) > last:

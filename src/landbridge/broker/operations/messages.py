@@ -140,7 +140,9 @@ class MessageOperations:
         async with self._searching:
             for name in names:
                 await turns.looked_at(TOPIC_COUNTS)
-                if name == topic or (name in self._broker.topics and may_see(caller, name)):
+                if name == topic or (
+                    name in self._broker.topics and may_see(self._broker.topics, caller, name)
+                ):
                     place = await self._search(turns, self._broker.topic(name), id, batch_id, moment)
                     if place is not None:
                         found.append(place)

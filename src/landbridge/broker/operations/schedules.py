@@ -243,7 +243,7 @@ class ScheduleOperations:
             after = f"{found[-1][0].topic}/{found[-1][0].key}" if more else ""
         for place, document in found:
             await turns.looked_at(SCHEDULE_COUNTS)
-            if may_see(caller, place.topic):
+            if may_see(self._broker.topics, caller, place.topic):
                 rows.append(self._describe(_decode(place, document.value)))
         return table.ScheduleRows(schedules=rows, next=after)
 

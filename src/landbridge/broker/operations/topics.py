@@ -129,7 +129,7 @@ class TopicOperations:
         for name in sorted(name for name in self._broker.topics if name > request.after):
             await turns.looked_at(TOPIC_COUNTS)
             topic = self._broker.topics.get(name)
-            if topic is not None and may_see(caller, name):
+            if topic is not None and may_see(self._broker.topics, caller, name):
                 if len(rows) >= most:
                     return table.TopicRows(topics=rows, next=rows[-1].name)
                 rows.append(describe_topic(topic))

@@ -312,7 +312,7 @@ class WebhookOperations:
             after = f"{found[-1][0].topic}/{found[-1][0].key}" if more else ""
         rows = []
         for place, document in found:
-            if may_see(caller, place.topic):
+            if may_see(self._broker.topics, caller, place.topic):
                 row = await self._describe(place, _decode(place, document.value))
                 if caller.subject != row.owner and not caller.scopes.has("observe"):
                     row = replace(row, url=_without_path(row.url))

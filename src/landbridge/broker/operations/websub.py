@@ -183,7 +183,7 @@ class WebSubOperations:
         rows = [
             await self._describe_feed(_decode(place, document.value, StoredFeed))
             for place, document in found
-            if may_see(caller, place.topic)
+            if may_see(self._broker.topics, caller, place.topic)
         ]
         return table.FeedRows(feeds=rows, next=_after(found[-1][0]) if more else "")
 

@@ -87,5 +87,5 @@ class Validation:
 
 
 def _refuse(rows: BatchRows, at: int, checker: Checker, value: Any) -> None:
-    field, reason = first_error(checker, value)
+    field, reason = first_error(checker, value, len(rows.payloads[at]))
     rows.refuse(at, field, reason, hint="change the message, or register a schema that takes it")

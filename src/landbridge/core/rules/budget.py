@@ -15,6 +15,9 @@ REGEXP_STEPS = 1 << 24
 #: As many rules may use up their budgets on a message; then the others that are not cheap are undecided. Ten
 #: thousand costly rules would otherwise take minutes for each message.
 COSTLY_RULES = 20
+#: What the expressions of a set may take together for a message, where they are searched for in one pass:
+#: so many times the steps that all costly ones have. A pass mostly takes far less than its worst case.
+SET_SHARE = 4
 #: Steps between two looks at the clock.
 LOOK_EVERY = 256
 
@@ -38,6 +41,17 @@ class Budget(NamedTuple):
     seconds: float | None = None
     #: The time in seconds, of which only differences count. Needed where there are ``seconds``.
     clock: Callable[[], float] | None = None
+
+
+class RegexpAllowance:
+    """Steps of regular expressions that all rules have together for a message, wherever they look."""
+
+    __slots__ = ("in_sets", "left")
+
+    def __init__(self, budget: Budget) -> None:
+        #: Steps that are left to expressions that are searched for one by one, and to whole sets.
+        self.left = COSTLY_RULES * budget.regexp_steps
+        self.in_sets = SET_SHARE * self.left
 
 
 class Spending:

@@ -7,7 +7,7 @@ has one leaf.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from landbridge.core.rules.content import MessageContent
@@ -16,6 +16,8 @@ from landbridge.core.rules.pattern import Anchor, MessagePattern
 #: Rule id → whether the anchor alone decides that the rule matches.
 Entries = dict[str, bool]
 
+#: Rules that are added again without asking whether they were.
+FEW = 4
 #: So many leaves with an anchor make it a common one.
 COMMON = 8
 #: What an anchor costs besides the rules that are under it already: each message looks at more of them.
@@ -73,29 +75,42 @@ class _Values:
     def is_empty(self) -> bool:
         return not (self.equal or self.folded or self.prefix or self.suffix or self.present)
 
-    def look(self, value: Any, found: Entries) -> None:
-        """Add the rules that look for this value."""
+    def look(self, value: Any, found: Entries, seen: set[int]) -> None:
+        """Add the rules that look for this value. ``seen``: tables of many rules that were added for this
+        message already, by their ``id``; an array may have a value a hundred thousand times."""
         if self.present:
-            for id in self.present:
-                found.setdefault(id, False)
+            _add(self.present, found, seen)
         entries = self.equal.get((value,) if type(value) is bool else value)
         if entries:
-            _add(entries, found)
+            _add(entries, found, seen)
         if type(value) is str:
             if self.folded and (entries := self.folded.get(value.casefold())):
-                _add(entries, found)
-            for length, table in self.prefix.items():
-                if entries := table.get(value[:length]):
-                    _add(entries, found)
-            for length, table in self.suffix.items():
-                if entries := table.get(value[-length:] if length else ""):
-                    _add(entries, found)
+                _add(entries, found, seen)
+            if self.prefix:
+                for length in _lengths(self.prefix, len(value)):
+                    if entries := self.prefix[length].get(value[:length]):
+                        _add(entries, found, seen)
+            if self.suffix:
+                for length in _lengths(self.suffix, len(value)):
+                    if entries := self.suffix[length].get(value[-length:] if length else ""):
+                        _add(entries, found, seen)
 
 
-def _add(entries: Entries, found: Entries) -> None:
-    for id, decides in entries.items():
-        if decides or id not in found:
-            found[id] = decides
+def _lengths(tables: dict[int, dict[str, Entries]], most: int) -> Iterable[int]:
+    """The lengths up to a most that there are tables of. It takes no more steps than the text has letters."""
+    if len(tables) > most:
+        return [length for length in range(most + 1) if length in tables]
+    return [length for length in tables if length <= most]
+
+
+def _add(entries: Entries, found: Entries, seen: set[int]) -> None:
+    if len(entries) > FEW:
+        if id(entries) in seen:
+            return
+        seen.add(id(entries))
+    for rule, decides in entries.items():
+        if decides or rule not in found:
+            found[rule] = decides
 
 
 class _Field:
@@ -193,32 +208,32 @@ class FieldIndex:
 
     def candidates(self, content: MessageContent) -> Entries:
         """The rules that may match a message. What is True of a rule is that it does."""
-        found = dict(self._others)
+        found, seen = dict(self._others), set[int]()
         roots = self._roots
         if roots["payload"].below:
-            _walk(roots["payload"], content.document, found)
+            _walk(roots["payload"], content.document, found, seen)
         if content.headers and roots["headers"].below:
-            _walk(roots["headers"], content.headers, found)
+            _walk(roots["headers"], content.headers, found, seen)
         if content.key is not None and (field := roots["key"].below.get("")) is not None:
-            _walk(field, content.key, found)
+            _walk(field, content.key, found, seen)
         return found
 
 
-def _walk(field: _Field, value: Any, found: Entries) -> None:
+def _walk(field: _Field, value: Any, found: Entries, seen: set[int]) -> None:
     kind = type(value)
     if kind is dict:
         below = field.below
         if len(below) <= len(value):
             for name, each in below.items():
                 if name in value:
-                    _walk(each, value[name], found)
+                    _walk(each, value[name], found, seen)
         else:
             for name, inner in value.items():
                 known = below.get(name)
                 if known is not None:
-                    _walk(known, inner, found)
+                    _walk(known, inner, found, seen)
     elif kind is list:
         for each in value:
-            _walk(field, each, found)
+            _walk(field, each, found, seen)
     elif field.values is not None:
-        field.values.look(value, found)
+        field.values.look(value, found, seen)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from landbridge.core.rules.bounds import LARGEST_PROGRAM, LONGEST_TEXT
-from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
+from landbridge.core.rules.budget import USED_UP, Budget, OverBudget, RegexpAllowance, Spending
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class _FixedSet:
     def __init__(self, members: list[tuple[str, Expression]]) -> None:
         self._parts = [*_compiled(members)]
         self.heaviest = max((expression.program for _, expression in members), default=0)
+        #: Instructions of all of them.
+        self.weight = sum(expression.program for _, expression in members)
 
     def found(self, text: bytes) -> list[str]:
         return [ids[index] for match, ids in self._parts for index in match(text)]
@@ -168,13 +170,21 @@ class ExpressionSet:
             self._young = _FixedSet(young)
         return self._old, self._young
 
-    def search(self, text: bytes, budget: Budget) -> tuple[list[str], list[tuple[str, str]]]:
+    def search(
+        self, text: bytes, budget: Budget, allowance: RegexpAllowance
+    ) -> tuple[list[str], list[tuple[str, str]]]:
         """The ids of the expressions that are in the text, and those that would need more than their budget,
-        each with the cause."""
+        each with the cause. ``allowance``: what is left to all rules for the message."""
         old, young = self._sets()
         members = self._members
-        if max(old.heaviest, young.heaviest) * (len(text) + 1) > budget.regexp_steps:
-            return _search_one_by_one(members, text, budget)
+        # A set's automaton is made while it reads, at worst with a state of all expressions for each byte.
+        worst = (old.weight + young.weight) * (len(text) + 1)
+        if (
+            max(old.heaviest, young.heaviest) * (len(text) + 1) > budget.regexp_steps
+            or worst > allowance.in_sets
+        ):
+            return _search_one_by_one(members, text, budget, allowance)
+        allowance.in_sets -= worst
         found = old.found(text)
         if young.heaviest:
             found += young.found(text)
@@ -182,23 +192,25 @@ class ExpressionSet:
             found = [id for id in found if id in members]
         if not self._alone:
             return found, []
-        others, exceeded = _search_one_by_one(self._alone, text, budget)
+        others, exceeded = _search_one_by_one(self._alone, text, budget, allowance)
         return found + others, exceeded
 
 
 def _search_one_by_one(
-    members: Mapping[str, Expression], text: bytes, budget: Budget
+    members: Mapping[str, Expression], text: bytes, budget: Budget, allowance: RegexpAllowance
 ) -> tuple[list[str], list[tuple[str, str]]]:
     found, exceeded = [], []
-    left = COSTLY_RULES * budget.regexp_steps
     # The cheap ones first, so that costly ones don't use up what these need.
     for id, expression in sorted(members.items(), key=lambda member: member[1].program):
-        left -= min(expression.program * (len(text) + 1), budget.regexp_steps)
-        if left < 0:
+        worst = expression.program * (len(text) + 1)
+        # One that is refused by its own budget costs nothing, and leaves what it would need to others.
+        if allowance.left < worst <= budget.regexp_steps:
             exceeded.append((id, USED_UP))
             continue
         try:
-            if expression.is_in(text, Spending(budget)):
+            is_in = expression.is_in(text, Spending(budget))
+            allowance.left -= worst
+            if is_in:
                 found.append(id)
         except OverBudget as error:
             exceeded.append((id, str(error)))

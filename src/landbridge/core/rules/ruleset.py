@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from landbridge.core.log.batch import Batch
-from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, Spending
+from landbridge.core.rules.budget import COSTLY_RULES, USED_UP, Budget, OverBudget, RegexpAllowance, Spending
 from landbridge.core.rules.content import (
     MessageContent,
     attribute_header,
@@ -250,6 +250,7 @@ class RuleSet:
     def _match(self, content: MessageContent, row: int, matched: Matched) -> None:
         rows = matched.rows
         self._spent = 0
+        allowance = RegexpAllowance(self.budget)
         if self._patterns:
             for id, decides in self._fields.candidates(content).items():
                 if decides:
@@ -261,7 +262,7 @@ class RuleSet:
             text = content.payload if place is _PAYLOAD else text_at(place, content)
             if text is None:
                 continue
-            found, exceeded = expressions.search(text, self.budget)
+            found, exceeded = expressions.search(text, self.budget, allowance)
             for id in found:
                 if id in self._paths:
                     paths.add(id)
@@ -275,12 +276,14 @@ class RuleSet:
                 else:
                     matched.exceeded.append(Exceeded(id, row, cause))
         if self._paths and not content.unreadable:
-            self._match_paths(paths, content, row, matched)
+            self._match_paths(paths, content, row, matched, allowance)
 
-    def _match_paths(self, paths: set[str], content: MessageContent, row: int, matched: Matched) -> None:
+    def _match_paths(
+        self, paths: set[str], content: MessageContent, row: int, matched: Matched, allowance: RegexpAllowance
+    ) -> None:
         if self._needs and b"\\" in content.payload:
             # The texts may be spelled in other ways. In the document's own spelling they are in one way.
-            found, exceeded = self._needs.search(_quoted(content.document), self.budget)
+            found, exceeded = self._needs.search(_quoted(content.document), self.budget, allowance)
             paths = {*found, *(id for id, _ in exceeded)}
         for id in sorted(paths | self._needless) if self._needless else paths:
             self._try(id, content, row, matched)

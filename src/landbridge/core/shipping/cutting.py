@@ -26,14 +26,18 @@ MOST_NAMES = 8 << 10
 class Queued:
     """Messages that are to be shipped, and the groups that they are for."""
 
-    __slots__ = ("data", "legs", "newest_first", "runs", "time")
+    __slots__ = ("data", "legs", "newest_first", "reader", "runs", "time")
 
-    def __init__(self, runs: list[Range], newest_first: bool, data: Buffer, time: int) -> None:
+    def __init__(
+        self, runs: list[Range], newest_first: bool, data: Buffer, time: int, reader: int = 0
+    ) -> None:
         self.runs = runs
         self.newest_first = newest_first
         self.data = data
         #: When they were published, microseconds.
         self.time = time
+        #: The number of the log or view that the groups have them from.
+        self.reader = reader
         #: group → lease
         self.legs: dict[str, int] = {}
 

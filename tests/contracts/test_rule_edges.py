@@ -1,0 +1,98 @@
+"""Rules at their edges: where a rule begins, what is left of one that was deleted, commits that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from landbridge.broker.server import Terminal
+from landbridge.core.names import RULES_GROUP
+from landbridge.errors import Forbidden, StoreFull
+from landbridge.stores.memory import MemoryStore
+from landbridge.testing import attach, run_terminal
+from landbridge.testing.faults import FaultyStore
+from tests.contracts.test_rules import LARGE, PAID, payloads, until_routed
+from tests.waiting import Reader, eventually
+
+
+async def test_rules_that_choose_again_begin_where_they_were_made(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        await bus.rules.create(PAID, "orders")
+        for n in range(4):
+            await bus.publish("orders", {"state": "paid", "amount": 500, "n": n})
+        second = (await bus.rules.create(LARGE, "orders")).rule
+        await bus.publish("orders", {"state": "paid", "amount": 500, "n": 4})
+        await until_routed(terminal, "orders")
+        await bus.groups.seek("orders", RULES_GROUP, to=0)
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, second)] == [4, 4]
+
+
+async def test_dead_letters_of_a_deleted_rule_are_for_those_who_could_read_it(terminal: Terminal) -> None:
+    async with attach(terminal) as admin:
+        rule = (await admin.rules.create(PAID)).rule
+        await admin.publish(None, {"state": "paid"})
+        await until_routed(terminal)
+        async with Reader(admin.subscribe(rule, group="g")) as reader:
+            await (await reader.next()).bury("bad")
+        dead = f"{rule}.dead"
+        await eventually(lambda: dead in terminal.broker.topics)
+        await admin.rules.delete(rule, force=True)
+        async with attach(terminal, subject="ann", scopes=["subscribe:#"]) as bus:
+            with pytest.raises(Forbidden):
+                await bus.fetch(dead, 0)
+
+
+async def test_a_rule_whose_deletion_failed_has_missed_nothing(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FaultyStore(MemoryStore())
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        kept = (await bus.rules.create(LARGE, "orders")).rule
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        await bus.publish("orders", {"state": "paid", "amount": 500, "n": 0})
+        await until_routed(terminal, "orders")
+        topic, route = terminal.broker.topics[rule], terminal.routing.routes["orders"]
+        stored: list[asyncio.Task[Any]] = []
+        delete_topic = terminal.broker.delete_topic
+
+        async def delete(*given: Any) -> None:
+            """A message comes before the deletion, and the disk fails with the deletion."""
+            store.gate.clear()
+            paid = {"state": "paid", "amount": 500, "n": 1}
+            stored.append(asyncio.create_task(bus.publish("orders", paid)))
+            await eventually(lambda: terminal.broker.writer_for("orders").is_busy)
+            store.gate.set()
+            await eventually(lambda: terminal.broker.topics["orders"].log.end == 2)
+            await until_routed(terminal, "orders")
+            store.failing = True
+            try:
+                await delete_topic(*given)
+            finally:
+                store.failing = False
+
+        monkeypatch.setattr(terminal.broker, "delete_topic", delete)
+        with pytest.raises(StoreFull):
+            await bus.rules.delete(rule, force=True)
+        await stored[0]
+        await until_routed(terminal, "orders")
+        assert [each["n"] for each in await payloads(terminal, kept)] == [0, 1]
+        assert [each["n"] for each in await payloads(terminal, rule)] == [0, 1]
+        assert (topic.deleted, route.rules[rule]) == (False, topic)
+
+
+async def test_wildcards_show_nothing_of_rules_whose_source_one_may_not_read(terminal: Terminal) -> None:
+    async with attach(terminal) as admin:
+        rule = (await admin.rules.create(PAID)).rule
+        await admin.groups.create(rule, "g")
+        for scopes, shows in ((["subscribe:#", "publish:#"], False), (["observe"], True)):
+            async with attach(terminal, subject="ann", scopes=scopes) as bus:
+                assert (rule in [each.name for each in await bus.topics.list()]) == shows
+                assert (rule in [each.topic for each in await bus.groups.list()]) == shows
+                if shows:
+                    assert (await bus.topics.show(rule)).options.rule is not None
+                else:
+                    with pytest.raises(Forbidden):
+                        await bus.topics.show(rule)
