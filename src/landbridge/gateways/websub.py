@@ -311,9 +311,7 @@ class WebSubHub:
         """Write down what follows from the answer to a verification."""
         while True:
             version, sub = await self._read_subscription(key)
-            changed = core.after_verification(
-                sub, intent, status, body, challenge, self._clock(), _why(result)
-            )
+            changed = core.after_verification(sub, intent, status, body, challenge, self._clock(), why)
             if changed == sub:
                 return
             is_granted = changed.terms is not None and changed.terms != sub.terms
