@@ -12,7 +12,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
 from landbridge.core.store_address import StoreAddress
-from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull
+from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull, TooLarge
 from landbridge.stores.remote import Away
 
 #: Seconds that a connection may take to be made, and a server to answer.
@@ -68,7 +68,10 @@ def conninfo_of(address: StoreAddress) -> dict[str, Any]:
         raise BadRequest(
             f"the store's URL has an option that PostgreSQL doesn't know: {_said(error)}"
         ) from None
-    return {**KEEPALIVES, "connect_timeout": CONNECT_WITHIN, "application_name": "landbridge", **given}
+    return {
+        **KEEPALIVES, "connect_timeout": CONNECT_WITHIN, "application_name": "landbridge", **given,
+        "client_encoding": "UTF8",
+    }  # fmt: skip
 
 
 class PostgresConnection:
@@ -155,6 +158,9 @@ class PostgresConnection:
             return StoreFailed(
                 f"PostgreSQL doesn't let the user do what a store needs: {_said(error)}", hint=hint
             )
+        if isinstance(error, pg.ProgramLimitExceeded):
+            # Asking again would not help: the key of a document or a producer is longer than an index takes.
+            return TooLarge(f"PostgreSQL can't store it: {_said(error)}", hint="use shorter names and keys")
         passes = isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | OSError | pg.ReadOnlySqlTransaction
         )
