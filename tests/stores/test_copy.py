@@ -308,6 +308,12 @@ async def test_a_copy_takes_no_place_that_is_taken(server: Any, tmp_path: Path) 
     with pytest.raises(BadRequest, match="has a store with data") as refused:
         await stores.bus_store(tmp_path / "two", parse_address(fresh))
     assert "store copy" in refused.value.hint
+    # The same where the data is on a server: another name is another store, which would begin empty.
+    assert await stores.bus_store(tmp_path / "one", parse_address(url))
+    with pytest.raises(BadRequest, match=r"and .* has none") as refused:
+        await stores.bus_store(tmp_path / "one", parse_address(fresh))
+    assert "store copy" in refused.value.hint
+    assert stores.noted(tmp_path / "one") == str(parse_address(url))
 
 
 async def test_what_a_copy_lacks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

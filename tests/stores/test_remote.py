@@ -427,6 +427,9 @@ async def test_users_with_few_rights(valkey: Valkey, postgres: Postgres) -> None
         await store.commit(1, await store.claim(1), [batch(0), PutLedger(1, b"p", b"e")])
         assert (await store.ledger_logs(1), await numbers(store)) == ([1], [0])
         assert await store.check() == []
+    with pytest.raises(StoreFailed, match="WRONGPASS"):  # it doesn't go in as somebody else
+        async with opened(f"redis://few@127.0.0.1:{valkey.port}?name=other"):
+            pass
     valkey.ask("ACL", "SETUSER", "few", "-info")
     with pytest.raises(StoreFailed) as refused:
         async with opened(f"redis://few:pw@127.0.0.1:{valkey.port}?name=t"):

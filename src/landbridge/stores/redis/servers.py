@@ -193,7 +193,7 @@ class RedisServers:
         """ConnectionLost or Passing where another attempt may succeed, StoreFailed where none will."""
         address = self.address
         login: list[list[Argument]] = []
-        if address.password:
+        if address.user or address.password:
             login.append(["AUTH", address.user or "default", address.password])
         if address.database not in ("", "0"):
             login.append(["SELECT", address.database])
