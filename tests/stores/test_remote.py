@@ -534,3 +534,29 @@ async def test_a_database_of_any_encoding_has_a_store() -> None:
     async with opened(server.url("encoded").replace("/postgres", "/plain")) as store:
         await store.commit(0, await store.claim(0), [batch(0), PutDocument("kind", "ü", b"")])
         assert await store.documents(0, "kind", "ü") == [("ü", b"")]
+
+
+async def test_timeouts_of_the_role_end_no_commit() -> None:
+    import psycopg
+
+    postgres = shared_postgres()
+    postgres.ask("CREATE ROLE hasty LOGIN")
+    postgres.ask("GRANT CREATE ON DATABASE postgres TO hasty")
+
+    for name in ("statement", "lock", "transaction"):
+        there = postgres.ask(f"SELECT 1 FROM pg_settings WHERE name = '{name}_timeout'")
+        if there:  # PostgreSQL 15 and 16 know no timeout of transactions
+            postgres.ask(f"ALTER ROLE hasty SET {name}_timeout = '20ms'")
+    async with opened(postgres.url("slow").replace("landbridge@", "hasty@")) as store:
+        epoch = await store.claim(0)
+        place = f"host=127.0.0.1 port={postgres.port} user=landbridge dbname=postgres"
+        no_limits = "-c statement_timeout=0 -c lock_timeout=0 -c transaction_timeout=0"
+        with psycopg.connect(place, options=no_limits) as other:
+            other.execute("SELECT * FROM slow.unit FOR UPDATE")
+            waiting = asyncio.create_task(store.commit(0, epoch, [batch(0)]))
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            await eventually(lambda: other.execute(waits).fetchall() != [])
+            other.execute("SELECT pg_sleep(0.1)")
+            other.rollback()
+        await waiting
+        assert await numbers(store) == [0]

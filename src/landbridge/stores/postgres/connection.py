@@ -32,7 +32,9 @@ SESSION = (
     "SET idle_session_timeout = 0; SET work_mem = '64MB'; SET default_transaction_isolation = 'read "
     "committed'; "
     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
-    "SET plan_cache_mode = force_generic_plan; SET jit = off"
+    "SET plan_cache_mode = force_generic_plan; SET jit = off; "
+    # PostgreSQL 15 and 16 don't have it.
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 )
 #: What has to be set, and why.
 SETTINGS = {
