@@ -560,3 +560,11 @@ async def test_timeouts_of_the_role_end_no_commit() -> None:
             other.rollback()
         await waiting
         assert await numbers(store) == [0]
+
+
+async def test_an_option_that_postgresql_does_not_know_is_refused_at_once() -> None:
+    url = "postgresql://u:s3cr3t@127.0.0.1:1/db?sslmod=require"
+    with pytest.raises(BadRequest, match="sslmod") as refused:
+        async with opened(url):
+            pass
+    assert "s3cr3t" not in str(refused.value)

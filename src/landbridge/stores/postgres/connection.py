@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import make_conninfo
 
 from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull, TooLarge
@@ -65,7 +65,7 @@ def conninfo_of(address: StoreAddress) -> dict[str, Any]:
     }  # fmt: skip
     given.update({name: value for name, value in named.items() if value})
     try:
-        conninfo_to_dict("", **given)
+        make_conninfo("", **given)
     except psycopg.ProgrammingError as error:
         raise BadRequest(
             f"the store's URL has an option that PostgreSQL doesn't know: {_said(error)}"
