@@ -36,6 +36,7 @@ from landbridge.core.topic import topic_spec
 from landbridge.errors import BadRequest, StoreCorrupt
 from landbridge.node import store_copy, stores
 from landbridge.stores.journal.store import JournalStore
+from landbridge.stores.remote import RemoteStore
 from landbridge.testing import attach, run_terminal
 from tests.servers import name_of, shared_postgres, shared_valkey
 from tests.waiting import Reader, eventually
@@ -205,6 +206,90 @@ async def test_a_copy_begins_anew_where_the_terminal_has_run_since(server: Any, 
     await check(store, was)
 
 
+class _Killed(Exception):
+    pass
+
+
+class Dying:
+    """The commits of a target until the process is killed: before or behind one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.is_behind = 1 << 30, False
+        self._monkeypatch = monkeypatch
+
+    def watch(self, kind: type[Any]) -> None:
+        commit = kind.commit
+
+        async def counted(store: Any, *given: Any) -> Any:
+            self.left -= 1
+            if self.left < 0 and not (self.left == -1 and self.is_behind):
+                raise _Killed
+            done = await commit(store, *given)
+            if self.left < 0:
+                raise _Killed
+            return done
+
+        self._monkeypatch.setattr(kind, "commit", counted)
+
+
+async def _little(store: Store, topics: str) -> None:
+    async with run_terminal(store) as terminal, attach(terminal) as bus:
+        for name in topics:
+            await bus.publish(name, name.encode())
+
+
+async def test_a_copy_of_two_stores_that_is_killed_anywhere_goes_on_when_it_is_repeated(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal's store may be whole already when the registry's isn't, and both when nothing is noted."""
+    folder, url = tmp_path / "data", server.url(name_of(tmp_path), units=2)
+    for name in (stores.BUS, stores.REGISTRY):
+        await _little(JournalStore(folder / name), "ab")
+    dying = Dying(monkeypatch)
+    dying.watch(RemoteStore)
+    steps = 0
+    while True:
+        dying.left, dying.is_behind = steps % 12 + 1, steps % 2 == 1
+        steps += 1
+        try:
+            copied = await copy(folder, url)
+            break
+        except _Killed:
+            assert not stores.noted(folder)
+    assert steps > 3
+    assert [each.store for each in copied] == [stores.BUS, stores.REGISTRY]
+    (folder / stores.NOTE).unlink()
+    dying.left = 1 << 30
+    again = await copy(folder, url)
+    assert [each.digest for each in again] == [each.digest for each in copied]
+    assert stores.noted(folder)
+
+
+async def test_a_copy_that_is_killed_while_it_begins_anew_begins_anew(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Dying(monkeypatch)
+    dying.watch(RemoteStore)
+    for left in (1, 2, 3):
+        folder, url = tmp_path / f"data{left}", server.url(f"{name_of(tmp_path)}{left}", units=2)
+        dying.left = 1 << 30
+        await _little(JournalStore(folder / "bus"), "abcd")
+        dying.left = 8
+        with pytest.raises(_Killed):
+            await copy(folder, url)
+        async with run_terminal(JournalStore(folder / "bus")) as terminal, attach(terminal) as bus:
+            for name in "abcd":
+                await bus.call("topic.delete", name=name, force=True)
+            await bus.publish("e", b"e")
+        dying.left = left
+        with pytest.raises(_Killed):
+            await copy(folder, url)
+        dying.left = 1 << 30
+        await copy(folder, url)
+        async with run_terminal(await stores.bus_store(folder, parse_address(url))) as terminal:
+            assert {"a", "b", "c", "d", "e"} & set(terminal.broker.topics) == {"e"}
+
+
 async def test_a_copy_takes_no_place_that_is_taken(server: Any, tmp_path: Path) -> None:
     url = server.url(name_of(tmp_path), units=4)
     await fill(JournalStore(tmp_path / "one" / "bus"))
@@ -223,6 +308,12 @@ async def test_a_copy_takes_no_place_that_is_taken(server: Any, tmp_path: Path) 
     with pytest.raises(BadRequest, match="has a store with data") as refused:
         await stores.bus_store(tmp_path / "two", parse_address(fresh))
     assert "store copy" in refused.value.hint
+    # The same where the data is on a server: another name is another store, which would begin empty.
+    assert await stores.bus_store(tmp_path / "one", parse_address(url))
+    with pytest.raises(BadRequest, match=r"and .* has none") as refused:
+        await stores.bus_store(tmp_path / "one", parse_address(fresh))
+    assert "store copy" in refused.value.hint
+    assert stores.noted(tmp_path / "one") == str(parse_address(url))
 
 
 async def test_what_a_copy_lacks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

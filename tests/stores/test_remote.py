@@ -17,7 +17,7 @@ import structlog
 
 from landbridge.core.log.store import Append, DropLog, PutDocument, PutLedger, Trim, Write
 from landbridge.core.store_address import parse_address
-from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed, StoreFull, StoreTooNew
+from landbridge.errors import BadRequest, Fenced, StoreBusy, StoreFailed, StoreFull, StoreTooNew, TooLarge
 from landbridge.node.stores import address_of, store_at
 from landbridge.stores.postgres.store import PostgresEngine
 from landbridge.stores.redis.servers import RIGHTS
@@ -427,6 +427,9 @@ async def test_users_with_few_rights(valkey: Valkey, postgres: Postgres) -> None
         await store.commit(1, await store.claim(1), [batch(0), PutLedger(1, b"p", b"e")])
         assert (await store.ledger_logs(1), await numbers(store)) == ([1], [0])
         assert await store.check() == []
+    with pytest.raises(StoreFailed, match="WRONGPASS"):  # it doesn't go in as somebody else
+        async with opened(f"redis://few@127.0.0.1:{valkey.port}?name=other"):
+            pass
     valkey.ask("ACL", "SETUSER", "few", "-info")
     with pytest.raises(StoreFailed) as refused:
         async with opened(f"redis://few:pw@127.0.0.1:{valkey.port}?name=t"):
@@ -474,3 +477,94 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(BadRequest, match="needs psycopg") as refused:
         store_at(parse_address("postgresql://h/db"))
     assert "landbridge[postgres]" in refused.value.hint
+
+
+# -- what a server refuses for a while, or for good
+
+
+async def test_a_server_that_wants_more_replicas_or_has_no_connection_left_is_waited_for(
+    valkey: Valkey,
+) -> None:
+    import valkey as client
+
+    async with opened(valkey.url("wait")) as store:
+        epoch = await store.claim(0)
+        await store.commit(0, epoch, [batch(0)])
+        valkey.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+        waiting = asyncio.create_task(store.commit(0, epoch, [batch(1)]))
+        await eventually(lambda: "NOREPLICAS" in store.trouble)
+        valkey.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        await waiting
+        with client.Valkey(port=valkey.port) as other:
+            other.execute_command("CONFIG", "SET", "maxclients", 1)
+            other.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            waiting = asyncio.create_task(store.commit(0, epoch, [batch(2)]))
+            await eventually(lambda: "max number of clients" in store.trouble)
+            other.execute_command("CONFIG", "SET", "maxclients", 1000)
+        await waiting
+        assert await numbers(store) == [0, 1, 2]
+
+
+async def test_a_key_that_the_server_can_not_store_is_refused_at_once(server: Any, tmp_path: Path) -> None:
+    async with opened(server.url(name_of(tmp_path))) as store:
+        epoch = await store.claim(0)
+        key = random.Random(1).randbytes(3000)
+        if isinstance(server, Postgres):  # Redis has no limit
+            for write in (PutDocument("kind", key.hex(), b""), PutLedger(1, key, b"")):
+                with pytest.raises(TooLarge):
+                    await store.commit(0, epoch, [batch(0), write])
+        with pytest.raises(BadRequest):
+            await store.commit(0, epoch, [batch(0), PutDocument("kind", "\ud800", b"")])
+        await store.commit(0, epoch, [batch(0)])
+        assert await numbers(store) == [0]
+
+
+@pytest.mark.parametrize("name", ["user", "order", "primary"])
+async def test_a_store_may_be_called_by_a_word_of_sql(name: str) -> None:
+    for _ in range(2):
+        async with opened(shared_postgres().url(name)) as store:
+            end = len(await numbers(store))
+            await store.commit(0, await store.claim(0), [batch(end), Trim(1, end)])
+            assert await store.check() == []
+
+
+async def test_a_database_of_any_encoding_has_a_store() -> None:
+    server = shared_postgres()
+    server.ask("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0")
+    async with opened(server.url("encoded").replace("/postgres", "/plain")) as store:
+        await store.commit(0, await store.claim(0), [batch(0), PutDocument("kind", "ü", b"")])
+        assert await store.documents(0, "kind", "ü") == [("ü", b"")]
+
+
+async def test_timeouts_of_the_role_end_no_commit() -> None:
+    import psycopg
+
+    postgres = shared_postgres()
+    postgres.ask("CREATE ROLE hasty LOGIN")
+    postgres.ask("GRANT CREATE ON DATABASE postgres TO hasty")
+
+    for name in ("statement", "lock", "transaction"):
+        there = postgres.ask(f"SELECT 1 FROM pg_settings WHERE name = '{name}_timeout'")
+        if there:  # PostgreSQL 15 and 16 know no timeout of transactions
+            postgres.ask(f"ALTER ROLE hasty SET {name}_timeout = '20ms'")
+    async with opened(postgres.url("slow").replace("landbridge@", "hasty@")) as store:
+        epoch = await store.claim(0)
+        place = f"host=127.0.0.1 port={postgres.port} user=landbridge dbname=postgres"
+        no_limits = "-c statement_timeout=0 -c lock_timeout=0 -c transaction_timeout=0"
+        with psycopg.connect(place, options=no_limits) as other:
+            other.execute("SELECT * FROM slow.unit FOR UPDATE")
+            waiting = asyncio.create_task(store.commit(0, epoch, [batch(0)]))
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            await eventually(lambda: other.execute(waits).fetchall() != [])
+            other.execute("SELECT pg_sleep(0.1)")
+            other.rollback()
+        await waiting
+        assert await numbers(store) == [0]
+
+
+async def test_an_option_that_postgresql_does_not_know_is_refused_at_once() -> None:
+    url = "postgresql://u:s3cr3t@127.0.0.1:1/db?sslmod=require"
+    with pytest.raises(BadRequest, match="sslmod") as refused:
+        async with opened(url):
+            pass
+    assert "s3cr3t" not in str(refused.value)

@@ -129,6 +129,9 @@ def test_what_is_shown_of_an_address_leads_to_the_same_store() -> None:
         "redis://:secret@h/0#x",
         "redis://:secret@a:b:c",
         "redis://:secret@h?=&&=",
+        "redis://u:12345/secret@h",
+        "redis://:secret@h?db=3",
+        "redis://h?password=secret",
     ],
 )
 def test_what_is_no_address_is_refused_without_being_repeated(text: str) -> None:

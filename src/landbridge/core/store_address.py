@@ -91,6 +91,17 @@ def parse_address(text: str) -> StoreAddress:
     name = own.get("name", NAME)
     if not _NAME.fullmatch(name):
         raise BadRequest("the store's name has to be of a-z, 0-9 and '_', at most 40 characters")
+    if "@" in parts.path:
+        # Else a part of the password would be shown as one of the database.
+        raise BadRequest(
+            "the store's URL has an '@' behind a '/'",
+            hint="write %2F and %40 where they are part of a password",
+        )
+    if scheme in REDIS and len(own) < len({name for name, _ in pairs}):
+        raise BadRequest(
+            "the store's URL has an option that a store in Redis doesn't know",
+            hint=f"there are {', '.join(OWN)}; the database's number is behind the host: redis://HOST/3",
+        )
     if parts.fragment:
         raise BadRequest("the store's URL has a '#'", hint="write %23 where it is part of a password")
     return StoreAddress(

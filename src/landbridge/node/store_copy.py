@@ -173,39 +173,46 @@ class _StoreCopy:
         self._origin, self._tell = origin, tell
         self._epochs: list[int] = []  #: of the target's units
         self._epoch = 0  #: the greatest of the source's
+        #: The target is a whole copy already, made by a command that ended before it had done all else.
+        self._is_whole = False
         self._done = self._whole = 0
         self._batches = self._messages = self._bytes = 0
         #: Of each log of the target: what was put into it, hashed.
         self._digests: dict[int, str] = {}
         self._division: Division
+        self._plan: dict[int, tuple[int, LogBounds]]
+        self._documents: list[PlacedDocument]
+        self._entries: list[PutLedger]
 
     async def begin(self) -> None:
         """BadRequest where the target has data of its own."""
         await self._claim()
-        await self._begin()
-
-    async def run(self) -> CopiedStore:
-        source, target = self._source, self._target
+        source = self._source
         bounds = {
             log: each for unit in range(source.units) for log, each in (await source.logs(unit)).items()
         }
         self._division = await self._divide(bounds)
-        plan = self._plan(bounds)
+        self._plan = self._planned(bounds)
         # Once to copy it, and once to compare.
-        self._whole = 2 * sum(each.bytes for _, each in plan.values())
-        documents = await self._documents()
-        entries = await self._entries()
-        for number, (log, each) in sorted(plan.items()):
-            await self._copy_log(log, each, number)
-        await self._put([(each.unit, PutDocument(each.kind, each.key, each.value)) for each in documents])
-        await self._put([(each.log % target.units, each) for each in entries])
-        await self._compare(plan, documents, entries)
+        self._whole = 2 * sum(each.bytes for _, each in self._plan.values())
+        self._documents = await self._placed()
+        self._entries = await self._merged()
+        await self._begin()
+
+    async def run(self) -> CopiedStore:
+        target, documents, entries = self._target, self._documents, self._entries
+        if not self._is_whole:
+            for number, (log, each) in sorted(self._plan.items()):
+                await self._copy_log(log, each, number)
+            await self._put([(each.unit, PutDocument(each.kind, each.key, each.value)) for each in documents])
+            await self._put([(each.log % target.units, each) for each in entries])
+            await self._compare()
         whole = hashlib.sha256(repr(sorted(self._digests.items())).encode())
         for document in sorted(documents):
             whole.update(repr(document).encode())
         for entry in entries:
             whole.update(repr(entry).encode())
-        await self._target.commit(0, self._epochs[0], [DeleteDocument(stores.COPYING, stores.COPYING)])
+        await target.commit(0, self._epochs[0], [DeleteDocument(stores.COPYING, stores.COPYING)])
         return CopiedStore(
             self._name,
             target.units,
@@ -241,7 +248,7 @@ class _StoreCopy:
             numbers.append(int(with_next) * source.units)
         return Division(source.units, self._target.units, found, numbers)
 
-    def _plan(self, bounds: dict[int, LogBounds]) -> dict[int, tuple[int, LogBounds]]:
+    def _planned(self, bounds: dict[int, LogBounds]) -> dict[int, tuple[int, LogBounds]]:
         """Each log of the target, with the log that it is a copy of and the bounds that it is to have."""
         plan: dict[int, tuple[int, LogBounds]] = {}
         for log, each in bounds.items():
@@ -251,7 +258,7 @@ class _StoreCopy:
                 plan[number] = log, each
         return plan
 
-    async def _documents(self) -> list[PlacedDocument]:
+    async def _placed(self) -> list[PlacedDocument]:
         placed: list[PlacedDocument] = []
         for unit in range(self._source.units):
             for kind in await self._source.kinds(unit):
@@ -263,7 +270,7 @@ class _StoreCopy:
                         placed.append(found)
         return [*placed, *self._division.settings()]
 
-    async def _entries(self) -> list[PutLedger]:
+    async def _merged(self) -> list[PutLedger]:
         """All ledgers as they are to be at the target."""
         found: dict[tuple[int, bytes], list[PutLedger]] = {}
         for unit in range(self._source.units):
@@ -288,11 +295,18 @@ class _StoreCopy:
         logs = {log: unit for unit in range(target.units) for log in await target.logs(unit)}
         kinds = [(unit, kind) for unit in range(target.units) for kind in await target.kinds(unit)]
         if not marks and (logs or kinds):
-            raise BadRequest(
-                "the target has data of its own",
-                hint="name another store, or remove that one by its own means",
-            )
-        await target.commit(0, self._epochs[0], [remember])
+            try:
+                await self._compare()
+            except StoreCorrupt:
+                raise BadRequest(
+                    "the target has data of its own",
+                    hint="name another store, or remove that one by its own means",
+                ) from None
+            self._is_whole = True
+            return
+        # Until all of it is removed, the target is no part of this copy either: no source has this epoch.
+        away = PutDocument(stores.COPYING, stores.COPYING, msgspec.json.encode(Copying(self._origin, -1)))
+        await target.commit(0, self._epochs[0], [away])
         gone: list[tuple[int, Write]] = [(unit, DropLog(log)) for log, unit in logs.items()]
         for unit in range(target.units):
             gone += [(unit, DropLog(log)) for log in await target.ledger_logs(unit)]
@@ -301,6 +315,7 @@ class _StoreCopy:
                 found = await target.documents(unit, kind)
                 gone += [(unit, DeleteDocument(kind, key)) for key, _ in found]
         await self._put(gone)
+        await target.commit(0, self._epochs[0], [remember])
 
     async def _put(self, writes: Sequence[tuple[int, Write]]) -> None:
         by_unit: dict[int, list[Write]] = {}
@@ -350,14 +365,10 @@ class _StoreCopy:
 
     # -- comparing ---------------------------------------------------------------------------------
 
-    async def _compare(
-        self,
-        plan: dict[int, tuple[int, LogBounds]],
-        documents: list[PlacedDocument],
-        entries: list[PutLedger],
-    ) -> None:
+    async def _compare(self) -> None:
         """StoreCorrupt where the target has not all that the source has, or more."""
         source, target = self._source, self._target
+        plan, documents, entries = self._plan, self._documents, self._entries
         there = {log: each for unit in range(target.units) for log, each in (await target.logs(unit)).items()}
         if there != {number: bounds for number, (_, bounds) in plan.items()}:
             raise StoreCorrupt("the copy has other logs than the store")

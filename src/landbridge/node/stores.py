@@ -156,7 +156,14 @@ def check_embedded(data: Path) -> None:
 
 
 def check_folder(data: Path, name: str, address: StoreAddress, *, is_new: bool) -> None:
-    """BadRequest where a data folder has a store of its own, and the one on the server would begin empty."""
+    """BadRequest where a data folder has its data elsewhere, and the store on the server would be new."""
+    elsewhere = noted(data)
+    if is_new and name == BUS and elsewhere not in ("", str(address)):
+        raise BadRequest(
+            f"the data of {data} is in {elsewhere}, and {address} has none",
+            hint=f"start it with --store {quote(elsewhere)}, or take the data along: landbridge store copy "
+            f"{quote(elsewhere)} {quote(str(address))}; or give another --data FOLDER",
+        )
     if is_new and not noted(data) and (data / name).exists():
         raise BadRequest(
             f"{data} has a store with data, and {address} has none",

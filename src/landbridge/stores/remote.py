@@ -20,7 +20,9 @@ from landbridge.core.log.store import (
     Append,
     Bounds,
     Copy,
+    DeleteDocument,
     LogBounds,
+    PutDocument,
     PutLedger,
     StoredBatch,
     Trim,
@@ -374,6 +376,11 @@ class RemoteStore:
                     raise BadRequest(f"log {number}: offsets and times end at {LARGEST}")
             elif isinstance(write, PutLedger) and max(write.last or 0, write.born) > LARGEST:
                 raise BadRequest(f"log {number}: numbers of a ledger end at {LARGEST}")
+            elif isinstance(write, PutDocument | DeleteDocument):
+                try:
+                    f"{write.kind}{write.key}".encode()
+                except UnicodeEncodeError:
+                    raise BadRequest(f"the key {write.key!r} of a document is no text") from None
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import make_conninfo
 
 from landbridge.core.store_address import StoreAddress
-from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull
+from landbridge.errors import BadRequest, BusError, StoreFailed, StoreFull, TooLarge
 from landbridge.stores.remote import Away
 
 #: Seconds that a connection may take to be made, and a server to answer.
@@ -32,7 +32,9 @@ SESSION = (
     "SET idle_session_timeout = 0; SET work_mem = '64MB'; SET default_transaction_isolation = 'read "
     "committed'; "
     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
-    "SET plan_cache_mode = force_generic_plan; SET jit = off"
+    "SET plan_cache_mode = force_generic_plan; SET jit = off; "
+    # PostgreSQL 15 and 16 don't have it.
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 )
 #: What has to be set, and why.
 SETTINGS = {
@@ -63,12 +65,15 @@ def conninfo_of(address: StoreAddress) -> dict[str, Any]:
     }  # fmt: skip
     given.update({name: value for name, value in named.items() if value})
     try:
-        conninfo_to_dict("", **given)
+        make_conninfo("", **given)
     except psycopg.ProgrammingError as error:
         raise BadRequest(
             f"the store's URL has an option that PostgreSQL doesn't know: {_said(error)}"
         ) from None
-    return {**KEEPALIVES, "connect_timeout": CONNECT_WITHIN, "application_name": "landbridge", **given}
+    return {
+        **KEEPALIVES, "connect_timeout": CONNECT_WITHIN, "application_name": "landbridge", **given,
+        "client_encoding": "UTF8",
+    }  # fmt: skip
 
 
 class PostgresConnection:
@@ -155,6 +160,9 @@ class PostgresConnection:
             return StoreFailed(
                 f"PostgreSQL doesn't let the user do what a store needs: {_said(error)}", hint=hint
             )
+        if isinstance(error, pg.ProgramLimitExceeded):
+            # Asking again would not help: the key of a document or a producer is longer than an index takes.
+            return TooLarge(f"PostgreSQL can't store it: {_said(error)}", hint="use shorter names and keys")
         passes = isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | OSError | pg.ReadOnlySqlTransaction
         )

@@ -68,7 +68,8 @@ class PostgresStore(RemoteStore):
 class PostgresEngine:
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
-        self._schema = address.name
+        #: Quoted: a name may be a word of SQL, such as "user".
+        self._schema = f'"{address.name}"'
         self._units = 0
         self._lines: dict[int, PostgresConnection] = {}
         self._readers: dict[int, PostgresConnection] = {}
@@ -140,7 +141,7 @@ class PostgresEngine:
             return
         holding = await PostgresConnection.to(self._address)
         number = int.from_bytes(
-            hashlib.sha256(f"landbridge {self._schema}".encode()).digest()[:8], "big", signed=True
+            hashlib.sha256(f"landbridge {self._address.name}".encode()).digest()[:8], "big", signed=True
         )
         if not (await holding.ask("SELECT pg_try_advisory_lock(%b)", [number]))[0][0]:
             await holding.close()

@@ -30,8 +30,11 @@ PASSING = frozenset(
         "BUSY",
         "MISCONF",
         "UNBLOCKED",
+        "NOREPLICAS",
     )
 )
+#: What a server says, without a code of its own, where it has no connection left at the moment.
+NO_CONNECTION = "ERR max number of clients"
 #: What a user of an ACL needs, beside the keys of the store.
 RIGHTS = (
     "+@read +@write +@keyspace +@connection +@scripting +info +config|get +wait +waitaof +cluster|nodes "
@@ -190,14 +193,14 @@ class RedisServers:
         """ConnectionLost or Passing where another attempt may succeed, StoreFailed where none will."""
         address = self.address
         login: list[list[Argument]] = []
-        if address.password:
+        if address.user or address.password:
             login.append(["AUTH", address.user or "default", address.password])
         if address.database not in ("", "0"):
             login.append(["SELECT", address.database])
         try:
             return await RedisConnection.to(host, port, self._tls, login)
         except ErrorReply as error:
-            if error.code in PASSING:
+            if passes(error):
                 raise Passing(str(error)) from None
             raise StoreFailed(f"{host}:{port} has refused the login: {error}", hint=LOGIN) from None
 
@@ -216,6 +219,11 @@ class RedisServers:
         return ServerMemory(int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
 
 
+def passes(error: ErrorReply) -> bool:
+    """Does the server give this answer for a while only?"""
+    return error.code in PASSING or str(error).startswith(NO_CONNECTION)
+
+
 async def _passing(asked: Awaitable[Reply]) -> Reply:
     try:
         return await asked
@@ -225,7 +233,7 @@ async def _passing(asked: Awaitable[Reply]) -> Reply:
 
 def _refused(error: ErrorReply, server: RedisServer | None) -> BusError | Passing:
     who = "the server" if server is None else str(server)
-    if error.code in PASSING:
+    if passes(error):
         return Passing(str(error))
     if error.code == "NOAUTH":
         return StoreFailed(f"{who} wants a login", hint=LOGIN)

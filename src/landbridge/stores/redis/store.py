@@ -26,7 +26,7 @@ from landbridge.core.log.store import (
 from landbridge.core.store_address import StoreAddress
 from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt, StoreFailed, StoreFull, TooLarge
 from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
-from landbridge.stores.redis.servers import LOGIN, PASSING, Passing, RedisServer, RedisServers
+from landbridge.stores.redis.servers import LOGIN, Passing, RedisServer, RedisServers, passes
 from landbridge.stores.remote import (
     FORMAT,
     LARGEST,
@@ -101,7 +101,7 @@ class RedisEngine:
         if "unction not found" in text:
             self._disconnect()  # a new connection loads the functions
             return text
-        if error.code in PASSING or "non local key" in text:  # the slot is on its way to another server
+        if passes(error) or "non local key" in text:  # the slot is on its way to another server
             return text
         if error.code == "OOM":
             raise StoreFull(
