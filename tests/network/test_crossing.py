@@ -242,7 +242,7 @@ async def test_a_mistyped_terminal_or_group_is_asked_about():
             await bus.call("group.create", topic="local", name="archive")
             with pytest.raises(UnknownGroup) as group:
                 await bus.call("group.show", topic="local", name="archiv")
-            assert group.value.hint == "did you mean archive?"
+            assert group.value.hint.startswith("did you mean archive?")
         with pytest.raises(UnknownGroup) as far:
             await fleet.admin.add_terminal_to_group("biling", tokyo.id)
         assert far.value.hint.startswith("did you mean billing?")
