@@ -63,6 +63,7 @@ COMMANDS = {
     "sql": ("sql", "sql", SPARK),
     "shell": ("shell", "shell", SPARK),
     "up": ("up", "up", TERMINAL),
+    "console": ("console", "console", TERMINAL),
     "http": ("http", "http", TERMINAL),
     "events": ("events", "events", TERMINAL),
     "demo": ("demo", "demo", TERMINAL),

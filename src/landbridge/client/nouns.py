@@ -128,6 +128,7 @@ class TokenCalls(Noun[W]):
 
     create = Method(table.TOKEN_CREATE)
     list = Pages(table.TOKEN_LIST, lambda page: page.tokens)
+    show = Method(table.TOKEN_SHOW)
     revoke = Method(table.TOKEN_REVOKE)
 
 
@@ -172,6 +173,7 @@ class TerminalCalls(Noun[W]):
 
     info = Method(table.TERMINAL_INFO)
     metrics = Method(table.TERMINAL_METRICS)
+    figures = Method(table.TERMINAL_FIGURES)
 
 
 class NetworkCalls(Noun[W]):
