@@ -26,8 +26,9 @@ class Action:
 
     #: Names it in ``button("…")`` and ``form("…")``, and in its path; the operation's name, mostly.
     name: str
-    #: What the terminal is asked for. Its scope says who sees the button.
-    operation: Operation[..., Any, Any]
+    #: What the terminal is asked for. Its scope says who sees the button. None for what is no operation, such
+    #: as publishing: ``scope``, ``read`` and ``perform`` stand in its place.
+    operation: Operation[..., Any, Any] | None
     #: On the button.
     label: str
     #: What is told afterwards. May name arguments, and fields of the answer: "{name} is paused".
@@ -50,7 +51,10 @@ class Action:
     @property
     def needs(self) -> str:
         """The scope, as of an operation."""
-        return self.operation.scope if self.scope is None else self.scope
+        if self.scope is not None:
+            return self.scope
+        assert self.operation is not None, f"{self.name} has no operation and no scope"
+        return self.operation.scope
 
     @property
     def is_confirmed(self) -> bool:
@@ -61,6 +65,7 @@ class Action:
         """The arguments that a form says. Raises BadRequest."""
         if self.read is not None:
             return self.read(fields)
+        assert self.operation is not None, f"{self.name} has no operation and no read"
         given = forms.arguments(fields, self.lists)
         request = self.operation.read(given, strict=False)
         found: dict[str, Any] = msgspec.to_builtins(request)
@@ -71,6 +76,7 @@ class Action:
         if self.perform is not None:
             answer = await self.perform(bus, arguments)
         else:
+            assert self.operation is not None, f"{self.name} has no operation and no perform"
             found = await bus.call(self.operation.name, **arguments)
             answer = found if isinstance(found, dict) else {}
         names = _Names({**arguments, **answer})

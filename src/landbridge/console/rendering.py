@@ -36,7 +36,7 @@ def templates() -> jinja2.Environment:
     )
     made.filters.update(
         count=count, size=size, rate=rate, span=span, ms=ms, share=share, ago=ago, moment=moment, iso=iso,
-        text=text, block=block,
+        text=text, block=block, written=written,
     )  # fmt: skip
     made.globals["static"] = static_address
     return made
@@ -80,6 +80,15 @@ def rate(value: float | None) -> str:
 def span(seconds: float | None) -> str:
     """``1 h``"""
     return MISSING if seconds is None else moments.show_span(seconds)
+
+
+def written(seconds: float | None) -> str:
+    """A span as a form takes it: ``7d``, ``90s``; ``none`` for one without end."""
+    if seconds is None:
+        return "none"
+    units = ((86400, "d"), (3600, "h"), (60, "m"))
+    found = next(((size, name) for size, name in units if seconds >= size and not seconds % size), (1, "s"))
+    return f"{seconds / found[0]:g}{found[1]}"
 
 
 def ms(seconds: float | None) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
@@ -19,6 +20,8 @@ log = structlog.get_logger("landbridge.console")
 
 #: Seconds between two samples, and samples that are kept: fifteen minutes.
 EVERY, KEPT = 2.0, 450
+#: Topics whose rates are known. Seconds between two looks at one, at least and at most.
+MOST_TOPICS, LEAST, OLD = 2000, 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,44 @@ class Sample:
     free: int | None
 
 
+class Counted(NamedTuple):
+    """The end of a topic's log at a moment, and the rate that it has grown by."""
+
+    time: int
+    log: str
+    end: int
+    rate: float | None
+
+
+class TopicRates:
+    """How many messages per second topics take, of those that somebody looks at."""
+
+    def __init__(self) -> None:
+        #: Least recently looked at first.
+        self._counted: OrderedDict[str, Counted] = OrderedDict()
+
+    def look(self, topic: str, log: str, end: int, now: int) -> float | None:
+        """The rate of a topic whose log ends there now; None at the first look in a while."""
+        before = self._counted.get(topic)
+        if before is None or before.log != log or now - before.time > OLD * SECOND:
+            counted = Counted(now, log, end, None)
+        elif now - before.time < LEAST * SECOND:
+            return before.rate  # another page has just looked
+        else:
+            counted = Counted(now, log, end, (end - before.end) * SECOND / (now - before.time))
+        self._counted[topic] = counted
+        self._counted.move_to_end(topic)
+        if len(self._counted) > MOST_TOPICS:
+            self._counted.popitem(last=False)
+        return counted.rate
+
+
 class Samples:
     """The samples of the last minutes, oldest first."""
 
     def __init__(self) -> None:
+        #: Of the topics on open pages.
+        self.rates = TopicRates()
         self.ring: deque[Sample] = deque(maxlen=KEPT)
         #: The figures of the last look; None before the first one.
         self.figures: TerminalFigures | None = None

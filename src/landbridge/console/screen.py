@@ -67,7 +67,7 @@ class Screen:
         }  # fmt: skip
         if not whole:
             return self.render("_confirmation.html", **values)
-        return self.render("confirmation.html", **values, **self._around(session, None))
+        return self.render("confirmation.html", **{**self._around(session, None), **values})
 
     def refusal(self, session: ConsoleSession | None, error: Problem, title: str) -> str:
         """A page that says what is wrong."""
@@ -107,21 +107,22 @@ class Screen:
         }
 
     def _button(
-        self, view: View, name: str, label: str = "", *, kind: str = "", **arguments: Any
+        self, view: View, name: str, label: str = "", /, *, look: str = "", **arguments: Any
     ) -> Markup | str:
-        """A button that performs an action with these arguments; "" where the session may not."""
+        """A button that performs an action with these arguments; "" where the session may not. ``look``: a
+        class instead of the usual one: "primary", "quiet"."""
         action = self.actions[name]
         if not view.may(action.needs, **arguments):
             return ""
         return Markup(
             self._part(
-                view, "_button.html", action=action, label=label or action.label, kind=kind,
+                view, "_button.html", action=action, label=label or action.label, look=look,
                 fields=_fields_of(arguments),
             )
         )  # fmt: skip
 
     def _form(
-        self, view: View, name: str, label: str = "", *, caller: Callable[[], str], **arguments: Any
+        self, view: View, name: str, label: str = "", /, *, caller: Callable[[], str], **arguments: Any
     ) -> Markup | str:
         """A form for an action, whose inputs are the block of the call; "" where the session may not."""
         action = self.actions[name]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from landbridge.console.action import Action
 from landbridge.console.page import Page
-from landbridge.console.pages import overview
+from landbridge.console.pages import groups, overview, topics
 
-_NOUNS = (overview,)
+_NOUNS = (overview, topics, groups)
 PAGES: list[Page] = [page for noun in _NOUNS for page in noun.PAGES]
 ACTIONS: list[Action] = [action for noun in _NOUNS for action in noun.ACTIONS]
