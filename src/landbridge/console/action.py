@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -39,6 +40,9 @@ class Action:
     meaning: Meaning | None = None
     #: The page to go to afterwards, with the same names as ``done``. Empty: the page stays.
     to: str = ""
+    #: The field of the answer that is shown this once, such as a credential. It stays on the screen until the
+    #: person closes it.
+    secret: str = ""
     #: Fields that are lists: a line, or a field, for each element.
     lists: Sequence[str] = ()
     #: Instead of ``forms.arguments``.
@@ -71,8 +75,8 @@ class Action:
         found: dict[str, Any] = msgspec.to_builtins(request)
         return found
 
-    async def run(self, bus: Bus, arguments: dict[str, Any]) -> tuple[str, str]:
-        """Do it. Returns what is told, and the page to go to."""
+    async def run(self, bus: Bus, arguments: dict[str, Any]) -> ActionResult:
+        """Do it."""
         if self.perform is not None:
             answer = await self.perform(bus, arguments)
         else:
@@ -80,7 +84,20 @@ class Action:
             found = await bus.call(self.operation.name, **arguments)
             answer = found if isinstance(found, dict) else {}
         names = _Names({**arguments, **answer})
-        return self.done.format_map(names), self.to.format_map(names)
+        # A name may have any character that a path must not have.
+        in_path = _Names({name: quote(str(value), safe="$") for name, value in names.items()})
+        secret = str(answer.get(self.secret) or "") if self.secret else ""
+        return ActionResult(self.done.format_map(names), self.to.format_map(in_path), secret)
+
+
+class ActionResult(NamedTuple):
+    """What became of an action."""
+
+    told: str
+    #: The page to go to; empty: the page stays.
+    to: str
+    #: What is shown this once; empty: nothing.
+    secret: str
 
 
 class _Names(dict[str, Any]):

@@ -166,14 +166,19 @@ class Console:
         if action.is_confirmed and forms.first(fields, "confirmed") != "yes":
             meaning = [] if action.meaning is None else await action.meaning(session.bus, arguments)
             return self._ask(request, session, action, fields, meaning, back)
-        told, to = await action.run(session.bus, arguments)
+        done = await action.run(session.bus, arguments)
         session.tell_pages()
         if not _by_module(request):
-            session.notices.append(("ok", told))
-            return _to(to or back)
-        if to:
-            session.notices.append(("ok", told))
-        return _json({"outcome": "done", "text": told, "to": to})
+            session.notices.append(("ok", done.told))
+            if done.secret:
+                session.notices.append(("secret", done.secret))
+            return _to(done.to or back)
+        if done.to:
+            session.notices.append(("ok", done.told))
+        if done.secret:
+            shown = self._screen.render("_secret.html", told=done.told, secret=done.secret, to=done.to)
+            return _json({"outcome": "shown", "html": shown, "to": done.to})
+        return _json({"outcome": "done", "text": done.told, "to": done.to})
 
     def _ask(
         self,

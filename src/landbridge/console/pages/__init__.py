@@ -4,8 +4,34 @@ from __future__ import annotations
 
 from landbridge.console.action import Action
 from landbridge.console.page import Page
-from landbridge.console.pages import groups, overview, topics
+from landbridge.console.pages import (
+    audit,
+    feeds,
+    groups,
+    limits,
+    network,
+    overview,
+    rules,
+    schedules,
+    services,
+    tokens,
+    topics,
+    webhooks,
+)
 
-_NOUNS = (overview, topics, groups)
+_NOUNS = (
+    overview,
+    network,
+    topics,
+    groups,
+    rules,
+    services,
+    schedules,
+    webhooks,
+    feeds,
+    tokens,
+    audit,
+    limits,
+)
 PAGES: list[Page] = [page for noun in _NOUNS for page in noun.PAGES]
 ACTIONS: list[Action] = [action for noun in _NOUNS for action in noun.ACTIONS]

@@ -91,9 +91,10 @@ document.addEventListener("submit", async (event) => {
 });
 
 function follow(form, answer) {
-  if (answer.outcome === "confirm") {
+  if (answer.outcome === "confirm" || answer.outcome === "shown") {
     dialog.innerHTML = answer.html;
     if (!dialog.open) dialog.showModal();
+    if (answer.outcome === "shown") form.reset();
   } else if (answer.outcome === "refused") {
     const place = form.querySelector(".outcome");
     if (place) place.innerHTML = answer.html;
@@ -108,7 +109,8 @@ function follow(form, answer) {
 }
 
 document.addEventListener("click", (event) => {
-  if (event.target.closest("#dialog [data-close]")) {
+  const closes = event.target.closest("#dialog [data-close]");
+  if (closes && closes.dataset.close !== "leave") {
     event.preventDefault();
     dialog.close();
   }
