@@ -71,13 +71,14 @@ class Action:
         found: dict[str, Any] = msgspec.to_builtins(request)
         return found
 
-    async def run(self, bus: Bus, arguments: dict[str, Any]) -> tuple[str, str]:
-        """Do it. Returns what is told, and the page to go to."""
+    async def run(self, bus: Bus, arguments: dict[str, Any], origin: str) -> tuple[str, str]:
+        """Do it. ``origin``: where the browser is, for the audit log. Returns what is told, and the page to
+        go to."""
         if self.perform is not None:
             answer = await self.perform(bus, arguments)
         else:
             assert self.operation is not None, f"{self.name} has no operation and no perform"
-            found = await bus.call(self.operation.name, **arguments)
+            found = await bus.call_for(origin, self.operation.name, arguments)
             answer = found if isinstance(found, dict) else {}
         names = _Names({**arguments, **answer})
         return self.done.format_map(names), self.to.format_map(names)

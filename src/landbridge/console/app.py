@@ -166,7 +166,7 @@ class Console:
         if action.is_confirmed and forms.first(fields, "confirmed") != "yes":
             meaning = [] if action.meaning is None else await action.meaning(session.bus, arguments)
             return self._ask(request, session, action, fields, meaning, back)
-        told, to = await action.run(session.bus, arguments)
+        told, to = await action.run(session.bus, arguments, _origin(request))
         session.tell_pages()
         if not _by_module(request):
             session.notices.append(("ok", told))
@@ -283,6 +283,12 @@ def _names_in(path: str, form: str) -> dict[str, str] | None:
         elif word != form_word:
             return None
     return found
+
+
+def _origin(request: AnyRequest) -> str:
+    """Where the browser is."""
+    client = request.scope.get("client")
+    return "" if client is None else str(client[0])
 
 
 def _by_module(request: AnyRequest) -> bool:
