@@ -119,7 +119,7 @@ class Console:
         view = self._view(session, request.scope["path"], request.scope["query_string"].decode("latin-1"))
         if view is None:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
-        return _html(await self._screen.page(view))
+        return _html(*await self._screen.page(view))
 
     def _static(self, name: str) -> Response[bytes]:
         if name not in STATIC:
