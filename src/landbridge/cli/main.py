@@ -42,6 +42,7 @@ COMMANDS = {
     "run": ("service", "run_service", MESSAGES),
     "topic": ("topic", "app", SETUP),
     "group": ("group", "app", SETUP),
+    "letter": ("letter", "app", SETUP),
     "type": ("event_type", "app", SETUP),
     "schedule": ("schedule", "app", SETUP),
     "webhook": ("webhook", "app", SETUP),

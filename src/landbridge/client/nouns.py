@@ -123,6 +123,15 @@ class GroupCalls(Noun[W]):
     delete = Method(table.GROUP_DELETE)
 
 
+class LetterCalls(Noun[W]):
+    """``bus.letters``: the dead letters of groups."""
+
+    summary = Method(table.LETTER_SUMMARY)
+    list = Method(table.LETTER_LIST)
+    redrive = Method(table.LETTER_REDRIVE)
+    delete = Method(table.LETTER_DELETE)
+
+
 class TokenCalls(Noun[W]):
     """``bus.tokens``: the tokens that the terminal has made."""
 
@@ -398,6 +407,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
     "types": TypeCalls,
     "groups": GroupCalls,
+    "letters": LetterCalls,
     "tokens": TokenCalls,
     "services": ServiceCalls,
     "status": StatusCalls,

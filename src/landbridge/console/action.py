@@ -75,13 +75,13 @@ class Action:
         found: dict[str, Any] = msgspec.to_builtins(request)
         return found
 
-    async def run(self, bus: Bus, arguments: dict[str, Any]) -> ActionResult:
-        """Do it."""
+    async def run(self, bus: Bus, arguments: dict[str, Any], origin: str) -> ActionResult:
+        """Do it. ``origin``: where the browser is, for the audit log."""
         if self.perform is not None:
             answer = await self.perform(bus, arguments)
         else:
             assert self.operation is not None, f"{self.name} has no operation and no perform"
-            found = await bus.call(self.operation.name, **arguments)
+            found = await bus.call_for(origin, self.operation.name, arguments)
             answer = found if isinstance(found, dict) else {}
         names = _Names({**arguments, **answer})
         # A name may have any character that a path must not have.

@@ -119,7 +119,7 @@ class Console:
         view = self._view(session, request.scope["path"], request.scope["query_string"].decode("latin-1"))
         if view is None:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
-        return _html(await self._screen.page(view))
+        return _html(*await self._screen.page(view))
 
     def _static(self, name: str) -> Response[bytes]:
         if name not in STATIC:
@@ -166,7 +166,7 @@ class Console:
         if action.is_confirmed and forms.first(fields, "confirmed") != "yes":
             meaning = [] if action.meaning is None else await action.meaning(session.bus, arguments)
             return self._ask(request, session, action, fields, meaning, back)
-        done = await action.run(session.bus, arguments)
+        done = await action.run(session.bus, arguments, _origin(request))
         session.tell_pages()
         if not _by_module(request):
             session.notices.append(("ok", done.told))
@@ -288,6 +288,12 @@ def _names_in(path: str, form: str) -> dict[str, str] | None:
         elif word != form_word:
             return None
     return found
+
+
+def _origin(request: AnyRequest) -> str:
+    """Where the browser is."""
+    client = request.scope.get("client")
+    return "" if client is None else str(client[0])
 
 
 def _by_module(request: AnyRequest) -> bool:

@@ -96,7 +96,7 @@ def ms(seconds: float | None) -> str:
     if seconds is None:
         return MISSING
     value = seconds * 1000
-    return f"{value:.1f} ms" if value < 99.95 else f"{value:,.0f} ms"
+    return f"{value:.2f} ms" if value < 0.995 else f"{value:.1f} ms" if value < 99.95 else f"{value:,.0f} ms"
 
 
 def share(value: float | None) -> str:

@@ -15,8 +15,8 @@ from landbridge.console.action import Action
 from landbridge.console.page import Fragment, Page, View
 from landbridge.console.rendering import templates
 from landbridge.console.sessions import ConsoleSession
-from landbridge.errors import Forbidden
-from landbridge.protocol.http import Problem
+from landbridge.errors import BusError, Forbidden
+from landbridge.protocol.http import Problem, problem_of
 
 
 class Screen:
@@ -35,20 +35,27 @@ class Screen:
             )
         )
 
-    async def page(self, view: View) -> str:
-        """The whole page. Raises Forbidden where the session's scopes don't allow it."""
+    async def page(self, view: View) -> tuple[str, int]:
+        """The whole page and its status. Raises Forbidden where the session's scopes don't allow it. What is
+        wrong with a fragment is said in its place."""
         self._check(view)
         own = await view.page.load(view)
-        parts = await asyncio.gather(*(self.fragment(view, each.name) for each in view.page.fragments))
+        parts = await asyncio.gather(*(self.part(view, each.name) for each in view.page.fragments))
         html = {
             each.name: Markup('<div data-fragment="{}">{}</div>').format(each.name, Markup(part))
-            for each, part in zip(view.page.fragments, parts, strict=True)
+            for each, (part, _) in zip(view.page.fragments, parts, strict=True)
         }
-        return (
-            templates()
-            .get_template(view.page.template)
-            .render(self._context(view) | {"title": view.page.title, **own, "fragment": html.__getitem__})
-        )
+        status = max((status for _, status in parts), default=200)
+        values = {"title": view.page.title, **own, "fragment": html.__getitem__}
+        return templates().get_template(view.page.template).render(self._context(view) | values), status
+
+    async def part(self, view: View, name: str) -> tuple[str, int]:
+        """One fragment, or what is wrong with it, and the status of that."""
+        try:
+            return await self.fragment(view, name), 200
+        except BusError as error:
+            refusal = problem_of(error)
+            return self.render("_refusal.html", error=refusal), refusal.status
 
     async def fragment(self, view: View, name: str) -> str:
         """One fragment of a page."""

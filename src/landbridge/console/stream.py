@@ -12,8 +12,6 @@ import hashlib
 from landbridge.console.http import Receive, Send, encode
 from landbridge.console.page import View
 from landbridge.console.screen import Screen
-from landbridge.errors import BusError
-from landbridge.protocol.http import problem_of
 
 #: Seconds without an event after which a comment shows that the stream lives.
 QUIET = 15.0
@@ -67,7 +65,7 @@ async def _renew(screen: Screen, view: View, send: Send) -> None:
         for fragment in fragments:
             if due[fragment.name] > loop.time():
                 continue
-            html = await _render(screen, view, fragment.name)
+            html, _ = await screen.part(view, fragment.name)
             due[fragment.name] = loop.time() + fragment.every
             digest = hashlib.sha256(html.encode()).digest()
             if digests.get(fragment.name) != digest:
@@ -85,13 +83,6 @@ async def send_over(send: Send) -> None:
     """Answer a stream of a session that has ended."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     await send({"type": "http.response.body", "body": _OVER})
-
-
-async def _render(screen: Screen, view: View, name: str) -> str:
-    try:
-        return await screen.fragment(view, name)
-    except BusError as error:
-        return screen.render("_refusal.html", error=problem_of(error))
 
 
 def _part(body: bytes) -> dict[str, object]:

@@ -103,8 +103,12 @@ def sparkline(
     """A line without axes, scaled to its largest value. ``stretch``: it fills the width that it is given."""
     width, height = 140, 28
     top = max((value for value in values if value is not None), default=0) or 1
+    gaps = max(1, len(values) - 1)
     points = [
-        (width * (i + 0.5) / len(values), height - 3 - (height - 6) * (value or 0) / top)
+        (
+            width * (i / gaps if stretch else (i + 0.5) / len(values)),
+            height - 3 - (height - 6) * (value or 0) / top,
+        )
         for i, value in enumerate(values)
     ]
     if len(points) == 1:

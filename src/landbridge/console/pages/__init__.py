@@ -8,7 +8,9 @@ from landbridge.console.pages import (
     audit,
     feeds,
     groups,
+    letters,
     limits,
+    messages,
     network,
     overview,
     rules,
@@ -17,6 +19,7 @@ from landbridge.console.pages import (
     tokens,
     topics,
     webhooks,
+    where,
 )
 
 _NOUNS = (
@@ -24,6 +27,9 @@ _NOUNS = (
     network,
     topics,
     groups,
+    messages,
+    letters,
+    where,
     rules,
     services,
     schedules,

@@ -81,7 +81,8 @@ document.addEventListener("submit", async (event) => {
   form.dataset.busy = "1";
   try {
     const body = new URLSearchParams(new FormData(form, event.submitter));
-    const answer = await fetch(form.action, { method: "POST", body, headers: { "console-module": "1" } });
+    const action = event.submitter?.getAttribute("formaction") || form.action;
+    const answer = await fetch(action, { method: "POST", body, headers: { "console-module": "1" } });
     follow(form, await answer.json());
   } catch {
     tell("bad", "No answer from the terminal. Try again in a while.");
