@@ -141,8 +141,8 @@ def _layout(
         filled = [row for row in (servers, clients) if row]
         height = _BAND_TITLE + (len(filled) - 1) * _ROW + _BOX_HEIGHT + 26
         frames.append(
-            f'<rect class="band" x="{_MARGIN / 2:g}" y="{y}" width="{width - _MARGIN}" height="{height}" rx="14" '
-            f'fill="#f5f7fa" stroke="#e1e6ec"/>'
+            f'<rect class="band" x="{_MARGIN / 2:g}" y="{y}" width="{width - _MARGIN}" '
+            f'height="{height}" rx="14" fill="#f5f7fa" stroke="#e1e6ec"/>'
             f'<text class="region" x="{_MARGIN / 2 + 16:g}" y="{y + 22}">'
             f"{escape(region or 'no region')}</text>"
         )
@@ -240,8 +240,9 @@ def _box(node: TopologyNode, place: _Place) -> str:
     name = node.name if len(node.name) <= 15 else f"{node.name[:14]}…"
     return (
         f"<g><title>{escape(node.name)} ({escape(node.id)})</title>"
-        f'<rect class="box{state}" x="{place.x - _BOX_WIDTH / 2:g}" y="{place.y - _BOX_HEIGHT / 2:g}" width="{_BOX_WIDTH}" '
-        f'height="{_BOX_HEIGHT}" rx="9" fill="{fill}" stroke="{stroke}" stroke-width="1.6"{dash}/>'
+        f'<rect class="box{state}" x="{place.x - _BOX_WIDTH / 2:g}" y="{place.y - _BOX_HEIGHT / 2:g}" '
+        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="9" fill="{fill}" stroke="{stroke}" '
+        f'stroke-width="1.6"{dash}/>'
         f'<text class="name" x="{place.x:g}" y="{place.y - 1:g}">{escape(name)}</text>'
         f'<text class="note" x="{place.x:g}" y="{place.y + 14:g}">{" · ".join(notes)}</text></g>'
     )

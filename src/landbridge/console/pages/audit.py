@@ -43,9 +43,12 @@ async def rows(view: View) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str:
+    """A line for each field."""
     if value is None:
         return ""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    if not isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    return "\n".join(f"{name}: {msgspec.json.encode(each).decode()}" for name, each in value.items())
 
 
 PAGES = [
