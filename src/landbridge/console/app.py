@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import structlog
 from litestar import Litestar, Request, Response, get, post
 from litestar.exceptions import HTTPException, NotFoundException
+from litestar.params import FromPath
 
 from landbridge.console import forms, http, stream
 from landbridge.console.action import Action
@@ -121,7 +122,7 @@ class Console:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
         return _html(*await self._screen.page(view))
 
-    def _static(self, name: str) -> Response[bytes]:
+    def _static(self, name: FromPath[str]) -> Response[bytes]:
         if name not in STATIC:
             raise NotFoundException(f"there is no file {name[:100]}")
         # The address has the digest of the content.
@@ -153,7 +154,7 @@ class Console:
 
     # -- actions -----------------------------------------------------------------------------------
 
-    async def _act(self, request: AnyRequest, name: str) -> Response[bytes]:
+    async def _act(self, request: AnyRequest, name: FromPath[str]) -> Response[bytes]:
         session = self._session(request.scope)
         fields = await self._fields(request)
         if not session.is_own_form(forms.first(fields, "csrf")):

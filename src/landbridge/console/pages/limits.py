@@ -20,10 +20,13 @@ LEVELS = ("off", "errors", "batches", "messages")
 
 
 async def show(view: View) -> dict[str, Any]:
-    found = (await view.bus.limits.show()).limits
+    try:
+        logs = await view.bus.logs.show()
+    except BadRequest:  # what the process logs is not the terminal's to say
+        logs = None
     return {
-        "limits": found,
-        "logs": await view.bus.logs.show(),
+        "limits": (await view.bus.limits.show()).limits,
+        "logs": logs,
         "levels": await view.bus.status.show(),
         "choices": LEVELS,
     }
