@@ -1,5 +1,5 @@
-"""The pages of the console by which services, schedules, rules, webhooks, feeds, tokens and limits are seen and
-changed, over HTTP as the console's module asks."""
+"""The pages of the console by which services, schedules, rules, webhooks, feeds, tokens and limits are seen
+and changed, over HTTP as the console's module asks."""
 
 import re
 from collections.abc import AsyncIterator
