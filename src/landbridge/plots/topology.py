@@ -257,5 +257,5 @@ def _key(y: float) -> str:
             f'<path d="M {x:g} {y} h 16" stroke="{colour}" stroke-width="3"/>'
             f'<text class="key" x="{x + 20:g}" y="{y + 4}">{words}</text>'
         )
-        x, least = x + 82, most
+        x, least = x + 94, most
     return "".join(parts)
