@@ -8,7 +8,7 @@ Jinja2; the browser gets one style sheet and one module of our own, and nothing 
 Read in this order:
 
     sessions     one-time links, sessions and their cookies
-    page         what a page is: ``Page``, ``Fragment``, ``View``
+    page         what a page is: ``Page``, ``Fragment``, ``PageView``
     action       what an action is: a form bound to an operation of the terminal
     forms        from the fields of a form to the arguments of an operation
     navigation   the places of the pages, in their order
@@ -24,7 +24,7 @@ How to add a page
 -----------------
 1. Write ``pages/NOUN.py`` with the entries, and add the module to ``pages/__init__.py``::
 
-       async def rows(view: View) -> dict[str, Any]:
+       async def rows(view: PageView) -> dict[str, Any]:
            return {"schedules": await view.bus.schedules.list()}
 
 

@@ -15,7 +15,7 @@ from litestar.params import FromPath
 from landbridge.console import forms, http, stream
 from landbridge.console.action import Action
 from landbridge.console.http import HTML, JSON, Receive, Scope, Send
-from landbridge.console.page import Page, View
+from landbridge.console.page import Page, PageView
 from landbridge.console.pages import ACTIONS, PAGES
 from landbridge.console.rendering import STATIC, static_file
 from landbridge.console.samples import Samples
@@ -99,7 +99,7 @@ class Console:
         caller_known(scope)
         return found
 
-    def _view(self, session: ConsoleSession, path: str, query: str) -> View | None:
+    def _view(self, session: ConsoleSession, path: str, query: str) -> PageView | None:
         """The view of an address; None where there is no such page."""
         try:
             pairs = parse_qsl(query, max_num_fields=MOST_PARAMETERS, errors="strict")
@@ -110,7 +110,7 @@ class Console:
             names = _names_in(path, page.path)
             if names is not None:
                 known = {name: value[:LONGEST] for name, value in pairs if name in page.query}
-                return View(session, self._samples, page, names, known)
+                return PageView(session, self._samples, page, names, known)
         return None
 
     # -- pages -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Console:
             return
         await stream.serve(self._screen, view, self._stopping, receive, send)
 
-    def _streamed(self, scope: Scope) -> View | None:
+    def _streamed(self, scope: Scope) -> PageView | None:
         session = self._session(scope)
         if session.streams >= MOST_STREAMS:
             raise LimitReached(f"{MOST_STREAMS} pages of this session renew themselves", hint="close one")

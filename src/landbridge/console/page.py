@@ -18,10 +18,10 @@ from landbridge.protocol.operations import Operation
 
 A = TypeVar("A")
 #: Loads what a template shows, by name.
-Load: TypeAlias = Callable[["View"], Awaitable[dict[str, Any]]]
+Load: TypeAlias = Callable[["PageView"], Awaitable[dict[str, Any]]]
 
 
-async def nothing(_: View) -> dict[str, Any]:
+async def nothing(_: PageView) -> dict[str, Any]:
     """For templates that need no more than the page has."""
     return {}
 
@@ -58,7 +58,7 @@ class Page:
 
 
 @dataclass
-class View:
+class PageView:
     """A page as one session sees it, with the names in its path and the parameters of its query."""
 
     session: ConsoleSession

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from landbridge import __version__
 from landbridge.console import navigation
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.rendering import templates
 from landbridge.console.sessions import ConsoleSession
 from landbridge.errors import BusError, Forbidden
@@ -35,7 +35,7 @@ class Screen:
             )
         )
 
-    async def page(self, view: View) -> tuple[str, int]:
+    async def page(self, view: PageView) -> tuple[str, int]:
         """The whole page and its status. Raises Forbidden where the session's scopes don't allow it. What is
         wrong with a fragment is said in its place."""
         self._check(view)
@@ -49,7 +49,7 @@ class Screen:
         values = {"title": view.page.title, **own, "fragment": html.__getitem__}
         return templates().get_template(view.page.template).render(self._context(view) | values), status
 
-    async def part(self, view: View, name: str) -> tuple[str, int]:
+    async def part(self, view: PageView, name: str) -> tuple[str, int]:
         """One fragment, or what is wrong with it, and the status of that."""
         try:
             return await self.fragment(view, name), 200
@@ -57,7 +57,7 @@ class Screen:
             refusal = problem_of(error)
             return self.render("_refusal.html", error=refusal), refusal.status
 
-    async def fragment(self, view: View, name: str) -> str:
+    async def fragment(self, view: PageView, name: str) -> str:
         """One fragment of a page."""
         self._check(view)
         found: Fragment = next(each for each in view.page.fragments if each.name == name)
@@ -81,14 +81,14 @@ class Screen:
         around = {} if session is None else self._around(session, None)
         return self.render("refusal.html", **{"error": error, "title": title, **around})
 
-    def _check(self, view: View) -> None:
+    def _check(self, view: PageView) -> None:
         if not view.may(view.page.scope, **view.names):
             raise Forbidden(
                 f"the token of this session doesn't allow to see {view.page.title}",
                 hint=f"needs {view.page.scope}",
             )
 
-    def _around(self, session: ConsoleSession, view: View | None) -> dict[str, Any]:
+    def _around(self, session: ConsoleSession, view: PageView | None) -> dict[str, Any]:
         """What every page of a session shows."""
         return {
             "session": session,
@@ -99,7 +99,7 @@ class Screen:
             "stream": "",
         }
 
-    def _context(self, view: View) -> dict[str, Any]:
+    def _context(self, view: PageView) -> dict[str, Any]:
         around = self._around(view.session, view) | {"terminal": self.terminal, "version": __version__}
         if any(each.every for each in view.page.fragments):
             around["stream"] = view.address
@@ -114,7 +114,7 @@ class Screen:
         }
 
     def _button(
-        self, view: View, name: str, label: str = "", /, *, look: str = "", **arguments: Any
+        self, view: PageView, name: str, label: str = "", /, *, look: str = "", **arguments: Any
     ) -> Markup | str:
         """A button that performs an action with these arguments; "" where the session may not. ``look``: a
         class instead of the usual one: "primary", "quiet"."""
@@ -129,7 +129,7 @@ class Screen:
         )  # fmt: skip
 
     def _form(
-        self, view: View, name: str, label: str = "", /, *, caller: Callable[[], str], **arguments: Any
+        self, view: PageView, name: str, label: str = "", /, *, caller: Callable[[], str], **arguments: Any
     ) -> Markup | str:
         """A form for an action, whose inputs are the block of the call; "" where the session may not."""
         action = self.actions[name]
@@ -142,7 +142,7 @@ class Screen:
             )
         )  # fmt: skip
 
-    def _part(self, view: View, template: str, **values: Any) -> str:
+    def _part(self, view: PageView, template: str, **values: Any) -> str:
         return self.render(template, csrf=view.session.csrf, back=view.address, **values)
 
 

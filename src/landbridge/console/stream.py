@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 
 from landbridge.console.http import Receive, Send, encode
-from landbridge.console.page import View
+from landbridge.console.page import PageView
 from landbridge.console.screen import Screen
 
 #: Seconds without an event after which a comment shows that the stream lives.
@@ -26,7 +26,9 @@ _HEADERS = [
 _OVER = b"event: over\ndata: {}\n\n"
 
 
-async def serve(screen: Screen, view: View, stopping: asyncio.Event, receive: Receive, send: Send) -> None:
+async def serve(
+    screen: Screen, view: PageView, stopping: asyncio.Event, receive: Receive, send: Send
+) -> None:
     """Send the fragments of a view until the browser leaves, the session ends or the console stops."""
     renewing = asyncio.ensure_future(_renew(screen, view, send))
     ends = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())]
@@ -51,7 +53,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _renew(screen: Screen, view: View, send: Send) -> None:
+async def _renew(screen: Screen, view: PageView, send: Send) -> None:
     loop = asyncio.get_running_loop()
     fragments = [each for each in view.page.fragments if each.every]
     due = {each.name: loop.time() + each.every for each in fragments}

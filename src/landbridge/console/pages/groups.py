@@ -11,7 +11,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.pages.topics import TOPIC
 from landbridge.core.sizes import show_count
 from landbridge.core.time import SECOND, parse_moment, parse_span, show_iso
@@ -25,14 +25,14 @@ _SPANS = ("ack_within", "backoff", "backoff_most")
 EVERY = 2.0
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     topic, name = view.names["topic"], view.names["group"]
     group = await view.bus.groups.show(topic, name)
     [bounds] = (await view.bus.topics.wait({topic: 0})).values() if view.may(READ, topic=topic) else [None]
     return {"group": group, "bounds": bounds}
 
 
-async def details(view: View) -> dict[str, Any]:
+async def details(view: PageView) -> dict[str, Any]:
     group = await view.bus.groups.show(view.names["topic"], view.names["group"])
     match = msgspec.json.format(msgspec.json.encode(group.options.match), indent=2).decode()
     return {"title": group.name, "options": group.options, "match": match if group.options.match else ""}

@@ -8,7 +8,7 @@ from typing import Any
 from landbridge.client.bus import Bus
 from landbridge.console import payloads, searching
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.wording import counted
 from landbridge.errors import BusError
 from landbridge.protocol import operations as table
@@ -20,12 +20,12 @@ EVERY = 10.0
 SEE = "observe|publish|subscribe:{topic}"
 
 
-async def causes(view: View) -> dict[str, Any]:
+async def causes(view: PageView) -> dict[str, Any]:
     found = await view.bus.letters.summary()
     return {"causes": found.causes[:CAUSES], "more": len(found.causes) - CAUSES, "whole": found.whole}
 
 
-async def letters(view: View) -> dict[str, Any]:
+async def letters(view: PageView) -> dict[str, Any]:
     topic, group, query = view.names["topic"], view.names["group"], view.query
     found = await view.bus.letters.list(
         topic=topic, group=group, cause=query.get("cause") or None, after=query.get("after", ""), limit=ROWS

@@ -12,7 +12,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.pages.topics import TOPIC
 from landbridge.core.time import parse_span
 from landbridge.errors import BadRequest
@@ -25,11 +25,11 @@ FILTERS = ("from", "key", "text", "rule")
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 
 
-async def page(view: View) -> dict[str, Any]:
+async def page(view: PageView) -> dict[str, Any]:
     return {"title": view.names["topic"], "is_search": any(view.query.get(name) for name in FILTERS)}
 
 
-async def found(view: View) -> dict[str, Any]:
+async def found(view: PageView) -> dict[str, Any]:
     topic, query = view.names["topic"], view.query
     if not any(query.get(name) for name in FILTERS):
         result = await searching.last(view.bus, topic)
@@ -42,7 +42,7 @@ async def found(view: View) -> dict[str, Any]:
     return {"found": result, "messages": messages, "excerpt": payloads.excerpt}
 
 
-async def one(view: View) -> dict[str, Any]:
+async def one(view: PageView) -> dict[str, Any]:
     topic = view.names["topic"]
     message = await searching.one(view.bus, topic, _offset(view.names["offset"]))
     return {
@@ -53,7 +53,7 @@ async def one(view: View) -> dict[str, Any]:
     }
 
 
-async def copied(view: View) -> dict[str, Any]:
+async def copied(view: PageView) -> dict[str, Any]:
     """A form for publishing, with the content of the message that is to be sent again."""
     topic, copy = view.names["topic"], view.query.get("copy", "")
     values = {"payload": "", "key": "", "headers": "", "type": JSON}

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.samples import EVERY, Sample
 from landbridge.plots.timeline import sparkline
 
@@ -16,7 +16,7 @@ from landbridge.plots.timeline import sparkline
 POINTS = 90
 
 
-async def figures(view: View) -> dict[str, Any]:
+async def figures(view: PageView) -> dict[str, Any]:
     if not view.may("observe"):
         return {"figures": None}
     samples = list(view.samples.ring)
@@ -28,7 +28,7 @@ async def figures(view: View) -> dict[str, Any]:
     }
 
 
-async def terminal(view: View) -> dict[str, Any]:
+async def terminal(view: PageView) -> dict[str, Any]:
     return {"info": await view.bus.terminal.info()}
 
 

@@ -10,7 +10,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.sizes import parse_size, show_count
 from landbridge.core.time import parse_span
 from landbridge.core.wording import counted
@@ -29,7 +29,7 @@ _SPANS, _SIZES = ("retention.max_age",), ("retention.max_bytes", "max_backlog")
 UNLIMITED = "none"
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     query = view.query
     answer = await view.bus.call(
         table.TOPIC_LIST.name, after=query.get("after", ""), limit=ROWS, contains=query.get("contains", "")
@@ -42,14 +42,14 @@ async def rows(view: View) -> dict[str, Any]:
     }
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     name = view.names["topic"]
     topic = await view.bus.topics.show(name)
     rate = view.samples.rates.look(name, topic.log, topic.end, view.now)
     return {"topic": topic, "rate": rate, "title": name}
 
 
-async def settings(view: View) -> dict[str, Any]:
+async def settings(view: PageView) -> dict[str, Any]:
     topic = await view.bus.topics.show(view.names["topic"])
     middleware = msgspec.json.encode(topic.options.middleware) if topic.options.middleware else b""
     types = (await view.bus.types.list(topic.name)).types
@@ -61,7 +61,7 @@ async def settings(view: View) -> dict[str, Any]:
     }
 
 
-async def named(view: View) -> dict[str, Any]:
+async def named(view: PageView) -> dict[str, Any]:
     return {"title": view.names["topic"]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.errors import BadRequest, BusError
 from landbridge.protocol import operations as table
 
@@ -13,7 +13,7 @@ from landbridge.protocol import operations as table
 EVERY = 2.0
 
 
-async def places(view: View) -> dict[str, Any]:
+async def places(view: PageView) -> dict[str, Any]:
     query = view.query
     id, topic, offset = (query.get(name, "").strip() for name in ("id", "topic", "offset"))
     if not (id or (topic and offset)):
@@ -27,7 +27,7 @@ async def places(view: View) -> dict[str, Any]:
     return {"places": found, "reasons": await _reasons(view, found)}
 
 
-async def _reasons(view: View, found: list[table.MessagePlace]) -> dict[str, table.GroupReason]:
+async def _reasons(view: PageView, found: list[table.MessagePlace]) -> dict[str, table.GroupReason]:
     """By group: when the message was sent to another terminal, and why there."""
     reasons = {}
     for place in found:
