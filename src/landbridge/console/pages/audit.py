@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.errors import UnknownTopic
 from landbridge.protocol import operations as table
 
@@ -17,7 +17,7 @@ FILTERS = ("what", "name", "who", "operation")
 TOPIC = "$audit"
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     """The newest entries before the offset ``before``. The log is read backwards, some entries at a time."""
     try:
         log = await view.bus.topics.show(TOPIC)

@@ -7,7 +7,7 @@ from typing import Any
 
 from landbridge.client.bus import Bus
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.wording import counted
 from landbridge.protocol import operations as table
 
@@ -16,18 +16,18 @@ ONE = "/console/websub/{topic}/{id}"
 EVERY = 5.0
 
 
-async def feeds(view: View) -> dict[str, Any]:
+async def feeds(view: PageView) -> dict[str, Any]:
     return {"page_of": await view.ask(table.WEBSUB_FEEDS, after=view.query.get("feeds_after", ""))}
 
 
-async def subscriptions(view: View) -> dict[str, Any]:
+async def subscriptions(view: PageView) -> dict[str, Any]:
     if not view.may("observe"):
         return {"page_of": None}
     topic, after = view.query.get("topic") or None, view.query.get("after", "")
     return {"page_of": await view.ask(table.WEBSUB_LIST, topic=topic, after=after)}
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     return {"subscription": await view.bus.websub.inspect(view.names["topic"], view.names["id"])}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Page, View
+from landbridge.console.page import Page, PageView
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import parse_span
 from landbridge.errors import BadRequest
@@ -19,7 +19,7 @@ ONE = "/console/limits/{limit}"
 LEVELS = ("off", "errors", "batches", "messages")
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     try:
         logs = await view.bus.logs.show()
     except BadRequest:  # what the process logs is not the terminal's to say
@@ -32,7 +32,7 @@ async def show(view: View) -> dict[str, Any]:
     }
 
 
-async def one(view: View) -> dict[str, Any]:
+async def one(view: PageView) -> dict[str, Any]:
     name = view.names["limit"]
     limits = {limit.name: limit for limit in (await view.bus.limits.show()).limits}
     if name not in limits:

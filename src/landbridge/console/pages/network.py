@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.errors import BadRequest, BusError
 from landbridge.plots.topology import TopologyLink, TopologyNode, svg
 from landbridge.protocol import operations as table
@@ -19,7 +19,7 @@ EVERY = 3.0
 QUERY = ("from", "to", "message")
 
 
-async def draw(view: View) -> dict[str, Any]:
+async def draw(view: PageView) -> dict[str, Any]:
     try:
         found = await view.bus.network.topology()
     except BadRequest:  # this terminal stands alone
@@ -51,7 +51,7 @@ def _picture(found: table.TopologyShown, paths: Sequence[Sequence[str]]) -> Mark
     return Markup(svg(nodes, links, paths, in_page=True))
 
 
-async def _measured(view: View, found: table.TopologyShown) -> dict[str, table.LinkCost]:
+async def _measured(view: PageView, found: table.TopologyShown) -> dict[str, table.LinkCost]:
     """What the links of this terminal measure, by the terminal at their other end."""
     measured = {}
     for link in found.links:
@@ -65,7 +65,7 @@ async def _measured(view: View, found: table.TopologyShown) -> dict[str, table.L
     return measured
 
 
-async def _way(view: View) -> dict[str, Any]:
+async def _way(view: PageView) -> dict[str, Any]:
     """The way that the form asks for: between two terminals, or of a message."""
     query = view.query
     nothing: dict[str, Any] = {"route": None, "places": None, "paths": [], "error": None}

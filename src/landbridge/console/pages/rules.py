@@ -10,7 +10,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.names import CONTENT_TOPIC
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
@@ -25,22 +25,22 @@ EVERY = 5.0
 QUERY = ("source", "payload", "key", "headers", "match", "rule", "after")
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     source, after = view.query.get("source") or None, view.query.get("after", "")
     found = await view.ask(table.RULE_LIST, source=source, after=after)
     return {"page_of": found, "queries": [_short(row.match) for row in found.rules]}
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     rule = await view.bus.rules.show(view.names["rule"])
     return {"rule": rule, "query_text": _pretty(rule.match)}
 
 
-async def named(view: View) -> dict[str, Any]:
+async def named(view: PageView) -> dict[str, Any]:
     return {"title": view.names["rule"]}
 
 
-async def test(view: View) -> dict[str, Any]:
+async def test(view: PageView) -> dict[str, Any]:
     """What the rules make of the message that the form describes."""
     query = view.query
     if not ({"payload", "key", "headers"} & query.keys()):

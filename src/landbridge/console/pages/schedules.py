@@ -10,7 +10,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.pages.moments import read_moment
 from landbridge.core.time import parse_span, show_iso
 from landbridge.errors import BadRequest
@@ -27,17 +27,17 @@ FIRINGS = 10
 _SPANS = ("catch_up", "jitter")
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     topic, after = view.query.get("topic") or None, view.query.get("after", "")
     return {"page_of": await view.ask(table.SCHEDULE_LIST, topic=topic, after=after)}
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     name, topic = view.names["name"], view.names["topic"]
     return {"schedule": await view.bus.schedules.show(topic, name, FIRINGS)}
 
 
-async def details(view: View) -> dict[str, Any]:
+async def details(view: PageView) -> dict[str, Any]:
     shown = await show(view)
     spec = shown["schedule"].options
     payload = spec.payload if isinstance(spec.payload, str) else msgspec.json.encode(spec.payload).decode()

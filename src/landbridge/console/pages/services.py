@@ -10,7 +10,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.time import parse_span, show_span
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
@@ -24,16 +24,16 @@ ROWS = 100
 _LISTS = ("scopes", "publishes", "subscribes")
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     return {"page_of": await view.ask(table.SERVICE_LIST, after=view.query.get("after", ""), limit=ROWS)}
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     name = view.names["name"]
     return {"service": await view.bus.services.show(name), "stats": await view.bus.services.stats(name)}
 
 
-async def details(view: View) -> dict[str, Any]:
+async def details(view: PageView) -> dict[str, Any]:
     return {"title": view.names["name"], "service": await view.bus.services.show(view.names["name"])}
 
 

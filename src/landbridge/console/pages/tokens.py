@@ -8,7 +8,7 @@ from typing import Any
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.time import parse_span
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
@@ -17,7 +17,7 @@ LIST = "/console/tokens"
 EVERY = 10.0
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     subject, after = view.query.get("subject") or None, view.query.get("after", "")
     own = await view.bus.tokens.show()
     return {"page_of": await view.ask(table.TOKEN_LIST, subject=subject, after=after), "own": own.id}

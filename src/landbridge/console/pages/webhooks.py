@@ -10,7 +10,7 @@ import msgspec
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, View
+from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.pages.moments import read_optional
 from landbridge.core.time import parse_span, show_iso, show_span
 from landbridge.core.wording import counted
@@ -25,16 +25,16 @@ CHANGE = "operate|subscribe:{topic}"
 EVERY = 3.0
 
 
-async def rows(view: View) -> dict[str, Any]:
+async def rows(view: PageView) -> dict[str, Any]:
     topic, after = view.query.get("topic") or None, view.query.get("after", "")
     return {"page_of": await view.ask(table.WEBHOOK_LIST, topic=topic, after=after)}
 
 
-async def show(view: View) -> dict[str, Any]:
+async def show(view: PageView) -> dict[str, Any]:
     return {"webhook": await view.bus.webhooks.show(view.names["topic"], view.names["name"])}
 
 
-async def details(view: View) -> dict[str, Any]:
+async def details(view: PageView) -> dict[str, Any]:
     shown = await show(view)
     match = shown["webhook"].options.match
     text = msgspec.json.format(msgspec.json.encode(match), indent=2).decode() if match else ""
