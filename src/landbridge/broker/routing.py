@@ -20,7 +20,6 @@ from functools import partial
 from threading import Event
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from landbridge.broker.broker import Broker
@@ -33,7 +32,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.log.retention import Retention
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
-from landbridge.core.rules.query import Query, Rule, canonical, read_query, topic_of
+from landbridge.core.rules.query import Query, Rule, document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
 from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
@@ -393,12 +392,12 @@ class Routing:
             origin = self._source(source, owner)
             await self.run(partial(CompiledQuery, query))
             if found is None:
-                rule = RuleSpec(source=source, query=_document(query), owner=owner)
+                rule = RuleSpec(source=source, query=document_of(query), owner=owner)
                 most = broker.limits.max_backlog
                 spec = TopicSpec(name=name, retention=RETENTION, max_backlog=most, rule=rule)
                 found = broker.create_topic(spec, owner)
             await origin.writer.put(partial(self._make, origin, found, enter))
-        broker.observe("rule", name, "created", owner, after={"source": source, "query": _document(query)})
+        broker.observe("rule", name, "created", owner, after={"source": source, "query": document_of(query)})
         return found, True
 
     def _make(self, source: Topic, topic: Topic, enter: EnterRule, commit: BrokerCommit) -> None:
@@ -473,9 +472,3 @@ def _forget(group: Group) -> None:
     """A group that was to be stored, and was not: retention must not wait for it."""
     group.topic.groups.pop(group.name, None)
     group.close()
-
-
-def _document(query: Query) -> dict[str, Any]:
-    """A query in its canonical form."""
-    found: dict[str, Any] = msgspec.json.decode(canonical(query))
-    return found
