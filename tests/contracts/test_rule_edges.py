@@ -96,3 +96,22 @@ async def test_wildcards_show_nothing_of_rules_whose_source_one_may_not_read(ter
                 else:
                     with pytest.raises(Forbidden):
                         await bus.topics.show(rule)
+
+
+async def test_costly_rules_of_one_source_hold_up_no_other_one(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        paid = (await bus.rules.create(PAID, "orders")).rule
+        for more in range(25):
+            path = f"$..[?count($..*) > {1000 + more}]"
+            await bus.rules.create({"kind": "jsonpath", "path": path}, "costly")
+        async with bus.publisher("costly") as out:
+            for _ in range(1000):
+                await out.send(list(range(60)))
+        slow = terminal.broker.topics["costly"]
+        rules = slow.groups[RULES_GROUP].delivery
+        await eventually(lambda: rules.cursor.floor > 0)
+        for number in range(3):
+            await bus.publish("orders", {"state": "paid", "n": number})
+            await until_routed(terminal, "orders")
+        assert len(await payloads(terminal, paid)) == 3
+        assert rules.cursor.floor < slow.log.end  # they are still at work

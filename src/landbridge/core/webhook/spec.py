@@ -33,7 +33,7 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     query: dict[str, Any] | None = None
 
 
-class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and what came back."""
 
     #: The header webhook-id: the message's id, where a header can hold it.
