@@ -46,6 +46,20 @@ async def test_who_had_nothing_yet_is_next(thread: FairThread) -> None:
     assert done[:3] == ["a", "b", "late"]
 
 
+async def test_who_asks_for_much_at_once_has_one_turn_at_a_time(thread: FairThread) -> None:
+    done: list[str] = []
+    gate = Event()
+    first = asyncio.ensure_future(thread.run("a", gate.wait))
+    await turns()
+    many = [asyncio.ensure_future(thread.run("a", partial(done.append, "a"))) for _ in range(5)]
+    await turns()
+    other = asyncio.ensure_future(thread.run("b", partial(done.append, "b")))
+    await turns()
+    gate.set()
+    await asyncio.gather(first, *many, other)
+    assert done == ["b", "a", "a", "a", "a", "a"]
+
+
 async def test_a_turn_that_is_not_wanted_any_more_is_passed_on(thread: FairThread) -> None:
     gate = Event()
     first = asyncio.ensure_future(thread.run("a", gate.wait))

@@ -7,7 +7,7 @@ the one that is at work at most, however much the others want.
 from __future__ import annotations
 
 import asyncio
-import heapq
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -21,20 +21,19 @@ class FairThread:
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
         self._is_busy = False
-        #: Who waits: the virtual time of its beginning, a number for the order of arrival, and what is set.
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._arrivals = 0
-        #: The virtual time: where the work that began last began. And of each user where its next one begins,
-        #: which is behind all that it has had; empty while nobody waits.
+        #: What each user waits for, in the order of arrival. A user that waits for nothing is not there.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        #: The virtual time: where the work that began last began. And where the next work of each user
+        #: begins: behind all that it has had, and not before now. Empty while nobody waits.
         self._now = 0.0
         self._next: dict[str, float] = {}
 
     async def run(self, user: str, work: Callable[[], T]) -> T:
         """Do some work in the thread when it is this user's turn."""
-        begin = max(self._now, self._next.get(user, 0.0))
         if self._is_busy:
-            await self._turn(begin)
-        self._is_busy, self._now = True, max(self._now, begin)
+            await self._turn(user)
+        self._is_busy = True
+        begin = self._now = max(self._now, self._next.get(user, 0.0))
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -43,10 +42,10 @@ class FairThread:
             self._next[user] = begin + loop.time() - started
             self._pass_on()
 
-    async def _turn(self, begin: float) -> None:
+    async def _turn(self, user: str) -> None:
+        self._next[user] = max(self._now, self._next.get(user, 0.0))
         turn = asyncio.get_running_loop().create_future()
-        self._arrivals += 1
-        heapq.heappush(self._waiting, (begin, self._arrivals, turn))
+        self._waiting.setdefault(user, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -57,7 +56,10 @@ class FairThread:
     def _pass_on(self) -> None:
         """Let the next one begin."""
         while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
+            user = min(self._waiting, key=self._next.__getitem__)
+            turn = self._waiting[user].popleft()
+            if not self._waiting[user]:
+                del self._waiting[user]
             if not turn.cancelled():
                 turn.set_result(None)
                 return
