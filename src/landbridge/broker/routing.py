@@ -30,13 +30,12 @@ from landbridge.broker.group import Group
 from landbridge.broker.topic import Topic
 from landbridge.core.delivery.delivery import Condemned
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.retention import Retention
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
 from landbridge.core.rules.query import Query, Rule, document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
-from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
+from landbridge.errors import BacklogFull, BadRequest, BusError, LimitReached, UnknownTopic
 from landbridge.stores.writer import Commit
 
 T = TypeVar("T")
@@ -53,8 +52,8 @@ PART = 16
 FREEZE_EVERY = 500
 #: Seconds after which a turn that failed is tried again.
 AGAIN_AFTER = 1.0
-#: What the topic of a rule keeps, unless somebody changes it: a week, and longer what a group hasn't settled.
-RETENTION = Retention()
+#: Seconds for which the topic of a rule keeps messages at most, unless somebody changes it.
+LONGEST_KEPT = 7 * 86400.0
 
 
 class SourceStretch(NamedTuple):
@@ -300,6 +299,7 @@ class RuleRoute:
         if routed.chosen or routed.undecided:
             commit.need_room()
         keeps, messages_chosen = commit.keeps(log), 0
+        grown: set[Topic] = set()
         for rule, messages, first, chosen_from in routed.chosen:
             topic = self.rules.get(rule)
             if topic is None or topic.deleted or topic.spec.rule is None:
@@ -307,6 +307,7 @@ class RuleRoute:
             if topic.spec.rule.begin >= routed.end:
                 continue  # made anew meanwhile
             topic.save(commit)
+            grown.add(topic)
             if keeps and first >= log.first:
                 commit.append(topic.log, messages, held=(log.number, first), chosen=chosen_from)
             else:  # the source has let go of the batch meanwhile
@@ -318,10 +319,15 @@ class RuleRoute:
         )
         delivery.seek(max(before, routed.end))
         group.save(commit)
-        commit.on_stored.append(self._stored)
+        commit.on_stored.append(partial(self._stored, grown))
         commit.on_failed.append(partial(delivery.seek, before))
 
-    def _stored(self) -> None:
+    def _stored(self, grown: set[Topic]) -> None:
+        for topic in grown:
+            try:
+                topic.check_held()
+            except BacklogFull:
+                self.source.full_rules.add(topic)
         self.group.tell_watchers()
         if self.source.spec.retention.settled and not self.source.deleted:
             self._broker.trimmer.plan(self.source, soon=True)
@@ -416,12 +422,19 @@ class Routing:
             await self.run(source, partial(CompiledQuery, query))
             if found is None:
                 rule = RuleSpec(source=source, query=document_of(query), owner=owner)
-                most = broker.limits.max_backlog
-                spec = TopicSpec(name=name, retention=RETENTION, max_backlog=most, rule=rule)
-                found = broker.create_topic(spec, owner)
+                found = broker.create_topic(self._spec(name, origin, rule), owner)
             await origin.writer.put(partial(self._make, origin, found, enter))
         broker.observe("rule", name, "created", owner, after={"source": source, "query": document_of(query)})
         return found, True
+
+    def _spec(self, name: str, source: Topic, rule: RuleSpec) -> TopicSpec:
+        """The topic of a rule keeps its messages no longer than its source, and holds no more."""
+        kept = source.spec.retention
+        age = LONGEST_KEPT if kept.max_age is None else min(kept.max_age, LONGEST_KEPT)
+        most = min(self.broker.limits.max_backlog, source.spec.max_backlog)
+        return TopicSpec(
+            name=name, retention=replace(kept, settled=False, max_age=age), max_backlog=most, rule=rule
+        )
 
     def _make(self, source: Topic, topic: Topic, enter: EnterRule, commit: BrokerCommit) -> None:
         """The rule's topic and, for the first rule, the cursor of all, in one commit."""

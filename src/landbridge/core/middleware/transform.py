@@ -78,8 +78,8 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
     rows = given if found is None else found
     if not isinstance(rows, list) or len(rows) != count:
         got = counted(len(rows), "row") if isinstance(rows, list) else type(rows).__name__
-        given = counted(count, "message")
-        raise MiddlewareFailed(f"the transform {name} was given {given} and has returned {got}")
+        had = counted(count, "message")
+        raise MiddlewareFailed(f"the transform {name} was given {had} and has returned {got}")
     for row in rows:
         if (
             not isinstance(row, TransformRow)
