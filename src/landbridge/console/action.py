@@ -39,6 +39,8 @@ class Action:
     meaning: Meaning | None = None
     #: The page to go to afterwards, with the same names as ``done``. Empty: the page stays.
     to: str = ""
+    #: Nothing that its page shows is changed by it: the form keeps what was written.
+    stays: bool = False
     #: Fields that are lists: a line, or a field, for each element.
     lists: Sequence[str] = ()
     #: Instead of ``forms.arguments``.

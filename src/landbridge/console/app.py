@@ -38,6 +38,8 @@ STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/link
 MOST_PARAMETERS, LONGEST = 32, 4096
 #: The header by which the module says that it has sent a form.
 BY_MODULE = b"console-module"
+#: Its value where the page has no stream that would show what is changed.
+RELOADS = "reloads"
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -121,7 +123,8 @@ class Console:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
         return _html(*await self._screen.page(view))
 
-    def _static(self, name: str) -> Response[bytes]:
+    def _static(self, request: AnyRequest) -> Response[bytes]:
+        name = request.path_params["name"]
         if name not in STATIC:
             raise NotFoundException(f"there is no file {name[:100]}")
         # The address has the digest of the content.
@@ -153,7 +156,8 @@ class Console:
 
     # -- actions -----------------------------------------------------------------------------------
 
-    async def _act(self, request: AnyRequest, name: str) -> Response[bytes]:
+    async def _act(self, request: AnyRequest) -> Response[bytes]:
+        name = request.path_params["name"]
         session = self._session(request.scope)
         fields = await self._fields(request)
         if not session.is_own_form(forms.first(fields, "csrf")):
@@ -171,9 +175,10 @@ class Console:
         if not _by_module(request):
             session.notices.append(("ok", told))
             return _to(to or back)
-        if to:
+        is_reloaded = not action.stays and http.header(request.scope, BY_MODULE) == RELOADS
+        if to or is_reloaded:
             session.notices.append(("ok", told))
-        return _json({"outcome": "done", "text": told, "to": to})
+        return _json({"outcome": "done", "text": told, "to": to, "reload": is_reloaded})
 
     def _ask(
         self,
