@@ -93,6 +93,8 @@ def up(
         if events
         else None,
         origins=origin or [],
+        # The link is a secret: a log or a program that reads the output doesn't get it.
+        sign_in=output.on_terminal() and not output.choice.json,
     )
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
@@ -120,6 +122,7 @@ def announce(ready: NodeReady) -> None:
         f"landbridge subscribe orders{suffix}",
         f"landbridge publish orders '{{\"id\": 1}}'{suffix}",
         f"landbridge status tail{suffix}",
+        *([f"landbridge console{suffix}"] if ready.http else []),
     ]
     facts = {
         "bus": ready.url,
@@ -155,6 +158,9 @@ def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None
             padding=(0, 1),
         )
     )
+    if ready.sign_in:
+        screen.print("The console, by this link once:", style="dim")
+        screen.print(f"  {ready.sign_in}", style="cyan", markup=False, soft_wrap=True)
     screen.print("In another window:", style="dim")
     for command in commands:
         screen.print(f"  {command}", style="cyan", markup=False, soft_wrap=True)

@@ -1,4 +1,5 @@
-"""What the HTTP port of a terminal serves, by path: the gateway, the registry where one is embedded, metrics.
+"""What the HTTP port of a terminal serves, by path: the gateway, the console, the registry where one is
+embedded, metrics.
 
 The registry and the terminal have some paths in common, as ``/v1/topics``. The registry's are those under
 ``/registry/v1``. For the programs of version 0.1 they are also under ``/v1``: for whoever shows a credential
@@ -56,13 +57,15 @@ class Later:
 class Site:
     """The application of the whole port. ``dial`` reaches the terminal. ``registry``: the registry's
     application; None where no registry is embedded. ``condition``: as for the metrics. ``origins``: the web
-    sites whose pages may use the gateway. ``answer_stranger``: as for the gateway."""
+    sites whose pages may use the gateway. ``answer_stranger``: as for the gateway. ``console``: the console's
+    application; None where there is none."""
 
     def __init__(
         self,
         dial: Dial,
         registry: App | None = None,
         condition: Condition = lambda: (True, []),
+        console: Later | None = None,
         *,
         origins: Iterable[str] = (),
         answer_stranger: Any = None,
@@ -74,11 +77,14 @@ class Site:
             lambda http: http.HttpGateway(dial, **options, answer_stranger=answer_stranger),
         )
         self._registry = registry
+        self._console = console
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path: str = scope["path"]
         if scope["type"] == "http" and path in _CONDITION:
             await self._metrics(scope, receive, send)
+        elif self._console is not None and scope["type"] == "http" and _is_of_console(path):
+            await self._console(scope, receive, send)
         elif self._registry is None or scope["type"] != "http":
             await self._gateway(scope, receive, send)
         elif path.startswith(f"{REGISTRY}/"):
@@ -99,13 +105,22 @@ class Site:
 
     def stop(self) -> None:
         """End streams and long waits. Other requests go on."""
-        if self._gateway.app is not None:
-            self._gateway.app.stop()
+        for each in self._stopped():
+            each.stop()
 
     async def close(self) -> None:
         """Disconnect from the terminal."""
-        if self._gateway.app is not None:
-            await self._gateway.app.close()
+        for each in self._stopped():
+            await each.close()
+
+    def _stopped(self) -> list[Any]:
+        """The applications with streams and connections of their own, as far as they are made."""
+        made = (self._gateway, self._console)
+        return [each.app for each in made if each is not None and each.app is not None]
+
+
+def _is_of_console(path: str) -> bool:
+    return path == "/" or path == "/console" or path.startswith("/console/")
 
 
 def _without(scope: Scope, prefix: str) -> Scope:
