@@ -47,6 +47,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: The port of MQTT, 0 for a free one; None: no MQTT.
+    mqtt_port: int | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
@@ -72,3 +74,5 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None
+    #: Where MQTT is served; None: nowhere.
+    mqtt: str | None = None
