@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -135,14 +136,15 @@ class Client:
     async def close(self) -> None:
         self.paho.disconnect()
         await asyncio.to_thread(self.paho.loop_stop)
+        self.paho._reset_sockets()  # else it leaves them to the garbage collector
 
     async def kill(self) -> None:
         """Go without a word."""
         sock = self.paho.socket()
         assert sock is not None
-        self.paho.loop_stop  # noqa: B018
-        sock.shutdown(2)
+        sock.shutdown(socket.SHUT_RDWR)
         await asyncio.to_thread(self.paho.loop_stop)
+        self.paho._reset_sockets()
 
     @property
     def session_present(self) -> bool:

@@ -220,7 +220,7 @@ def publish(body: bytes, flags: int = 0) -> bytes:
         (publish(b"\0\3\xed\xa0\x80\0"), Reason.MALFORMED),  # a surrogate
         (publish(b"\0\5a\0"), Reason.MALFORMED),  # a text beyond the packet
         (publish(b"\0\1a\x04\x23\0\0"), Reason.MALFORMED),  # properties beyond the packet's own end
-        (publish(b"\0\1a\x05\x23\0\1\x23\0\1"), Reason.MALFORMED),  # a property that is cut
+        (publish(b"\0\1a\x02\x23\0\1"), Reason.MALFORMED),  # a property that is cut
         (publish(b"\0\1a\x06\x23\0\1\x23\0\1"), Reason.PROTOCOL_ERROR),  # an alias twice
         (publish(b"\0\1a\x02\x01\x02"), Reason.MALFORMED),  # a flag of 2
         (publish(b"\0\1a\x03\x21\0\1"), Reason.MALFORMED),  # Receive Maximum in a PUBLISH

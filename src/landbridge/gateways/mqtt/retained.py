@@ -26,7 +26,7 @@ from landbridge.errors import (
     UnknownDocument,
     UnknownTopic,
 )
-from landbridge.gateways.mqtt.bounds import LARGEST_RETAINED, AskBounds
+from landbridge.gateways.mqtt.bounds import LARGEST_RETAINED, LOOK_EVERY, AskBounds
 
 log = structlog.get_logger("landbridge.mqtt")
 
@@ -82,6 +82,7 @@ class RetainedMessages:
         self._wanted: dict[str, _Wanted] = {}
         self._writing: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -91,16 +92,18 @@ class RetainedMessages:
         for row in await self._bus.documents.list(RETAINED, topic="*", limit=100):
             self._versions[row.topic] = row.version
         self._following = asyncio.ensure_future(self._follow())
+        self._looking = asyncio.ensure_future(self._look())
 
     async def close(self) -> None:
         """Write what is to be written, and stop."""
-        if self._following is not None:
-            self._following.cancel()
+        for task in (self._following, self._looking):
+            if task is not None:
+                task.cancel()
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def _follow(self) -> None:
-        """Others may change them: another node, or an operator who deletes a topic."""
+        """Others may change them: another process of the terminal."""
         while True:
             try:
                 async for seen in self._bus.documents.watch(RETAINED, topic="*"):
@@ -113,6 +116,24 @@ class RetainedMessages:
                     return
                 log.warning("retained messages are listed again", why=str(error))
                 await asyncio.sleep(_AGAIN_AFTER)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                await self.drop_gone()
+            except BusError as error:
+                if self._bus.closed is not None:
+                    return
+                log.warning("retained messages of deleted topics are not dropped yet", why=str(error))
+
+    async def drop_gone(self) -> None:
+        """Drop the retained messages of topics that were deleted."""
+        if self._versions:
+            kept = self._versions.keys()
+            there = {row.name for row in await self._bus.topics.list()}
+            for topic in [topic for topic in kept if topic not in there]:
+                await self.keep(topic, None)
 
     # -- writing -----------------------------------------------------------------------------------
 

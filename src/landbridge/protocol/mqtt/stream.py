@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from landbridge.protocol.mqtt.decoding import decode
 from landbridge.protocol.mqtt.packets import Connect, Packet
-from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason, malformed
+from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason, malformed, protocol_error
 
 #: Bytes that were read and are thrown away together.
 _CUT = 64 << 10
+#: The first byte of a CONNECT.
+_CONNECT = 0x10
 
 
 class PacketStream:
     """One direction of a connection. ``largest``: bytes of a packet, without its first byte and its length;
-    it may be set between packets. ``version``: what the CONNECT says, once it has come."""
+    it may be set between packets. ``version``: what the CONNECT says, once it has come; nothing else may come
+    before."""
 
     def __init__(self, largest: int, version: int = 0) -> None:
         self.largest = largest
@@ -43,6 +46,8 @@ class PacketStream:
             self._cut()
             return None
         buffer, at = self._buffer, self._at
+        if not self.version and buffer[at] != _CONNECT:
+            raise protocol_error("the first packet is not a CONNECT")
         length = shift = 0
         for index in range(at + 1, at + 5):
             if index >= len(buffer):
