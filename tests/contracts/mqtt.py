@@ -76,6 +76,7 @@ class Client:
         largest: int | None = None,
     ) -> None:
         self.version, self.port, self.clean, self.keep_alive = version, port, clean, keep_alive
+        self.host = "127.0.0.1"
         named: dict[str, Any] = {} if version == V5 else {"clean_session": clean}
         self.paho = paho.Client(
             CallbackAPIVersion.VERSION2,
@@ -119,7 +120,7 @@ class Client:
         named: dict[str, Any] = {}
         if self.version == V5:
             named = {"clean_start": self.clean, "properties": self.properties}
-        await asyncio.to_thread(self.paho.connect, "127.0.0.1", self.port, self.keep_alive, **named)
+        await asyncio.to_thread(self.paho.connect, self.host, self.port, self.keep_alive, **named)
         self.paho.loop_start()
         await eventually(lambda: self.connack is not None or self.ended is not None, "an answer to CONNECT")
         return self
