@@ -114,7 +114,7 @@ class Device:
             if self.client is not None:
                 await self.client.close()
             client = self._make()
-            client.paho.on_message = lambda _, __, message: self.received.add(message.payload)
+            client.paho.on_message = lambda _, __, message: self.received.add(bytes(message.payload))
             try:
                 await client.connect()
             except OSError:
@@ -165,7 +165,7 @@ async def test_nothing_of_qos_1_is_lost_by_kills(place: Place, version: Any, kil
     try:
         for life in range(kills + 1):
             with place.up(*arguments) as up:
-                assert await asyncio.to_thread(lambda up=up: up.ready["mqtt"]) == f"mqtt://127.0.0.1:{port}"
+                assert up.ready["mqtt"] == f"mqtt://127.0.0.1:{port}"
                 if sender is None or reader is None:
                     token = token_of(place)
                     reader = Device(port, "reader", version, token)

@@ -141,7 +141,7 @@ class Client:
 
     async def kill(self) -> None:
         """Go without a word."""
-        sock = self.paho.socket()
+        sock: Any = self.paho.socket()
         assert sock is not None
         sock.shutdown(socket.SHUT_RDWR)
         await asyncio.to_thread(self.paho.loop_stop)

@@ -12,8 +12,8 @@ from paho.mqtt.packettypes import PacketTypes
 from landbridge.broker.limits import Limits
 from landbridge.gateways.mqtt import connection
 from landbridge.protocol.mqtt.encoding import encode
-from landbridge.protocol.mqtt.packets import Ack, Connect, Filter, Subscribe, Will
-from landbridge.protocol.mqtt.properties import Kind
+from landbridge.protocol.mqtt.packets import AckPacket, AskedFilter, ConnectPacket, SubscribePacket, Will
+from landbridge.protocol.mqtt.properties import PacketKind
 from landbridge.testing import FakeClock
 from tests.contracts.mqtt import V5, V311, Site, mqtt_site, properties
 from tests.waiting import eventually, turns
@@ -23,6 +23,11 @@ from tests.waiting import eventually, turns
 async def site(crashes: list[Any]) -> AsyncIterator[Site]:
     async with mqtt_site() as found:
         yield found
+
+
+def given_with(message: Any) -> Any:
+    """The properties of a message, which are attributes that paho makes as it reads them."""
+    return message.properties
 
 
 @pytest.fixture(params=[V311, V5], ids=["3.1.1", "5"])
@@ -203,7 +208,7 @@ async def test_properties_are_headers_both_ways(site: Site) -> None:
         assert await b.subscribe("t", 1) == 1
         await a.publish("t", b"{}", properties=given)
         [got] = await b.take(1)
-        theirs = got.properties
+        theirs: Any = got.properties
         assert theirs is not None
         assert (theirs.PayloadFormatIndicator, theirs.ContentType) == (1, "application/json")
         assert (theirs.ResponseTopic, theirs.CorrelationData) == ("answers/1", b"\0\1")
@@ -228,7 +233,7 @@ async def test_an_alias_stands_for_a_topic_in_both_directions(site: Site) -> Non
         got = await b.take(2)
         # paho shows what is on the wire: the alias takes the place of the name.
         assert [(m.topic, m.payload) for m in got] == [("x/y", b"1"), ("", b"2")]
-        assert {m.properties.TopicAlias for m in got if m.properties is not None} == {1}
+        assert {given_with(m).TopicAlias for m in got} == {1}
         bad = properties(PacketTypes.PUBLISH, TopicAlias=60_000)
         a.paho.publish("x", b"", 1, properties=bad)
         await eventually(lambda: a.ended is not None)
@@ -264,7 +269,7 @@ async def test_a_shared_filter_is_a_group_that_others_share(site: Site, version:
         async with site.bus.subscribe("jobs", group="workers", prefetch=1) as reading:
             for number in range(300):
                 await site.bus.publish("jobs", b"%d" % number)
-            own = []
+            own: list[bytes] = []
             while len(own) + len(a.messages) + len(b.messages) < 300:
                 message = await reading.poll(0.01)
                 if message is not None:
@@ -336,7 +341,7 @@ async def test_a_refusal_by_the_client_buries(site: Site) -> None:
         assert await d.subscribe("t", 1) == 1
         await site.bus.publish("t", b"bad")
         [got] = await d.take(1)
-        packet = encode(Ack(kind=Kind.PUBACK, packet_id=got.mid, reason=0x99), 5)
+        packet = encode(AckPacket(kind=PacketKind.PUBACK, packet_id=got.mid, reason=0x99), 5)
         sock = d.paho.socket()
         assert sock is not None
         sock.send(packet)
@@ -356,7 +361,7 @@ async def test_no_local_and_identifiers_of_subscriptions(site: Site) -> None:
         await b.publish("t", b"other")
         assert await a.payloads(1) == [b"other"]
         got = await b.take(2)
-        assert {tuple(m.properties.SubscriptionIdentifier) for m in got if m.properties} == {(77,)}
+        assert {tuple(given_with(m).SubscriptionIdentifier) for m in got} == {(77,)}
 
 
 async def test_a_packet_larger_than_the_client_takes_is_not_sent(site: Site) -> None:
@@ -431,9 +436,8 @@ async def test_how_retained_messages_are_asked_for(site: Site) -> None:
         assert await a.subscribe("s", 1, retainHandling=1) == 1  # it is not new
         assert await a.subscribe("s", 1, retainAsPublished=True) == 1
         [got] = await a.take(1)
-        assert got.properties is not None
-        assert (got.retain, got.properties.ContentType) == (True, "text/plain")
-        assert ("k", "v") in got.properties.UserProperty
+        assert (got.retain, given_with(got).ContentType) == (True, "text/plain")
+        assert ("k", "v") in given_with(got).UserProperty
         await a.publish("s", b"y", retain=True)
         [live] = await a.take(1)
         assert live.retain  # as it was published
@@ -503,7 +507,7 @@ async def test_a_client_that_is_silent_longer_than_it_said_is_gone(site: Site) -
         assert await watcher.subscribe("gone", 1) == 1
         _reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         will = Will(topic="gone", payload=b"silent", qos=1)
-        connect = Connect(
+        connect = ConnectPacket(
             version=5, client_id="s", keep_alive=1, password=site.token("publish:#").encode(), will=will
         )
         writer.write(encode(connect, 5))
@@ -520,9 +524,9 @@ async def test_a_client_that_reads_nothing_holds_no_memory_and_loses_only_qos_0(
     monkeypatch.setattr(connection, "PATIENCE_QOS_0", 0.05)
     _reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1024)
     transport = writer.transport
-    connect = Connect(version=5, client_id="s", password=site.token("subscribe:#").encode())
-    filters = [Filter(filter="t", qos=0), Filter(filter="u", qos=1)]
-    writer.write(encode(connect, 5) + encode(Subscribe(packet_id=1, filters=filters), 5))
+    connect = ConnectPacket(version=5, client_id="s", password=site.token("subscribe:#").encode())
+    filters = [AskedFilter(filter="t", qos=0), AskedFilter(filter="u", qos=1)]
+    writer.write(encode(connect, 5) + encode(SubscribePacket(packet_id=1, filters=filters), 5))
     await eventually(lambda: site.terminal.broker.topics.keys() >= {"t", "u"})
     await eventually(lambda: len(site.terminal.broker.topics["u"].groups) == 1)
     transport.pause_reading()  # type: ignore[attr-defined]

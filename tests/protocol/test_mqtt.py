@@ -18,22 +18,22 @@ from landbridge.protocol.mqtt.names import filter_of, name_of, topic_of
 from landbridge.protocol.mqtt.packets import (
     V5,
     V311,
-    Ack,
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Filter,
+    AckPacket,
+    AskedFilter,
+    AuthPacket,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
     Packet,
-    Ping,
-    Publish,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
+    PingPacket,
+    PublishPacket,
+    SubackPacket,
+    SubscribePacket,
+    UnsubackPacket,
+    UnsubscribePacket,
     Will,
 )
-from landbridge.protocol.mqtt.properties import BY_NAME, Kind, put_properties, read_properties
+from landbridge.protocol.mqtt.properties import BY_NAME, PacketKind, put_properties, read_properties
 from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason
 from landbridge.protocol.mqtt.stream import PacketStream
 
@@ -53,74 +53,76 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def properties(kind: Kind) -> st.SearchStrategy[dict[str, Any]]:
+def properties(kind: PacketKind) -> st.SearchStrategy[dict[str, Any]]:
     optional = {}
     for name, spec in BY_NAME.items():
         if kind in spec.packets:
             value = VALUES[spec.read.__name__]
-            most = 1 if name == "subscription_ids" and kind is Kind.SUBSCRIBE else 3
+            most = 1 if name == "subscription_ids" and kind is PacketKind.SUBSCRIBE else 3
             optional[name] = st.lists(value, min_size=1, max_size=most) if spec.repeats else value
-    if "auth_method" in optional and kind is Kind.CONNECT:
+    if "auth_method" in optional and kind is PacketKind.CONNECT:
         del optional["auth_data"]
     return st.fixed_dictionaries({}, optional=optional)
 
 
-def of_version(draw: st.DrawFn, version: int, kind: Kind) -> dict[str, Any]:
+def of_version(draw: st.DrawFn, version: int, kind: PacketKind) -> dict[str, Any]:
     return draw(properties(kind)) if version == V5 else {}
 
 
 @st.composite
 def packets(draw: st.DrawFn, version: int) -> Packet:
-    kind = draw(st.sampled_from([kind for kind in Kind if kind is not Kind.WILL]))
+    kind = draw(st.sampled_from([kind for kind in PacketKind if kind is not PacketKind.WILL]))
     given = of_version(draw, version, kind)
     reason = draw(st.integers(0, 255)) if version == V5 else 0
-    if kind is Kind.CONNECT:
+    if kind is PacketKind.CONNECT:
         username = draw(st.none() | TEXT)
         will = None
         if draw(st.booleans()):
             will = Will(
                 topic=draw(TOPIC), payload=draw(BYTES), qos=draw(st.integers(0, 2)),
-                retain=draw(st.booleans()), properties=of_version(draw, version, Kind.WILL),
+                retain=draw(st.booleans()), properties=of_version(draw, version, PacketKind.WILL),
             )  # fmt: skip
-        return Connect(
+        return ConnectPacket(
             version=version, client_id=draw(TEXT), clean_start=draw(st.booleans()), keep_alive=draw(ID),
             username=username, password=None if username is None else draw(st.none() | BYTES), will=will,
             properties=given,
         )  # fmt: skip
-    if kind is Kind.CONNACK:
-        return Connack(session_present=draw(st.booleans()), code=draw(st.integers(0, 255)), properties=given)
-    if kind is Kind.PUBLISH:
+    if kind is PacketKind.CONNACK:
+        return ConnackPacket(
+            session_present=draw(st.booleans()), code=draw(st.integers(0, 255)), properties=given
+        )
+    if kind is PacketKind.PUBLISH:
         qos = draw(st.integers(0, 2))
-        return Publish(
+        return PublishPacket(
             topic=draw(TOPIC), payload=draw(BYTES), qos=qos, retain=draw(st.booleans()),
             dup=bool(qos) and draw(st.booleans()), packet_id=draw(ID) if qos else 0, properties=given,
         )  # fmt: skip
-    if kind in (Kind.PUBACK, Kind.PUBREC, Kind.PUBREL, Kind.PUBCOMP):
-        return Ack(kind=kind, packet_id=draw(ID), reason=reason, properties=given)
-    if kind is Kind.SUBSCRIBE:
+    if kind in (PacketKind.PUBACK, PacketKind.PUBREC, PacketKind.PUBREL, PacketKind.PUBCOMP):
+        return AckPacket(kind=kind, packet_id=draw(ID), reason=reason, properties=given)
+    if kind is PacketKind.SUBSCRIBE:
         flag = st.booleans() if version == V5 else st.just(value=False)
         filters = draw(
             st.lists(
                 st.builds(
-                    Filter, filter=TEXT, qos=st.integers(0, 2), no_local=flag, retain_as_published=flag,
+                    AskedFilter, filter=TEXT, qos=st.integers(0, 2), no_local=flag, retain_as_published=flag,
                     retain_handling=st.integers(0, 2 if version == V5 else 0),
                 ), min_size=1, max_size=4,
             )
         )  # fmt: skip
-        return Subscribe(packet_id=draw(ID), filters=filters, properties=given)
-    if kind is Kind.UNSUBSCRIBE:
+        return SubscribePacket(packet_id=draw(ID), filters=filters, properties=given)
+    if kind is PacketKind.UNSUBSCRIBE:
         names = draw(st.lists(TEXT, min_size=1, max_size=4))
-        return Unsubscribe(packet_id=draw(ID), filters=names, properties=given)
+        return UnsubscribePacket(packet_id=draw(ID), filters=names, properties=given)
     codes = draw(st.lists(st.integers(0, 255), max_size=4))
-    if kind is Kind.SUBACK:
-        return Suback(packet_id=draw(ID), codes=codes, properties=given)
-    if kind is Kind.UNSUBACK:
-        return Unsuback(packet_id=draw(ID), codes=codes, properties=given)
-    if kind is Kind.DISCONNECT:
-        return Disconnect(reason=reason, properties=given)
-    if kind is Kind.AUTH and version == V5:
-        return Auth(reason=reason, properties=given)
-    return Ping(is_answer=kind is Kind.PINGRESP)
+    if kind is PacketKind.SUBACK:
+        return SubackPacket(packet_id=draw(ID), codes=codes, properties=given)
+    if kind is PacketKind.UNSUBACK:
+        return UnsubackPacket(packet_id=draw(ID), codes=codes, properties=given)
+    if kind is PacketKind.DISCONNECT:
+        return DisconnectPacket(reason=reason, properties=given)
+    if kind is PacketKind.AUTH and version == V5:
+        return AuthPacket(reason=reason, properties=given)
+    return PingPacket(is_answer=kind is PacketKind.PINGRESP)
 
 
 def read(data: bytes, version: int, sizes: list[int] | None = None) -> list[Packet]:
@@ -175,7 +177,7 @@ def test_a_packet_with_a_changed_byte_is_read_or_refused(data: st.DataObject) ->
     assert reason is None or reason >= 0x80
 
 
-@given(properties(Kind.PUBLISH))
+@given(properties(PacketKind.PUBLISH))
 def test_properties_are_as_another_library_reads_them(values: dict[str, Any]) -> None:
     theirs = PahoProperties(PacketTypes.PUBLISH)
     theirs.unpack(put_properties(values))
@@ -187,7 +189,7 @@ def test_properties_are_as_another_library_reads_them(values: dict[str, Any]) ->
     }  # fmt: skip
     assert {name: getattr(theirs, names[name]) for name in values} == values
     fields = FieldReader(theirs.pack())
-    assert read_properties(fields, Kind.PUBLISH) == values
+    assert read_properties(fields, PacketKind.PUBLISH) == values
 
 
 def test_a_length_that_is_too_large_is_refused_before_the_packet_comes() -> None:
@@ -320,5 +322,5 @@ def test_filters_that_fit_nothing_are_refused(filter: str) -> None:
 
 def test_a_packet_is_what_the_specification_shows() -> None:
     """The example of 3.3.1 in the specification of 3.1.1: topic a/b, packet identifier 10."""
-    packet = Publish(topic="a/b", qos=1, packet_id=10)
+    packet = PublishPacket(topic="a/b", qos=1, packet_id=10)
     assert encode(packet, V311) == b"\x32\x07\x00\x03a/b" + struct.pack(">H", 10)

@@ -38,7 +38,7 @@ from landbridge.gateways.mqtt.bounds import (
     TOPIC_ALIASES,
     AskBounds,
 )
-from landbridge.gateways.mqtt.deliveries import Delivery, InFlight, on_puback
+from landbridge.gateways.mqtt.deliveries import FilterDelivery, InFlight, on_puback
 from landbridge.gateways.mqtt.intake import Intake, refusal_of
 from landbridge.gateways.mqtt.retained import RetainedMessages
 from landbridge.gateways.mqtt.sessions import Sessions
@@ -47,22 +47,22 @@ from landbridge.protocol.mqtt.fields import LARGEST_VARINT, fitting
 from landbridge.protocol.mqtt.names import TopicFilter, filter_of, topic_of
 from landbridge.protocol.mqtt.packets import (
     V5,
-    Ack,
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Filter,
+    AckPacket,
+    AskedFilter,
+    AuthPacket,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
     Packet,
-    Ping,
-    Publish,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
+    PingPacket,
+    PublishPacket,
+    SubackPacket,
+    SubscribePacket,
+    UnsubackPacket,
+    UnsubscribePacket,
     Will,
 )
-from landbridge.protocol.mqtt.properties import Kind, Properties
+from landbridge.protocol.mqtt.properties import PacketKind, Properties
 from landbridge.protocol.mqtt.reasons import (
     BrokenPacket,
     Reason,
@@ -167,7 +167,7 @@ class MqttConnection(asyncio.Protocol):
         self._will: Will | None = None
         #: Does the client want to be told why something was refused?
         self._wants_reasons = True
-        self._deliveries: dict[str, Delivery] = {}
+        self._deliveries: dict[str, FilterDelivery] = {}
         self._aliases: dict[str, int] = {}
         self._most_aliases = 0
         #: What changes subscriptions, in order; the first one is under way.
@@ -264,40 +264,40 @@ class MqttConnection(asyncio.Protocol):
     # -- packets in --------------------------------------------------------------------------------
 
     def _handle(self, packet: Packet) -> None:
-        if isinstance(packet, Connect):
+        if isinstance(packet, ConnectPacket):
             if self.version:
                 raise protocol_error("a second packet CONNECT")
             self.version = packet.version
             self._connecting = asyncio.ensure_future(self._connect(packet))
         elif not self.is_open or self._intake is None:
             raise protocol_error("the first packet is not a CONNECT")
-        elif isinstance(packet, Publish):
+        elif isinstance(packet, PublishPacket):
             self.received += 1
             self._intake.take(packet)
-        elif isinstance(packet, Ack):
+        elif isinstance(packet, AckPacket):
             self._on_ack(packet)
-        elif isinstance(packet, Subscribe):
+        elif isinstance(packet, SubscribePacket):
             self._change(lambda: self._subscribe(packet))
-        elif isinstance(packet, Unsubscribe):
+        elif isinstance(packet, UnsubscribePacket):
             self._change(lambda: self._unsubscribe(packet))
-        elif isinstance(packet, Ping) and not packet.is_answer:
-            self.write(encode(Ping(is_answer=True), self.version))
-        elif isinstance(packet, Disconnect):
+        elif isinstance(packet, PingPacket) and not packet.is_answer:
+            self.write(encode(PingPacket(is_answer=True), self.version))
+        elif isinstance(packet, DisconnectPacket):
             self._on_disconnect(packet)
-        elif isinstance(packet, Auth):
+        elif isinstance(packet, AuthPacket):
             raise protocol_error("a packet AUTH, and no enhanced authentication was begun")
         else:
-            raise protocol_error(f"a packet {type(packet).__name__} comes from servers only")
+            raise protocol_error(f"a {type(packet).__name__} comes from servers only")
 
-    def _on_ack(self, packet: Ack) -> None:
-        if packet.kind != Kind.PUBACK:
+    def _on_ack(self, packet: AckPacket) -> None:
+        if packet.kind != PacketKind.PUBACK:
             raise protocol_error("an ack of QoS 2, which nothing is sent with")
         item = self.window.take(packet.packet_id)
         if item is not None:
             on_puback(item, packet.reason, packet.properties.get("reason_string", "")[:200])
             self._wake()
 
-    def _on_disconnect(self, packet: Disconnect) -> None:
+    def _on_disconnect(self, packet: DisconnectPacket) -> None:
         if "session_expiry" in packet.properties:
             if not self._expiry and packet.properties["session_expiry"]:
                 raise protocol_error("a session that ends with its connection can't be kept after all")
@@ -309,7 +309,7 @@ class MqttConnection(asyncio.Protocol):
 
     # -- connecting --------------------------------------------------------------------------------
 
-    async def _connect(self, packet: Connect) -> None:
+    async def _connect(self, packet: ConnectPacket) -> None:
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
                 await self._let_in(packet)
@@ -329,7 +329,7 @@ class MqttConnection(asyncio.Protocol):
         else:
             self._loop.call_soon(self._go_on)
 
-    async def _let_in(self, packet: Connect) -> None:
+    async def _let_in(self, packet: ConnectPacket) -> None:
         self._wants_reasons = bool(packet.properties.get("request_problem", 1))
         assigned = _check_connect(packet)
         self.client_id = packet.client_id or self._port.new_client_id()
@@ -362,7 +362,7 @@ class MqttConnection(asyncio.Protocol):
         self._say_connected(packet, present=present, assigned=assigned)
         await self._resume()
 
-    async def _take_session(self, packet: Connect) -> bool:
+    async def _take_session(self, packet: ConnectPacket) -> bool:
         """Find or make the session. Returns whether the client gets an earlier one."""
         sessions = self._port.sessions
         asked = packet.properties.get("session_expiry", 0) if packet.version == V5 else 0
@@ -413,9 +413,9 @@ class MqttConnection(asyncio.Protocol):
         else:
             self._timer = self._loop.call_later(rest, self._check_alive)
 
-    def _say_connected(self, packet: Connect, *, present: bool, assigned: bool) -> None:
+    def _say_connected(self, packet: ConnectPacket, *, present: bool, assigned: bool) -> None:
         if self.version != V5:
-            self.write(encode(Connack(session_present=present), self.version))
+            self.write(encode(ConnackPacket(session_present=present), self.version))
             return
         properties: Properties = {
             "receive_maximum": RECEIVE_MAXIMUM,
@@ -429,7 +429,7 @@ class MqttConnection(asyncio.Protocol):
             properties["assigned_client_id"] = self.client_id
         if self._keep_alive != packet.keep_alive:
             properties["server_keep_alive"] = self._keep_alive
-        self.write(encode(Connack(session_present=present, properties=properties), V5))
+        self.write(encode(ConnackPacket(session_present=present, properties=properties), V5))
 
     def _refuse(self, reason: Reason, text: str) -> None:
         """Answer the CONNECT with a refusal, and end."""
@@ -440,9 +440,9 @@ class MqttConnection(asyncio.Protocol):
         self._is_ending = True
         if self.version == V5:
             properties: Properties = {"reason_string": fitting(text, _LONGEST_TEXT)}
-            self.write(encode(Connack(code=reason, properties=properties), V5))
+            self.write(encode(ConnackPacket(code=reason, properties=properties), V5))
         elif (code := return_code(reason)) is not None:
-            self.write(encode(Connack(code=code), self.version))
+            self.write(encode(ConnackPacket(code=code), self.version))
         self._say_goodbye()
 
     async def _watch(self, bus: Bus) -> None:
@@ -476,10 +476,10 @@ class MqttConnection(asyncio.Protocol):
             self._changes.popleft()
             self._loop.call_soon(self._go_on)
 
-    async def _subscribe(self, packet: Subscribe) -> None:
+    async def _subscribe(self, packet: SubscribePacket) -> None:
         ids = packet.properties.get("subscription_ids", [0])
         codes: list[int] = []
-        fresh: list[tuple[Delivery, bool]] = []
+        fresh: list[tuple[FilterDelivery, bool]] = []
         told = ""
         for each in packet.filters:
             try:
@@ -496,13 +496,16 @@ class MqttConnection(asyncio.Protocol):
                 fresh.append((delivery, wants_retained))
         await self._save_session()
         self.write(
-            encode(Suback(packet_id=packet.packet_id, codes=codes, properties=self._why(told)), self.version)
+            encode(
+                SubackPacket(packet_id=packet.packet_id, codes=codes, properties=self._why(told)),
+                self.version,
+            )
         )
         for delivery, wants_retained in fresh:
             if wants_retained:
                 self._send_retained(delivery)
 
-    async def _open(self, asked: Filter, id: int) -> tuple[Delivery, bool]:
+    async def _open(self, asked: AskedFilter, id: int) -> tuple[FilterDelivery, bool]:
         """Subscribe a filter, or change the options of one that is subscribed. Returns it, and whether
         retained messages are wanted."""
         found = filter_of(asked.filter)
@@ -530,7 +533,7 @@ class MqttConnection(asyncio.Protocol):
         delivery.begin()
         return delivery, wants
 
-    async def _read_from(self, spec: StoredFilter, found: TopicFilter, start: str) -> Delivery:
+    async def _read_from(self, spec: StoredFilter, found: TopicFilter, start: str) -> FilterDelivery:
         assert self._bus is not None
         group = found.group
         if group is None and spec.qos and self._is_kept:
@@ -539,7 +542,7 @@ class MqttConnection(asyncio.Protocol):
             found.pattern, group=group, prefetch=PREFETCH, start=start if group else None
         )
         await reading.open()
-        delivery = Delivery(self, spec, found.pattern, group, reading)
+        delivery = FilterDelivery(self, spec, found.pattern, group, reading)
         self._deliveries[spec.filter] = delivery
         return delivery
 
@@ -558,7 +561,7 @@ class MqttConnection(asyncio.Protocol):
             else:
                 delivery.begin()
 
-    async def _unsubscribe(self, packet: Unsubscribe) -> None:
+    async def _unsubscribe(self, packet: UnsubscribePacket) -> None:
         codes: list[int] = []
         for filter in packet.filters:
             delivery = self._deliveries.get(filter)
@@ -566,10 +569,10 @@ class MqttConnection(asyncio.Protocol):
             if delivery is not None:
                 await self._close_delivery(delivery)
         await self._save_session()
-        answer = Unsuback(packet_id=packet.packet_id, codes=codes if self.version == V5 else [])
+        answer = UnsubackPacket(packet_id=packet.packet_id, codes=codes if self.version == V5 else [])
         self.write(encode(answer, self.version))
 
-    async def _close_delivery(self, delivery: Delivery) -> None:
+    async def _close_delivery(self, delivery: FilterDelivery) -> None:
         """End a subscription, and its group if that is the session's own."""
         topics = delivery.topics
         self._deliveries.pop(delivery.spec.filter, None)
@@ -584,7 +587,7 @@ class MqttConnection(asyncio.Protocol):
         if self._is_kept:
             await self._port.sessions.save(self.session)
 
-    def on_delivery_failed(self, delivery: Delivery, error: BusError) -> None:
+    def on_delivery_failed(self, delivery: FilterDelivery, error: BusError) -> None:
         """A subscription has ended by itself: its topic was deleted, or the token may not read any more."""
         if self._is_ending or self._is_lost or (self._bus is not None and self._bus.closed is not None):
             return
@@ -594,7 +597,7 @@ class MqttConnection(asyncio.Protocol):
         # The client has no other way to learn that nothing comes any more.
         self.end(self._code(reason_of(error), _OF_SUBACK), str(error))
 
-    def _send_retained(self, delivery: Delivery) -> None:
+    def _send_retained(self, delivery: FilterDelivery) -> None:
         async def send() -> None:
             topics = set(delivery.topics)
             async for topic, message in self.retained.matching(delivery.pattern, topics, self.clock()):
@@ -652,9 +655,9 @@ class MqttConnection(asyncio.Protocol):
         self._aliases[name] = alias = len(self._aliases) + 1
         return alias, False
 
-    def ack(self, kind: Kind, packet_id: int, reason: Reason, text: str) -> None:
+    def ack(self, kind: PacketKind, packet_id: int, reason: Reason, text: str) -> None:
         """Send an ack."""
-        packet = Ack(kind=kind, packet_id=packet_id, reason=reason, properties=self._why(text))
+        packet = AckPacket(kind=kind, packet_id=packet_id, reason=reason, properties=self._why(text))
         self.write(encode(packet, self.version))
 
     def _why(self, text: str) -> Properties:
@@ -665,7 +668,7 @@ class MqttConnection(asyncio.Protocol):
     def _code(self, reason: Reason, allowed: frozenset[Reason]) -> Reason:
         return reason if reason in allowed else Reason.UNSPECIFIED
 
-    def on_refused(self, packet: Publish, error: BusError | BrokenPacket) -> None:
+    def on_refused(self, packet: PublishPacket, error: BusError | BrokenPacket) -> None:
         """A message was not stored. Version 5 is told so; 3.1.1 has no way to say it, so the connection ends
         rather than let the client believe that the message is stored (3.1.1, 3.3.5)."""
         reason, text = refusal_of(error)
@@ -675,7 +678,7 @@ class MqttConnection(asyncio.Protocol):
         elif reason is Reason.PROTOCOL_ERROR or (packet.qos and self.version != V5):
             self.end(reason, text)
         elif packet.qos:
-            self.ack(Kind.PUBACK, packet.packet_id, self._code(reason, _OF_PUBACK), text)
+            self.ack(PacketKind.PUBACK, packet.packet_id, self._code(reason, _OF_PUBACK), text)
 
     def on_intake(self) -> None:
         """Less is under way than before."""
@@ -706,9 +709,9 @@ class MqttConnection(asyncio.Protocol):
                 self._transport.abort()
                 return
             # A CONNECT of another version: 3.1.1 says what 5 says, and an older client reads it (4.4.3).
-            self.write(encode(Connack(code=return_code(reason) or 1), 4))
+            self.write(encode(ConnackPacket(code=return_code(reason) or 1), 4))
         elif self.version == V5:
-            packet = Disconnect(reason=reason, properties=self._why(text))
+            packet = DisconnectPacket(reason=reason, properties=self._why(text))
             self.write(encode(packet, V5))
         self._is_ending = True
         log.info("connection ended", client=self.client_id, peer=self.peer, reason=reason.name, why=text)
@@ -771,7 +774,7 @@ async def _end_tasks(*tasks: asyncio.Task[None] | None) -> None:
         await asyncio.wait(running)
 
 
-def _check_connect(packet: Connect) -> bool:
+def _check_connect(packet: ConnectPacket) -> bool:
     """BrokenPacket where a client can't be let in as it asks. Returns whether it gets an id."""
     if "auth_method" in packet.properties:
         raise BrokenPacket(

@@ -26,11 +26,11 @@ from landbridge.core.mqtt.session import StoredFilter
 from landbridge.core.mqtt.window import Place, Window
 from landbridge.errors import BusError
 from landbridge.gateways.mqtt.forms import CLIENT, RETAIN, expires_at, properties_of
-from landbridge.gateways.mqtt.retained import StoredMessage
+from landbridge.gateways.mqtt.retained import RetainedMessage
 from landbridge.protocol.mqtt.encoding import encode
 from landbridge.protocol.mqtt.fields import LARGEST_VARINT
 from landbridge.protocol.mqtt.names import name_of
-from landbridge.protocol.mqtt.packets import V5, Publish
+from landbridge.protocol.mqtt.packets import V5, PublishPacket
 from landbridge.protocol.mqtt.properties import Properties
 from landbridge.protocol.mqtt.reasons import Reason
 
@@ -50,7 +50,7 @@ class InFlight(NamedTuple):
     #: None where the bus has settled the message already.
     message: Message | None
     #: Whose message it is.
-    delivery: Delivery
+    delivery: FilterDelivery
 
 
 class Receiving(Protocol):
@@ -76,11 +76,11 @@ class Receiving(Protocol):
         """The alias of a topic's name, and whether the client knows it; 0: it has none."""
         raise NotImplementedError
 
-    def on_delivery_failed(self, delivery: Delivery, error: BusError) -> None:
+    def on_delivery_failed(self, delivery: FilterDelivery, error: BusError) -> None:
         """A subscription has ended by itself."""
 
 
-class Delivery:
+class FilterDelivery:
     """One subscription of a client."""
 
     def __init__(
@@ -187,7 +187,9 @@ class Delivery:
         name, largest = name_of(topic), connection.largest
         if spec.subscription_id:
             properties["subscription_ids"] = [spec.subscription_id]
-        packet = Publish(topic=name, payload=payload, qos=spec.qos, retain=retain, properties=properties)
+        packet = PublishPacket(
+            topic=name, payload=payload, qos=spec.qos, retain=retain, properties=properties
+        )
         if len(payload) > largest - _BESIDE or (
             largest < LARGEST_VARINT and len(encode(packet, connection.version)) + _BESIDE > largest
         ):
@@ -203,7 +205,7 @@ class Delivery:
         connection.delivered += 1
         return True
 
-    async def send_retained(self, topic: str, message: StoredMessage) -> None:
+    async def send_retained(self, topic: str, message: RetainedMessage) -> None:
         """Send a retained message, which is no message of the subscription."""
         connection = self._connection
         if not await connection.wait_for_room(self.spec.qos):

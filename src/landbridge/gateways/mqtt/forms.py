@@ -16,7 +16,7 @@ from landbridge.core.log.batch import HeaderValue
 from landbridge.core.time import SECOND
 from landbridge.errors import BadRequest
 from landbridge.protocol.mqtt.fields import LONGEST, fitting
-from landbridge.protocol.mqtt.packets import Publish, Will
+from landbridge.protocol.mqtt.packets import PublishPacket, Will
 from landbridge.protocol.mqtt.properties import MOST_PROPERTIES, Properties
 from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason
 
@@ -28,7 +28,7 @@ _KEY, _PRIORITY, _ID = "landbridge-key", "landbridge-priority", "landbridge-id"
 _OWN = ("mqtt-", "landbridge-")
 
 
-def options_of(packet: Publish | Will, client_id: str, now: int) -> MessageOptions:
+def options_of(packet: PublishPacket | Will, client_id: str, now: int) -> MessageOptions:
     """What a message has besides its payload. ``now``: microseconds."""
     properties = packet.properties
     headers: dict[str, HeaderValue] = {}

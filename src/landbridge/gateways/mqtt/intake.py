@@ -24,10 +24,10 @@ from landbridge.gateways.mqtt.bounds import (
     TOPIC_ALIASES,
 )
 from landbridge.gateways.mqtt.forms import options_of
-from landbridge.gateways.mqtt.retained import RetainedMessages, StoredMessage
+from landbridge.gateways.mqtt.retained import RetainedMessage, RetainedMessages
 from landbridge.protocol.mqtt.names import topic_of
-from landbridge.protocol.mqtt.packets import V5, Publish, Will
-from landbridge.protocol.mqtt.properties import Kind
+from landbridge.protocol.mqtt.packets import V5, PublishPacket, Will
+from landbridge.protocol.mqtt.properties import PacketKind
 from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason, protocol_error, reason_of
 
 log = structlog.get_logger("landbridge.mqtt")
@@ -36,7 +36,7 @@ log = structlog.get_logger("landbridge.mqtt")
 class Under(NamedTuple):
     """A packet whose message is on its way to the disk."""
 
-    packet: Publish
+    packet: PublishPacket
     done: asyncio.Future[None]
 
 
@@ -48,10 +48,10 @@ class Publishing(Protocol):
     retained: RetainedMessages
     clock: Callable[[], int]
 
-    def ack(self, kind: Kind, packet_id: int, reason: Reason, text: str) -> None:
+    def ack(self, kind: PacketKind, packet_id: int, reason: Reason, text: str) -> None:
         """Send an ack."""
 
-    def on_refused(self, packet: Publish, error: BusError | BrokenPacket) -> None:
+    def on_refused(self, packet: PublishPacket, error: BusError | BrokenPacket) -> None:
         """The bus, or the gateway, doesn't take a message."""
 
     def on_intake(self) -> None:
@@ -81,7 +81,7 @@ class Intake:
             return True
         return self._connection.version != V5 and self._with_acks >= RECEIVE_MAXIMUM
 
-    def take(self, packet: Publish) -> None:
+    def take(self, packet: PublishPacket) -> None:
         """A packet has come. BrokenPacket ends the connection."""
         if packet.qos == 2:
             raise BrokenPacket(Reason.QOS_NOT_SUPPORTED, "QoS 2 isn't served: publish with QoS 1")
@@ -100,7 +100,7 @@ class Intake:
         self._under_way.append(Under(packet, done))
         done.add_done_callback(self._on_done)
 
-    def _name(self, packet: Publish) -> str:
+    def _name(self, packet: PublishPacket) -> str:
         """The topic's name, which an alias may stand for (MQTT 5, 3.3.2.3.4)."""
         alias = packet.properties.get("topic_alias")
         if alias is None:
@@ -115,7 +115,7 @@ class Intake:
             raise protocol_error(f"the topic alias {alias} stands for nothing yet")
         return self._aliases[alias]
 
-    def _begin(self, name: str, packet: Publish | Will) -> asyncio.Future[None]:
+    def _begin(self, name: str, packet: PublishPacket | Will) -> asyncio.Future[None]:
         if "subscription_ids" in packet.properties:
             raise protocol_error("a subscription identifier in a packet PUBLISH of a client")
         topic = topic_of(name)
@@ -132,7 +132,11 @@ class Intake:
         return found
 
     async def _finish(
-        self, topic: str, packet: Publish | Will, options: MessageOptions, stored: asyncio.Future[Receipt]
+        self,
+        topic: str,
+        packet: PublishPacket | Will,
+        options: MessageOptions,
+        stored: asyncio.Future[Receipt],
     ) -> None:
         await stored
         self.stored += 1
@@ -140,7 +144,7 @@ class Intake:
             key, expires_at = options.get("key"), microseconds(options.get("expires_at"))
             assert not isinstance(key, bytes)
             headers = dict(options.get("headers") or {})
-            message = StoredMessage.of(packet.payload, headers, key, expires_at) if packet.payload else None
+            message = RetainedMessage.of(packet.payload, headers, key, expires_at) if packet.payload else None
             await self._connection.retained.keep(topic, message)
 
     def _on_done(self, _: asyncio.Future[None]) -> None:
@@ -154,13 +158,13 @@ class Intake:
             self._idle.set_result(None)
         self._connection.on_intake()
 
-    def _answer(self, packet: Publish, done: asyncio.Future[None]) -> None:
+    def _answer(self, packet: PublishPacket, done: asyncio.Future[None]) -> None:
         if done.cancelled():
             return  # it may be stored or not: the client gets no ack, and sends it again
         error = done.exception()
         if error is None:
             if packet.qos:
-                self._connection.ack(Kind.PUBACK, packet.packet_id, Reason.SUCCESS, "")
+                self._connection.ack(PacketKind.PUBACK, packet.packet_id, Reason.SUCCESS, "")
         elif isinstance(error, BusError | BrokenPacket):
             self._connection.on_refused(packet, error)
         else:

@@ -38,7 +38,7 @@ _AT_ONCE = 64
 _AGAIN_AFTER = 1.0
 
 
-class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RetainedMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A retained message as its document has it."""
 
     payload: bytes
@@ -52,7 +52,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @classmethod
     def of(
         cls, payload: bytes, headers: dict[str, HeaderValue], key: str | None, expires_at: int
-    ) -> StoredMessage:
+    ) -> RetainedMessage:
         """A message to be kept."""
         plain = {name: value for name, value in headers.items() if not isinstance(value, bytes)}
         binary = {name: value for name, value in headers.items() if isinstance(value, bytes)}
@@ -67,7 +67,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class _Wanted(NamedTuple):
     """What is to be written for a topic, and who waits for that."""
 
-    message: StoredMessage | None
+    message: RetainedMessage | None
     waiting: list[asyncio.Future[None]]
 
 
@@ -151,7 +151,7 @@ class RetainedMessages:
                 hint="clear some by an empty retained message, or raise the limit max_retained",
             )
 
-    async def keep(self, topic: str, message: StoredMessage | None) -> None:
+    async def keep(self, topic: str, message: RetainedMessage | None) -> None:
         """Keep a message, None: none. Returns when that, or a later one of the topic, is on disk."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         before = self._wanted.get(topic)
@@ -183,7 +183,7 @@ class RetainedMessages:
         if isinstance(error, asyncio.CancelledError):
             raise error
 
-    async def _store(self, topic: str, message: StoredMessage | None) -> None:
+    async def _store(self, topic: str, message: RetainedMessage | None) -> None:
         documents = self._bus.documents
         while True:
             try:
@@ -216,7 +216,7 @@ class RetainedMessages:
 
     async def matching(
         self, pattern: str, topics: set[str], now: int
-    ) -> AsyncIterator[tuple[str, StoredMessage]]:
+    ) -> AsyncIterator[tuple[str, RetainedMessage]]:
         """Those of these topics that a pattern covers, by name."""
         for topic in sorted(topics & self._versions.keys()):
             if not matches(pattern, topic):
@@ -226,7 +226,7 @@ class RetainedMessages:
             except (UnknownDocument, UnknownTopic):
                 self._versions.pop(topic, None)
                 continue
-            message = msgspec.convert(found.value, StoredMessage)
+            message = msgspec.convert(found.value, RetainedMessage)
             if message.expires_at and message.expires_at <= now:
                 await self.keep(topic, None)
             else:

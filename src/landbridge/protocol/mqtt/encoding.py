@@ -5,52 +5,52 @@ from __future__ import annotations
 from landbridge.protocol.mqtt.fields import LARGEST_VARINT, put_binary, put_text, put_varint
 from landbridge.protocol.mqtt.packets import (
     V5,
-    Ack,
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
+    AckPacket,
+    AuthPacket,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
     Packet,
-    Ping,
-    Publish,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
+    PingPacket,
+    PublishPacket,
+    SubackPacket,
+    SubscribePacket,
+    UnsubackPacket,
+    UnsubscribePacket,
 )
-from landbridge.protocol.mqtt.properties import Kind, Properties, put_properties
+from landbridge.protocol.mqtt.properties import PacketKind, Properties, put_properties
 from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason
 
 
 def encode(packet: Packet, version: int) -> bytes:
     """The bytes of a packet. BrokenPacket where it is larger than any packet can be."""
-    if isinstance(packet, Publish):
+    if isinstance(packet, PublishPacket):
         return _publish(packet, version)
-    if isinstance(packet, Ack):
-        kind = Kind(packet.kind)
+    if isinstance(packet, AckPacket):
+        kind = PacketKind(packet.kind)
         body = packet.packet_id.to_bytes(2, "big") + _reason(packet.reason, packet.properties, version)
-        return _framed(kind, body, 2 if kind is Kind.PUBREL else 0)
-    if isinstance(packet, Ping):
-        return _framed(Kind.PINGRESP if packet.is_answer else Kind.PINGREQ, b"")
-    if isinstance(packet, Suback | Unsuback):
-        kind = Kind.SUBACK if isinstance(packet, Suback) else Kind.UNSUBACK
+        return _framed(kind, body, 2 if kind is PacketKind.PUBREL else 0)
+    if isinstance(packet, PingPacket):
+        return _framed(PacketKind.PINGRESP if packet.is_answer else PacketKind.PINGREQ, b"")
+    if isinstance(packet, SubackPacket | UnsubackPacket):
+        kind = PacketKind.SUBACK if isinstance(packet, SubackPacket) else PacketKind.UNSUBACK
         body = packet.packet_id.to_bytes(2, "big") + _properties(packet.properties, version)
         return _framed(kind, body + bytes(packet.codes))
-    if isinstance(packet, Connack):
+    if isinstance(packet, ConnackPacket):
         body = bytes((packet.session_present, packet.code)) + _properties(packet.properties, version)
-        return _framed(Kind.CONNACK, body)
-    if isinstance(packet, Disconnect | Auth):
-        kind = Kind.DISCONNECT if isinstance(packet, Disconnect) else Kind.AUTH
+        return _framed(PacketKind.CONNACK, body)
+    if isinstance(packet, DisconnectPacket | AuthPacket):
+        kind = PacketKind.DISCONNECT if isinstance(packet, DisconnectPacket) else PacketKind.AUTH
         return _framed(kind, _reason(packet.reason, packet.properties, version))
-    if isinstance(packet, Subscribe):
-        return _framed(Kind.SUBSCRIBE, _subscribe(packet, version), 2)
-    if isinstance(packet, Unsubscribe):
+    if isinstance(packet, SubscribePacket):
+        return _framed(PacketKind.SUBSCRIBE, _subscribe(packet, version), 2)
+    if isinstance(packet, UnsubscribePacket):
         body = packet.packet_id.to_bytes(2, "big") + _properties(packet.properties, version)
-        return _framed(Kind.UNSUBSCRIBE, body + b"".join(map(put_text, packet.filters)), 2)
-    return _framed(Kind.CONNECT, _connect(packet))
+        return _framed(PacketKind.UNSUBSCRIBE, body + b"".join(map(put_text, packet.filters)), 2)
+    return _framed(PacketKind.CONNECT, _connect(packet))
 
 
-def _framed(kind: Kind, body: bytes, flags: int = 0) -> bytes:
+def _framed(kind: PacketKind, body: bytes, flags: int = 0) -> bytes:
     if len(body) > LARGEST_VARINT:
         raise BrokenPacket(Reason.PACKET_TOO_LARGE, f"a packet of {len(body)} bytes")
     return bytes((kind << 4 | flags,)) + put_varint(len(body)) + body
@@ -67,7 +67,7 @@ def _reason(reason: int, properties: Properties, version: int) -> bytes:
     return bytes((reason,)) + (put_properties(properties) if properties else b"")
 
 
-def _publish(packet: Publish, version: int) -> bytes:
+def _publish(packet: PublishPacket, version: int) -> bytes:
     topic = packet.topic.encode()
     head = len(topic).to_bytes(2, "big") + topic
     if packet.qos:
@@ -77,11 +77,11 @@ def _publish(packet: Publish, version: int) -> bytes:
     length = len(head) + len(packet.payload)
     if length > LARGEST_VARINT:
         raise BrokenPacket(Reason.PACKET_TOO_LARGE, f"a packet of {length} bytes")
-    first = Kind.PUBLISH << 4 | packet.dup << 3 | packet.qos << 1 | packet.retain
+    first = PacketKind.PUBLISH << 4 | packet.dup << 3 | packet.qos << 1 | packet.retain
     return b"".join((bytes((first,)), put_varint(length), head, packet.payload))
 
 
-def _subscribe(packet: Subscribe, version: int) -> bytes:
+def _subscribe(packet: SubscribePacket, version: int) -> bytes:
     parts = [packet.packet_id.to_bytes(2, "big"), _properties(packet.properties, version)]
     for one in packet.filters:
         options = one.qos | one.no_local << 2 | one.retain_as_published << 3 | one.retain_handling << 4
@@ -89,7 +89,7 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
     return b"".join(parts)
 
 
-def _connect(packet: Connect) -> bytes:
+def _connect(packet: ConnectPacket) -> bytes:
     will = packet.will
     flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
     if will is not None:

@@ -22,7 +22,7 @@ class Will(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Connect(msgspec.Struct, kw_only=True):
+class ConnectPacket(msgspec.Struct, kw_only=True):
     """A client's first packet."""
 
     version: int
@@ -37,7 +37,7 @@ class Connect(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Connack(msgspec.Struct, kw_only=True):
+class ConnackPacket(msgspec.Struct, kw_only=True):
     """The answer. ``code``: a reason in version 5, a return code in 3.1.1."""
 
     session_present: bool = False
@@ -45,7 +45,7 @@ class Connack(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Publish(msgspec.Struct, kw_only=True):
+class PublishPacket(msgspec.Struct, kw_only=True):
     """A message, in either direction. ``topic`` is empty where an alias stands for it."""
 
     topic: str
@@ -58,7 +58,7 @@ class Publish(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Ack(msgspec.Struct, kw_only=True):
+class AckPacket(msgspec.Struct, kw_only=True):
     """PUBACK, PUBREC, PUBREL or PUBCOMP, by ``kind``."""
 
     kind: int
@@ -67,7 +67,7 @@ class Ack(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class AskedFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A topic filter with its options. 3.1.1 knows the QoS alone."""
 
     filter: str
@@ -79,15 +79,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     retain_handling: int = 0
 
 
-class Subscribe(msgspec.Struct, kw_only=True):
+class SubscribePacket(msgspec.Struct, kw_only=True):
     """Filters to subscribe."""
 
     packet_id: int
-    filters: list[Filter]
+    filters: list[AskedFilter]
     properties: Properties = {}
 
 
-class Unsubscribe(msgspec.Struct, kw_only=True):
+class UnsubscribePacket(msgspec.Struct, kw_only=True):
     """Filters to end."""
 
     packet_id: int
@@ -95,7 +95,7 @@ class Unsubscribe(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Suback(msgspec.Struct, kw_only=True):
+class SubackPacket(msgspec.Struct, kw_only=True):
     """The answer, a code for each filter."""
 
     packet_id: int
@@ -103,7 +103,7 @@ class Suback(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Unsuback(msgspec.Struct, kw_only=True):
+class UnsubackPacket(msgspec.Struct, kw_only=True):
     """The answer. 3.1.1 has no codes here."""
 
     packet_id: int
@@ -111,20 +111,20 @@ class Unsuback(msgspec.Struct, kw_only=True):
     properties: Properties = {}
 
 
-class Ping(msgspec.Struct):
+class PingPacket(msgspec.Struct):
     """PINGREQ, or PINGRESP."""
 
     is_answer: bool = False
 
 
-class Disconnect(msgspec.Struct, kw_only=True):
+class DisconnectPacket(msgspec.Struct, kw_only=True):
     """The last packet of one side. 3.1.1 knows it from the client alone, without a reason."""
 
     reason: int = 0
     properties: Properties = {}
 
 
-class Auth(msgspec.Struct, kw_only=True):
+class AuthPacket(msgspec.Struct, kw_only=True):
     """A step of an enhanced authentication (version 5)."""
 
     reason: int = 0
@@ -132,5 +132,15 @@ class Auth(msgspec.Struct, kw_only=True):
 
 
 Packet: TypeAlias = (
-    Connect | Connack | Publish | Ack | Subscribe | Suback | Unsubscribe | Unsuback | Ping | Disconnect | Auth
+    ConnectPacket
+    | ConnackPacket
+    | PublishPacket
+    | AckPacket
+    | SubscribePacket
+    | SubackPacket
+    | UnsubscribePacket
+    | UnsubackPacket
+    | PingPacket
+    | DisconnectPacket
+    | AuthPacket
 )

@@ -10,7 +10,7 @@ from landbridge.protocol.mqtt.fields import FieldReader, put_binary, put_text, p
 from landbridge.protocol.mqtt.reasons import malformed, protocol_error
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """The types of packets, by the number in their first byte, and the will, whose properties stand in a
     CONNECT beside its own."""
 
@@ -35,10 +35,21 @@ class Kind(IntEnum):
 #: By name. ``user_properties`` is a list of pairs, ``subscription_ids`` a list of numbers.
 Properties: TypeAlias = dict[str, Any]
 
-_MESSAGE = frozenset({Kind.PUBLISH, Kind.WILL})
-_ACKS = frozenset({Kind.PUBACK, Kind.PUBREC, Kind.PUBREL, Kind.PUBCOMP, Kind.SUBACK, Kind.UNSUBACK})
-_BOTH = frozenset({Kind.CONNECT, Kind.CONNACK})
-_CONNACK = frozenset({Kind.CONNACK})
+_MESSAGE = frozenset({PacketKind.PUBLISH, PacketKind.WILL})
+_ACKS = frozenset(
+    {
+        PacketKind.PUBACK,
+        PacketKind.PUBREC,
+        PacketKind.PUBREL,
+        PacketKind.PUBCOMP,
+        PacketKind.SUBACK,
+        PacketKind.UNSUBACK,
+    }
+)
+_BOTH = frozenset({PacketKind.CONNECT, PacketKind.CONNACK})
+_CONNACK = frozenset({PacketKind.CONNACK})
+_SUBSCRIPTION = frozenset({PacketKind.PUBLISH, PacketKind.SUBSCRIBE})
+_WHY = _ACKS | {PacketKind.CONNACK, PacketKind.DISCONNECT, PacketKind.AUTH}
 
 
 class PropertySpec(NamedTuple):
@@ -48,7 +59,7 @@ class PropertySpec(NamedTuple):
     name: str
     read: Callable[[FieldReader], Any]
     write: Callable[[Any], bytes]
-    packets: frozenset[Kind]
+    packets: frozenset[PacketKind]
     #: It may stand there more than once: then its value is a list.
     repeats: bool = False
     #: It may not be 0.
@@ -83,28 +94,28 @@ _ALL = (
     PropertySpec(0x08, "response_topic", _R.text, put_text, _MESSAGE),
     PropertySpec(0x09, "correlation_data", _R.binary, put_binary, _MESSAGE),
     PropertySpec(
-        0x0B, "subscription_ids", _R.varint, put_varint, frozenset({Kind.PUBLISH, Kind.SUBSCRIBE}),
+        0x0B, "subscription_ids", _R.varint, put_varint, _SUBSCRIPTION,
         repeats=True, positive=True,
     ),
-    PropertySpec(0x11, "session_expiry", _R.long, _long, _BOTH | {Kind.DISCONNECT}),
+    PropertySpec(0x11, "session_expiry", _R.long, _long, _BOTH | {PacketKind.DISCONNECT}),
     PropertySpec(0x12, "assigned_client_id", _R.text, put_text, _CONNACK),
     PropertySpec(0x13, "server_keep_alive", _R.short, _short, _CONNACK),
-    PropertySpec(0x15, "auth_method", _R.text, put_text, _BOTH | {Kind.AUTH}),
-    PropertySpec(0x16, "auth_data", _R.binary, put_binary, _BOTH | {Kind.AUTH}),
-    PropertySpec(0x17, "request_problem", _R.flag, _byte, frozenset({Kind.CONNECT})),
-    PropertySpec(0x18, "will_delay", _R.long, _long, frozenset({Kind.WILL})),
-    PropertySpec(0x19, "request_response", _R.flag, _byte, frozenset({Kind.CONNECT})),
+    PropertySpec(0x15, "auth_method", _R.text, put_text, _BOTH | {PacketKind.AUTH}),
+    PropertySpec(0x16, "auth_data", _R.binary, put_binary, _BOTH | {PacketKind.AUTH}),
+    PropertySpec(0x17, "request_problem", _R.flag, _byte, frozenset({PacketKind.CONNECT})),
+    PropertySpec(0x18, "will_delay", _R.long, _long, frozenset({PacketKind.WILL})),
+    PropertySpec(0x19, "request_response", _R.flag, _byte, frozenset({PacketKind.CONNECT})),
     PropertySpec(0x1A, "response_information", _R.text, put_text, _CONNACK),
-    PropertySpec(0x1C, "server_reference", _R.text, put_text, _CONNACK | {Kind.DISCONNECT}),
+    PropertySpec(0x1C, "server_reference", _R.text, put_text, _CONNACK | {PacketKind.DISCONNECT}),
     PropertySpec(
-        0x1F, "reason_string", _R.text, put_text, _ACKS | {Kind.CONNACK, Kind.DISCONNECT, Kind.AUTH}
+        0x1F, "reason_string", _R.text, put_text, _WHY
     ),
     PropertySpec(0x21, "receive_maximum", _R.short, _short, _BOTH, positive=True),
     PropertySpec(0x22, "topic_alias_maximum", _R.short, _short, _BOTH),
-    PropertySpec(0x23, "topic_alias", _R.short, _short, frozenset({Kind.PUBLISH})),
+    PropertySpec(0x23, "topic_alias", _R.short, _short, frozenset({PacketKind.PUBLISH})),
     PropertySpec(0x24, "maximum_qos", _R.flag, _byte, _CONNACK),
     PropertySpec(0x25, "retain_available", _R.flag, _byte, _CONNACK),
-    PropertySpec(0x26, "user_properties", _read_pair, _put_pair, frozenset(Kind), repeats=True),
+    PropertySpec(0x26, "user_properties", _read_pair, _put_pair, frozenset(PacketKind), repeats=True),
     PropertySpec(0x27, "maximum_packet_size", _R.long, _long, _BOTH, positive=True),
     PropertySpec(0x28, "wildcard_available", _R.flag, _byte, _CONNACK),
     PropertySpec(0x29, "subscription_ids_available", _R.flag, _byte, _CONNACK),
@@ -113,12 +124,12 @@ _ALL = (
 BY_NUMBER = {spec.number: spec for spec in _ALL}
 BY_NAME = {spec.name: spec for spec in _ALL}
 #: Packets where the identifier of a subscription may stand only once (3.8.2.1.2).
-_ONE_ID = Kind.SUBSCRIBE
+_ONE_ID = PacketKind.SUBSCRIBE
 #: Properties of one packet at most: each costs memory of its own.
 MOST_PROPERTIES = 1000
 
 
-def read_properties(fields: FieldReader, kind: Kind) -> Properties:
+def read_properties(fields: FieldReader, kind: PacketKind) -> Properties:
     """The properties of a packet."""
     length = fields.varint()
     if length > fields.left:

@@ -7,7 +7,7 @@ never more than one packet of the allowed size, beside what was given at once.
 from __future__ import annotations
 
 from landbridge.protocol.mqtt.decoding import decode
-from landbridge.protocol.mqtt.packets import Connect, Packet
+from landbridge.protocol.mqtt.packets import ConnectPacket, Packet
 from landbridge.protocol.mqtt.reasons import BrokenPacket, Reason, malformed, protocol_error
 
 #: Bytes that were read and are thrown away together.
@@ -72,7 +72,7 @@ class PacketStream:
             return None
         packet = decode(buffer[at], bytes(memoryview(buffer)[begin:end]), self.version)
         self._at, self._needed = end, 2
-        if isinstance(packet, Connect):
+        if isinstance(packet, ConnectPacket):
             self.version = packet.version
         if self._at >= _CUT:
             self._cut()
