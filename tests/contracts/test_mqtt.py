@@ -10,11 +10,21 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from landbridge.broker.limits import Limits
+from landbridge.core.mqtt.session import SESSIONS, group_of
 from landbridge.gateways.mqtt import connection
+from landbridge.node.assembly import dial_to
+from landbridge.node.mqtt import mqtt_of
 from landbridge.protocol.mqtt.encoding import encode
-from landbridge.protocol.mqtt.packets import AckPacket, AskedFilter, ConnectPacket, SubscribePacket, Will
+from landbridge.protocol.mqtt.packets import (
+    AckPacket,
+    AskedFilter,
+    ConnectPacket,
+    PublishPacket,
+    SubscribePacket,
+    Will,
+)
 from landbridge.protocol.mqtt.properties import PacketKind
-from landbridge.testing import FakeClock
+from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.mqtt import V5, V311, Site, mqtt_site, properties
 from tests.waiting import eventually, turns
 
@@ -587,3 +597,63 @@ async def test_the_status_log_and_the_metrics_tell_of_it(site: Site) -> None:
     assert float(figures["landbridge_mqtt_refused_total"]) == 1
     assert float(figures["landbridge_mqtt_connections_total"]) == 1
     assert float(figures["landbridge_mqtt_clients"]) == 0
+
+
+async def test_a_start_deletes_the_groups_that_no_session_names_and_no_others(crashes: list[Any]) -> None:
+    async with run_terminal() as terminal, attach(terminal) as bus:
+        left = group_of("shop", "dev", "t")
+        await bus.topics.create("t")
+        for name in (left, "mqtt.bridge"):
+            await bus.groups.create("t", name)
+        own, clients = dial_to(terminal, is_part=True), dial_to(terminal)
+        async with mqtt_of(terminal, own, clients, "127.0.0.1", 0, None):
+            assert [row.name for row in await bus.groups.list()] == ["mqtt.bridge"]
+
+
+async def test_another_qos_for_the_same_filter_takes_the_place_of_the_first(site: Site, version: Any) -> None:
+    kept = {"clean": False, "expiry": 60 if version == V5 else None}
+    async with site.client("d", version, **kept) as d:
+        for qos in (0, 1, 0, 1, 1):
+            assert await d.subscribe("t", qos) == qos
+            await site.bus.publish("t", b"%d" % qos)
+            [got] = await d.take(1)
+            assert (got.payload, got.qos) == (b"%d" % qos, qos)
+        assert len(await site.bus.groups.list()) == 1
+        assert await d.subscribe(f"$share/{group_of('shop', 'd', 't')}/t", 1) >= 0x80
+    async with site.client("d", version, **kept) as d:
+        await site.bus.publish("t", b"x")
+        assert await d.payloads(1) == [b"x"]
+
+
+async def test_a_subscription_whose_topic_is_deleted_ends_the_connection(site: Site) -> None:
+    async with site.client("d") as d:
+        assert await d.subscribe("t", 1) == 1
+        await site.bus.topics.delete("t", force=True)
+        await eventually(lambda: d.ended is not None)
+
+
+async def test_a_client_that_publishes_and_goes_at_once_is_not_acked_for_what_is_not_stored(
+    site: Site,
+) -> None:
+    """Connections that are cut in the middle of everything leave nothing behind."""
+    token = site.token("publish:#", "subscribe:#").encode()
+    connect = encode(
+        ConnectPacket(version=5, client_id="x", password=token, properties={"session_expiry": 9}), 5
+    )
+    subscribe = encode(SubscribePacket(packet_id=1, filters=[AskedFilter(filter="a/#", qos=1)]), 5)
+    publish = encode(PublishPacket(topic="a/1", payload=b"x", qos=1, packet_id=2), 5)
+    everything = connect + subscribe + publish * 3
+    for cut in range(0, len(everything), 7):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(everything[:cut])
+        await writer.drain()
+        if cut % 2:
+            await turns(cut % 5)
+        writer.transport.abort()
+    await eventually(lambda: not site.gateway.connections)
+    assert not site.gateway.clients
+    groups = {row.name for row in await site.bus.groups.list()}
+    sessions = await site.bus.documents.list(SESSIONS)
+    assert groups <= {group_of("shop", "x", "a/#")}
+    filters = [each["filter"] for row in sessions for each in row.value.get("filters", [])]
+    assert bool(groups) == (filters == ["a/#"])

@@ -12,6 +12,7 @@ from landbridge.core.mqtt.session import (
     allowed_expiry,
     group_of,
     groups_of,
+    is_of_session,
     is_over,
     left,
     session_key,
@@ -23,7 +24,8 @@ from landbridge.core.names import check_name
 @given(st.text(max_size=130), st.text(max_size=130), st.text(max_size=200))
 def test_a_group_of_a_session_has_a_name_that_is_one(service: str, client: str, filter: str) -> None:
     name = check_name(group_of(service, client, filter), "group")
-    assert name.startswith("mqtt.")
+    assert is_of_session(name)
+    assert not is_of_session("mqtt.bridge")
     assert name != group_of(service + "x", client, filter)
     assert name != group_of(service, client, filter + "/x")
     assert session_key(service, client) != session_key(service, client + "x")

@@ -16,14 +16,13 @@ from landbridge.core.time import SECOND
 
 #: The collection of the sessions, and that of the retained messages.
 SESSIONS, RETAINED = "$mqtt-sessions", "$mqtt-retained"
-#: How the names of the groups of sessions begin.
-GROUPS = "mqtt."
 #: Characters of a client id.
 LONGEST_CLIENT_ID = 128
 #: The session expiry that stands for "never" (MQTT 5, 3.1.2.11.2).
 NEVER = 0xFFFF_FFFF
 #: Characters of the client id that a group's name shows, and digits that tell it from others.
 _SHOWN, _DIGITS = 60, 20
+_GROUP = re.compile(rf"mqtt\.[A-Za-z0-9_-]{{1,{_SHOWN}}}\.[0-9a-f]{{{_DIGITS}}}")
 
 
 class StoredFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +56,12 @@ def session_key(service: str, client_id: str) -> str:
 def group_of(service: str, client_id: str, filter: str) -> str:
     """The group of a filter of a session. Its name shows whose it is."""
     shown = re.sub(r"[^A-Za-z0-9_-]", "_", client_id)[:_SHOWN] or "_"
-    return f"{GROUPS}{shown}.{_digest(service, client_id, filter)}"
+    return f"mqtt.{shown}.{_digest(service, client_id, filter)}"
+
+
+def is_of_session(group: str) -> bool:
+    """Has it the form of the names that ``group_of`` makes?"""
+    return _GROUP.fullmatch(group) is not None
 
 
 def groups_of(session: StoredSession) -> list[str]:

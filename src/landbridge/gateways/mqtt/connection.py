@@ -19,7 +19,7 @@ from landbridge.client.bus import Bus
 from landbridge.core.mqtt import session as core
 from landbridge.core.mqtt.session import LONGEST_CLIENT_ID, NEVER, StoredFilter, StoredSession
 from landbridge.core.mqtt.window import Window
-from landbridge.errors import BusError, Disconnected, LimitReached, ShuttingDown, Unauthenticated
+from landbridge.errors import BadName, BusError, Disconnected, LimitReached, ShuttingDown, Unauthenticated
 from landbridge.gateways.mqtt.bounds import (
     BESIDE_PAYLOAD,
     CONNECT_WITHIN,
@@ -509,6 +509,8 @@ class MqttConnection(asyncio.Protocol):
         """Subscribe a filter, or change the options of one that is subscribed. Returns it, and whether
         retained messages are wanted."""
         found = filter_of(asked.filter)
+        if found.group is not None and core.is_of_session(found.group):
+            raise BadName(f"the group {found.group!r} is a session's", hint="share a group of another name")
         if found.group is not None and asked.no_local:
             raise protocol_error("a shared subscription with the option No Local")
         before = self._deliveries.get(asked.filter)
@@ -527,10 +529,10 @@ class MqttConnection(asyncio.Protocol):
         if before is not None and before.spec.qos == spec.qos:
             before.spec = spec
             return before, wants
-        if before is not None:
-            await self._close_delivery(before)
         delivery = await self._read_from(spec, found, start="latest")
         delivery.begin()
+        if before is not None:  # only now: nothing may be lost between the two (MQTT 5, 3.8.4)
+            await self._close_delivery(before)
         return delivery, wants
 
     async def _read_from(self, spec: StoredFilter, found: TopicFilter, start: str) -> FilterDelivery:
@@ -575,7 +577,8 @@ class MqttConnection(asyncio.Protocol):
     async def _close_delivery(self, delivery: FilterDelivery) -> None:
         """End a subscription, and its group if that is the session's own."""
         topics = delivery.topics
-        self._deliveries.pop(delivery.spec.filter, None)
+        if self._deliveries.get(delivery.spec.filter) is delivery:
+            del self._deliveries[delivery.spec.filter]
         await delivery.close()
         if delivery.group is not None and filter_of(delivery.spec.filter).group is None:
             await self._port.sessions.delete_group(delivery.group, topics)
@@ -587,7 +590,7 @@ class MqttConnection(asyncio.Protocol):
         if self._is_kept:
             await self._port.sessions.save(self.session)
 
-    def on_delivery_failed(self, delivery: FilterDelivery, error: BusError) -> None:
+    def on_delivery_failed(self, delivery: FilterDelivery, error: Exception) -> None:
         """A subscription has ended by itself: its topic was deleted, or the token may not read any more."""
         if self._is_ending or self._is_lost or (self._bus is not None and self._bus.closed is not None):
             return
@@ -595,7 +598,8 @@ class MqttConnection(asyncio.Protocol):
             "mqtt_subscription_lost", f"client {self.client_id!r}, {delivery.spec.filter!r}: {error}"
         )
         # The client has no other way to learn that nothing comes any more.
-        self.end(self._code(reason_of(error), _OF_SUBACK), str(error))
+        reason = reason_of(error) if isinstance(error, BusError) else Reason.UNSPECIFIED
+        self.end(self._code(reason, _OF_SUBACK), str(error))
 
     def _send_retained(self, delivery: FilterDelivery) -> None:
         async def send() -> None:

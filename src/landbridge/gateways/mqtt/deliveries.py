@@ -76,7 +76,7 @@ class Receiving(Protocol):
         """The alias of a topic's name, and whether the client knows it; 0: it has none."""
         raise NotImplementedError
 
-    def on_delivery_failed(self, delivery: FilterDelivery, error: BusError) -> None:
+    def on_delivery_failed(self, delivery: FilterDelivery, error: Exception) -> None:
         """A subscription has ended by itself."""
 
 
@@ -128,9 +128,9 @@ class FilterDelivery:
                     await self._send(message)
         except BusError as error:
             self._connection.on_delivery_failed(self, error)
-        except Exception:
+        except Exception as error:
             log.error("a delivery crashed", filter=self.spec.filter, exc_info=True)
-            raise
+            self._connection.on_delivery_failed(self, error)
 
     async def _send(self, message: Message) -> None:
         connection, spec = self._connection, self.spec

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -37,7 +37,7 @@ class Under(NamedTuple):
     """A packet whose message is on its way to the disk."""
 
     packet: PublishPacket
-    done: asyncio.Future[None]
+    done: asyncio.Future[Any]
 
 
 class Publishing(Protocol):
@@ -70,8 +70,6 @@ class Intake:
         #: Bytes of their payloads, and how many of them have QoS 1.
         self._bytes = self._with_acks = 0
         self._aliases: dict[int, str] = {}
-        #: Messages that were stored.
-        self.stored = 0
         self._idle: asyncio.Future[None] | None = None
 
     @property
@@ -115,7 +113,7 @@ class Intake:
             raise protocol_error(f"the topic alias {alias} stands for nothing yet")
         return self._aliases[alias]
 
-    def _begin(self, name: str, packet: PublishPacket | Will) -> asyncio.Future[None]:
+    def _begin(self, name: str, packet: PublishPacket | Will) -> asyncio.Future[Any]:
         if "subscription_ids" in packet.properties:
             raise protocol_error("a subscription identifier in a packet PUBLISH of a client")
         topic = topic_of(name)
@@ -123,7 +121,9 @@ class Intake:
         if packet.retain:
             self._connection.retained.check(topic, packet.payload)
         stored = self._gathering(topic).put(packet.payload, **options)
-        return asyncio.ensure_future(self._finish(topic, packet, options, stored))
+        if not packet.retain:
+            return stored
+        return asyncio.ensure_future(self._retain(topic, packet, options, stored))
 
     def _gathering(self, topic: str) -> MessageGathering:
         found = self._gatherings.get(topic)
@@ -131,7 +131,7 @@ class Intake:
             found = self._gatherings[topic] = MessageGathering(self._bus, topic, self._gatherings)
         return found
 
-    async def _finish(
+    async def _retain(
         self,
         topic: str,
         packet: PublishPacket | Will,
@@ -139,15 +139,13 @@ class Intake:
         stored: asyncio.Future[Receipt],
     ) -> None:
         await stored
-        self.stored += 1
-        if packet.retain:
-            key, expires_at = options.get("key"), microseconds(options.get("expires_at"))
-            assert not isinstance(key, bytes)
-            headers = dict(options.get("headers") or {})
-            message = RetainedMessage.of(packet.payload, headers, key, expires_at) if packet.payload else None
-            await self._connection.retained.keep(topic, message)
+        key, expires_at = options.get("key"), microseconds(options.get("expires_at"))
+        assert not isinstance(key, bytes)
+        headers = dict(options.get("headers") or {})
+        message = RetainedMessage.of(packet.payload, headers, key, expires_at) if packet.payload else None
+        await self._connection.retained.keep(topic, message)
 
-    def _on_done(self, _: asyncio.Future[None]) -> None:
+    def _on_done(self, _: asyncio.Future[Any]) -> None:
         """Answer those at the head: acks go in the order of their packets (MQTT 5, 4.6)."""
         while self._under_way and self._under_way[0].done.done():
             packet, done = self._under_way.popleft()
@@ -158,7 +156,7 @@ class Intake:
             self._idle.set_result(None)
         self._connection.on_intake()
 
-    def _answer(self, packet: PublishPacket, done: asyncio.Future[None]) -> None:
+    def _answer(self, packet: PublishPacket, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             return  # it may be stored or not: the client gets no ack, and sends it again
         error = done.exception()

@@ -182,7 +182,7 @@ class MqttPort:
                 hint="give each site its own service, or raise the limit max_mqtt_connections",
             )
         if key in self.clients:  # another one was faster
-            raise BrokenPacket(Reason.TAKEN_OVER, "another connection has this client id")
+            raise BrokenPacket(Reason.BUSY, "another connection with this client id was faster")
         self.clients[key] = connection
         self._of_service[connection.service] += 1
         self.totals.connections += 1
@@ -207,7 +207,8 @@ class MqttPort:
 
     def note(self, cause: str, detail: str, count: int = 1) -> None:
         """Tell the status log of what went wrong."""
-        self.totals.refused += count
+        if cause.endswith("refused"):
+            self.totals.refused += count
         self._notes.add(cause, count, detail)
 
     # -- wills -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import structlog
 
 from landbridge.client.bus import Bus
 from landbridge.core.mqtt import session as core
-from landbridge.core.mqtt.session import GROUPS, SESSIONS, StoredSession, session_key
+from landbridge.core.mqtt.session import SESSIONS, StoredSession, session_key
 from landbridge.core.mqtt.window import Place
 from landbridge.errors import (
     BusError,
@@ -80,7 +80,7 @@ class Sessions:
             if not session.expires_at:
                 session = core.left(session, self._clock())
             self._note(row.key, row.version, session)
-        await self._delete_groups(lambda name: name.startswith(GROUPS) and name not in groups)
+        await self._delete_groups(lambda name: core.is_of_session(name) and name not in groups)
         self._sweeping = asyncio.ensure_future(self._sweep())
 
     async def close(self) -> None:
