@@ -63,12 +63,16 @@ def up(
     event_topic: str | None = option(
         "With --events: pass them through topics.", metavar="TOPIC", show_default=False
     ),
+    mqtt: int | None = option(
+        "Also serve MQTT on this port; 0 takes a free one.", "--mqtt", metavar="PORT", min=0, max=65535
+    ),
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
 
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
+      landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
@@ -95,6 +99,7 @@ def up(
         origins=origin or [],
         # The link is a secret: a log or a program that reads the output doesn't get it.
         sign_in=output.on_terminal() and not output.choice.json,
+        mqtt_port=mqtt,
     )
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
@@ -131,6 +136,7 @@ def announce(ready: NodeReady) -> None:
         "context": ready.context,
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
+        **({"mqtt": ready.mqtt} if ready.mqtt else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():

@@ -37,6 +37,7 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
@@ -109,9 +110,13 @@ async def serve(
                     if http is not None:
                         await stack.enter_async_context(console.sampling(dial))
                     if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
+                        events = beside(terminal, plan.events, dial_to(terminal))
+                        gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if plan.mqtt_port is not None:
+                        mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+                        _, mqtt_port = await stack.enter_async_context(mqtt)
+                        started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
                     ready(started)
                     # What exists now stays until the end: the garbage collector need not look at it again.
                     await terminal.routing.until_idle()

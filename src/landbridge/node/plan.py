@@ -47,6 +47,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: The port of MQTT, 0 for a free one; None: no MQTT.
+    mqtt_port: int | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
@@ -76,3 +78,5 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     events: tuple[int, int] | None = None
     #: A link that signs in to the console, once; None where the plan wants none. It is a secret.
     sign_in: str | None = None
+    #: Where MQTT is served; None: nowhere.
+    mqtt: str | None = None
