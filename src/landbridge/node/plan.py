@@ -51,6 +51,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
     origins: list[str] = []
+    #: Serve Socket.IO at the HTTP port.
+    socketio: bool = False
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
