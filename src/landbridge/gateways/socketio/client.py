@@ -147,6 +147,10 @@ class SocketClient:
         """End the connection of a client that has not signed in, or doesn't read."""
         self._register.spawn(self.end(Unauthenticated(f"no sign-in within {KNOWN_WITHIN:.0f} s", hint=_HINT)))
 
+    def on_lost(self) -> None:
+        """Its WebSocket takes nothing more."""
+        self._register.spawn(self.end(None))
+
     async def end(self, error: BusError | None) -> None:
         """End the connection, and tell the client why. A stock client then connects again by itself, and asks
         its program for a token."""

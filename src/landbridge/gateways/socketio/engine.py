@@ -145,11 +145,12 @@ class Engine(socketio.AsyncServer):  # type: ignore[misc]  # the library has no 
             pass  # the client is gone, which its peer is told by on_gone
 
     async def close(self, id: str) -> None:
-        """End a connection: the client gets what waits for it, and then the end."""
+        """End a connection when the client has got what waits for it. No packet says so: the stock client of
+        Python would take that for the end, where it comes back by itself from a lost connection."""
         found = self.eio.sockets.get(id)
         if found is not None and not found.closed:
             # The library's disconnect() would wait until the client has read everything, however long.
-            await found.close(wait=False)
+            await found.close(wait=False, abort=True)
             found.queue.put_nowait(None)  # the writer of a WebSocket ends, and closes it
 
     # -- what the library calls --------------------------------------------------------------------

@@ -38,6 +38,8 @@ WRITE_WITHIN = 60.0
 #: Packets that a client may send, by their first character: close, pong, message; on a WebSocket upgrade too.
 _POSTED, _FRAMED = frozenset("134b"), frozenset("1345")
 _SEPARATOR = "\x1e"
+#: Where the scope of a WebSocket has its client.
+_CLIENT = "landbridge.socketio_client"
 _LEFT_OUT = frozenset({b"content-length", b"transfer-encoding", b"connection", b"upgrade"})
 
 
@@ -55,6 +57,7 @@ class SocketGateway:
         client = SocketClient(self.register, self.engine, id, site_of(scope.get("client") or ("",)))
         if scope["type"] == "websocket":
             client.scopes.append(scope)
+            scope[_CLIENT] = client
         return client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,6 +160,7 @@ class SocketGateway:
             return
         if client is not None:
             client.scopes.append(scope)
+            scope[_CLIENT] = client
             if client.is_signed_in:
                 caller_known(scope)
         # The server of HTTP has taken these out; the library wants to see them.
@@ -245,7 +249,17 @@ class _CheckedSocket:
                 await self._send(message)
         except TimeoutError:
             cut_caller(self._scope)
+            self._on_lost()
             raise OSError("the client takes nothing") from None
+        except Exception:
+            self._on_lost()
+            raise
+
+    def _on_lost(self) -> None:
+        """End the session at once: the library reads on, and may wait for room that nobody will make."""
+        client: SocketClient | None = self._scope.get(_CLIENT)
+        if client is not None:
+            client.on_lost()
 
 
 async def _deny(scope: Scope, send: Send, error: BusError) -> None:
