@@ -17,6 +17,7 @@ from landbridge.gateways.socketio import client as gateway_client
 from landbridge.gateways.socketio import engine, register, tail
 from landbridge.node.site import Site
 from tests.contracts.web import Web, web
+from tests.proxy import Proxy
 from tests.socketio_clients import Raw, Stock, raw, stock
 from tests.waiting import Reader, eventually, turns
 
@@ -625,14 +626,60 @@ async def test_a_gateway_that_stops_tells_its_clients(
         await client.close()
 
 
-async def test_a_fan_out_reaches_everybody(site: Web) -> None:
-    """100 clients here; tests/system does it with 500."""
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+async def test_a_fan_out_reaches_everybody(site: Web, count: int) -> None:
     token = site.token("subscribe:orders")
     async with AsyncExitStack() as clients:
-        everybody = [await clients.enter_async_context(raw(site.url, token)) for _ in range(100)]
+        everybody = [await clients.enter_async_context(raw(site.url, token)) for _ in range(count)]
         for client in everybody:
             await client.ask('["subscribe",{"topic":"orders"}]')
         await fill(site, 0, 5)
         for client in everybody:
             seen = [json.loads(str(await client.next())[2:])[1]["offset"] for _ in range(5)]
             assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_a_repeated_poll_gets_the_same_answer(site: Web) -> None:
+    """As browsers and HTTP libraries repeat one whose answer was lost with the connection."""
+    place = await begin(site.http, site.token("publish:#"))
+    for _ in range(2):
+        posted = await site.http.post(f"{place}&t=1", content=b'420["publish",{"topic":"orders","json":1}]')
+        assert posted.text == "OK"
+    first, again = [(await site.http.get(f"{place}&t=2")).text for _ in range(2)]
+    assert first == again
+    assert first.startswith('430[{"id"')
+    await site.http.post(place, content=b"1")
+    assert site.terminal.broker.topic("orders").log.end == 1
+
+
+async def test_a_connection_that_is_cut_loses_and_doubles_nothing(
+    site: Web, transports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is cut, also within a packet."""
+    monkeypatch.setattr(engine, "PING_EVERY", 2)
+    monkeypatch.setattr(engine, "PONG_WITHIN", 2)
+    await fill(site, 0, 200)
+    next_offset = 0
+    async with Proxy(int(site.url.rpartition(":")[2])) as proxy:
+        client = Stock(settlement=None)
+
+        def on_message(message: dict[str, Any]) -> None:
+            nonlocal next_offset
+            assert message["offset"] == next_offset
+            next_offset += 1
+
+        async def on_connect() -> None:
+            await client.sio.emit("subscribe", {"topic": "orders", "from": next_offset})
+
+        client.sio.on("message", on_message)
+        client.sio.on("connect", on_connect)
+        try:
+            await client.open(f"http://127.0.0.1:{proxy.port}", site.token("subscribe:orders"), transports)
+            for cut in range(1, 4):
+                await eventually(lambda cut=cut: next_offset >= 200 * cut)
+                proxy.cut, proxy.after = "answer", cut
+                await fill(site, 200 * cut, 200 * (cut + 1))
+                await eventually(lambda cut=cut: proxy.cuts == cut)
+            await eventually(lambda: next_offset == 800)
+        finally:
+            await client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,20 +31,20 @@ from landbridge.gateways.http.settle import (
     settle,
     settle_each,
 )
-from landbridge.gateways.socketio.engine import Engine
+from landbridge.gateways.socketio.engine import SocketEngine
 from landbridge.gateways.socketio.forms import (
     CallbackGiven,
     CallbackSettlement,
-    Done,
+    RequestDone,
     PublishDone,
     PublishGiven,
-    Refused,
+    RequestRefused,
     SignIn,
     SubscribeGiven,
     UnsubscribeGiven,
 )
 from landbridge.gateways.socketio.packet import StrictPacket, ack_text, event_text
-from landbridge.gateways.socketio.register import Register
+from landbridge.gateways.socketio.register import SocketRegister
 from landbridge.gateways.socketio.subscription import GroupSubscription, LogSubscription
 from landbridge.protocol.http import caller_known, cut_caller, problem_of
 
@@ -66,16 +67,26 @@ _SETTLE_HINT = (
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass
+class AnsweredPoll:
+    """A request that was answered. ``mark``: tells it from others, "" for none."""
+
+    mark: str
+    body: bytes = b""
+
+
 class SocketClient:
     """The client of one connection. ``address``: where its stranger is counted; ``id``: known to the client
     alone."""
 
-    def __init__(self, register: Register, engine: Engine, id: str, address: str) -> None:
+    def __init__(self, register: SocketRegister, engine: SocketEngine, id: str, address: str) -> None:
         self._register = register
         self._engine = engine
         self.id = id
         #: Requests of HTTP that are under way for it: GET and POST one each, and its WebSockets.
         self.polling: set[str] = set()
+        #: The last ones that were answered.
+        self.last_get, self.last_post = AnsweredPoll(""), AnsweredPoll("")
         self.scopes: list[Any] = []
         self.is_ending = self.is_signed_in = False
         #: A packet whose attachments are on their way.
@@ -159,7 +170,7 @@ class SocketClient:
         self.is_ending = True
         if error is not None and self.is_signed_in:
             await self._engine.say(
-                self.id, event_text(b"refused", _encode(Refused(problem=problem_of(error))))
+                self.id, event_text(b"refused", _encode(RequestRefused(problem=problem_of(error))))
             )
         await self._engine.close(self.id)
         if self.scopes:
@@ -217,7 +228,7 @@ class SocketClient:
             answer = await self._answer(name, argument, event)
         except BusError as error:
             self._register.figures.refused += 1
-            refused = Refused(problem=problem_of(error))
+            refused = RequestRefused(problem=problem_of(error))
             if event.id is None:
                 refused.event = name
                 await self.say(event_text(b"refused", _encode(refused)))
@@ -307,20 +318,22 @@ class SocketClient:
             self._reading.pop(number, None)
             await subscription.close()
             await self.say(
-                event_text(b"refused", _encode(Refused(problem=problem_of(error), subscription=number)))
+                event_text(
+                    b"refused", _encode(RequestRefused(problem=problem_of(error), subscription=number))
+                )
             )
         except Exception as crash:
             log.error("socket.io crashed", exc_info=crash)
             self._register.spawn(self.end(BusError("the gateway failed", hint="see the log of the terminal")))
 
-    async def _unsubscribe(self, number: int) -> Done:
+    async def _unsubscribe(self, number: int) -> RequestDone:
         found = self._reading.pop(number, None)
         if found is None:
             raise BadRequest(f"there is no subscription {number}")
         subscription, reading = found
         reading.cancel()
         await subscription.close()
-        return Done()
+        return RequestDone()
 
     # -- callbacks ---------------------------------------------------------------------------------
 
@@ -345,7 +358,7 @@ class SocketClient:
             ),
             None,
         )
-        refused = Refused(problem=problem_of(BusError("")), event="message")
+        refused = RequestRefused(problem=problem_of(BusError("")), event="message")
         try:
             said = _settlement(answer)
             if found is None:

@@ -80,7 +80,7 @@ class _Transports(engineio.AsyncServer):  # type: ignore[misc]  # the library ha
         return SendQueue(*args, **kwargs)
 
 
-class Peer(Protocol):
+class SocketPeer(Protocol):
     """One connection, as the engine sees it."""
 
     is_ending: bool
@@ -101,13 +101,13 @@ class Peer(Protocol):
         """The connection has ended."""
 
 
-class Engine(socketio.AsyncServer):  # type: ignore[misc]  # the library has no types
+class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library has no types
     """Takes connections. ``begin``: makes the peer of a new one, by its id and its environment; None refuses
     it. ``sign_in``: called with the peer and the JSON of its credentials."""
 
     def __init__(
         self,
-        begin: Callable[[str, dict[str, Any]], Peer | None],
+        begin: Callable[[str, dict[str, Any]], SocketPeer | None],
         sign_in: Callable[[Any, bytes], Awaitable[None]],
     ) -> None:
         super().__init__(
@@ -126,7 +126,7 @@ class Engine(socketio.AsyncServer):  # type: ignore[misc]  # the library has no 
         self._begin = begin
         self._sign_in = sign_in
         #: Every connection, by its id, which only its client knows.
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, SocketPeer] = {}
         self.on("connect", self._on_sign_in)
 
     def _engineio_server_class(self) -> type[_Transports]:
@@ -182,7 +182,7 @@ class Engine(socketio.AsyncServer):  # type: ignore[misc]  # the library has no 
         if peer is not None:
             peer.on_gone()
 
-    async def _take(self, id: str, peer: Peer, data: str | bytes) -> None:
+    async def _take(self, id: str, peer: SocketPeer, data: str | bytes) -> None:
         found = peer.partial
         if found is not None:
             if not isinstance(data, bytes):

@@ -114,11 +114,11 @@ class CallbackSettlement(msgspec.Struct, kw_only=True, frozen=True, forbid_unkno
 CallbackGiven = Literal["ack", "requeue", "bury"] | CallbackSettlement
 
 
-class Done(msgspec.Struct):
+class RequestDone(msgspec.Struct):
     """A request was carried out, and there is nothing to tell."""
 
 
-class Refused(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RequestRefused(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A request was refused (as its answer), a subscription has ended, or the connection ends (as an
     event)."""
 

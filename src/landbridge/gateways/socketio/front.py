@@ -23,9 +23,9 @@ from landbridge.errors import BadFrame, BadRequest, BusError, Forbidden
 from landbridge.gateways.http.cross_origin import CrossOrigin
 from landbridge.gateways.http.exchange import ClientGone, HttpRequest, Receive, Scope, Send
 from landbridge.gateways.http.sessions import SessionPool
-from landbridge.gateways.socketio.client import SocketClient
-from landbridge.gateways.socketio.engine import MOST_BYTES, MOST_PACKETS, Engine
-from landbridge.gateways.socketio.register import Register
+from landbridge.gateways.socketio.client import AnsweredPoll, SocketClient
+from landbridge.gateways.socketio.engine import MOST_BYTES, MOST_PACKETS, SocketEngine
+from landbridge.gateways.socketio.register import SocketRegister
 from landbridge.protocol.http import caller_known, cut_caller, problem_of
 from landbridge.transport.strangers import site_of
 
@@ -33,6 +33,8 @@ from landbridge.transport.strangers import site_of
 PATH = "/socket.io/"
 #: Bytes of a body from a client that has not signed in.
 MOST_OF_STRANGERS = 16 << 10
+#: Characters of what tells one request of a client from the next.
+LONGEST_MARK = 64
 #: Seconds that a WebSocket may take before it takes more.
 WRITE_WITHIN = 60.0
 #: Packets that a client may send, by their first character: close, pong, message; on a WebSocket upgrade too.
@@ -48,9 +50,9 @@ class SocketGateway:
     may use it."""
 
     def __init__(self, pool: SessionPool, origins: Iterable[str] = ()) -> None:
-        self.register = Register(pool)
+        self.register = SocketRegister(pool)
         self._origins = CrossOrigin(origins)
-        self.engine = Engine(self._begin, _sign_in)
+        self.engine = SocketEngine(self._begin, _sign_in)
 
     def _begin(self, id: str, environ: dict[str, Any]) -> SocketClient:
         scope = environ["asgi.scope"]
@@ -103,12 +105,20 @@ class SocketGateway:
             error = BadFrame(f"two requests {request.method} of one session at a time")
             await client.end(error)
             raise error
+        mark = _mark(scope)
+        if mark and mark in (client.last_get.mark, client.last_post.mark):
+            repeated = client.last_get if request.method == "GET" else client.last_post
+            await request.answer(200, repeated.body, b"text/plain; charset=UTF-8")
+            return
+        answer = AnsweredPoll(mark)
         client.polling.add(request.method)
         try:
             if request.method == "POST":
-                await self._post(client, request, send)
+                await self._post(client, request, _keeping(answer, send))
+                client.last_post = answer
             else:
-                await self.engine.handle_request(scope, receive, send)
+                await self.engine.handle_request(scope, receive, _keeping(answer, send))
+                client.last_get = answer
         finally:
             client.polling.discard(request.method)
 
@@ -197,6 +207,25 @@ async def _sign_in(client: Any, auth: bytes) -> None:
         await client.sign_in(auth)
     except BusError as error:
         raise Refusal(str(error), msgspec.to_builtins(problem_of(error))) from None
+
+
+def _mark(scope: Scope) -> str:
+    """What tells a request from the next one of the client; "" where nothing does. What sends HTTP for the
+    client may repeat a request whose answer was lost with the connection, and then the mark is the same."""
+    found = parse_qs(scope["query_string"].decode("latin-1")).get("t", [""])[0]
+    return f"{scope['method']} {found}" if 0 < len(found) <= LONGEST_MARK else ""
+
+
+def _keeping(answer: AnsweredPoll, send: Send) -> Send:
+    """Keep the body of an answer that is sent, for the case that the request is repeated."""
+
+    async def keep(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and message["status"] != 200:
+            answer.mark = ""
+        answer.body += message.get("body", b"")
+        await send(message)
+
+    return keep
 
 
 def _check_body(body: bytes) -> None:

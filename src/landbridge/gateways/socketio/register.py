@@ -31,7 +31,7 @@ class SocketFigures:
 
 
 @dataclass
-class Register:
+class SocketRegister:
     """``pool``: the connections to the terminal, which HTTP uses too."""
 
     pool: SessionPool
