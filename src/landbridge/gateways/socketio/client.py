@@ -35,9 +35,9 @@ from landbridge.gateways.socketio.engine import SocketEngine
 from landbridge.gateways.socketio.forms import (
     CallbackGiven,
     CallbackSettlement,
-    RequestDone,
     PublishDone,
     PublishGiven,
+    RequestDone,
     RequestRefused,
     SignIn,
     SubscribeGiven,
