@@ -55,6 +55,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     origins: list[str] = []
     #: Make a link to the console, for a person who sees what the process prints.
     sign_in: bool = False
+    #: Serve Socket.IO at the HTTP port.
+    socketio: bool = False
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
