@@ -126,19 +126,13 @@ class Site:
 
     def stop(self) -> None:
         """End streams and long waits. Other requests go on."""
-        for each in self._stopped():
-            each.stop()
+        for app in _made(self._gateway, self._console):
+            app.stop()
 
     async def close(self) -> None:
-        """Disconnect from the terminal."""
-        for each in self._stopped():
-            await each.close()
-
-    def _stopped(self) -> list[Any]:
-        """The applications with streams and connections of their own, as far as they are made. Those that
-        use the gateway's connections come before it."""
-        made = (self._socketio, self._gateway, self._console)
-        return [each.app for each in made if each is not None and each.app is not None]
+        """Disconnect from the terminal. What uses the gateway's connections is closed before the gateway."""
+        for app in _made(self._socketio, self._gateway, self._console):
+            await app.close()
 
     def figures(self) -> Iterable[GatewayFigure]:
         """What gateways of the port add to the terminal's metrics."""
@@ -156,6 +150,11 @@ def _without(scope: Scope, prefix: str) -> Scope:
         "path": scope["path"].removeprefix(prefix),
         "raw_path": raw_path.removeprefix(prefix.encode()),
     }
+
+
+def _made(*applications: Later | None) -> list[Any]:
+    """Those of the applications that are there, and that a request has asked for."""
+    return [each.app for each in applications if each is not None and each.app is not None]
 
 
 def _is_of_console(path: str) -> bool:
