@@ -43,6 +43,8 @@ class Action:
     #: The field of the answer that is shown this once, such as a credential. It stays on the screen until the
     #: person closes it.
     secret: str = ""
+    #: Nothing that its page shows is changed by it: the form keeps what was written.
+    stays: bool = False
     #: Fields that are lists: a line, or a field, for each element.
     lists: Sequence[str] = ()
     #: Instead of ``forms.arguments``.

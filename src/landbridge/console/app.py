@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import structlog
 from litestar import Litestar, Request, Response, get, post
 from litestar.exceptions import HTTPException, NotFoundException
-from litestar.params import FromPath
 
 from landbridge.console import forms, http, stream
 from landbridge.console.action import Action
@@ -39,6 +38,8 @@ STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/link
 MOST_PARAMETERS, LONGEST = 32, 4096
 #: The header by which the module says that it has sent a form.
 BY_MODULE = b"console-module"
+#: Its value where the page has no stream that would show what is changed.
+RELOADS = "reloads"
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -122,7 +123,8 @@ class Console:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
         return _html(*await self._screen.page(view))
 
-    def _static(self, name: FromPath[str]) -> Response[bytes]:
+    def _static(self, request: AnyRequest) -> Response[bytes]:
+        name = request.path_params["name"]
         if name not in STATIC:
             raise NotFoundException(f"there is no file {name[:100]}")
         # The address has the digest of the content.
@@ -154,7 +156,8 @@ class Console:
 
     # -- actions -----------------------------------------------------------------------------------
 
-    async def _act(self, request: AnyRequest, name: FromPath[str]) -> Response[bytes]:
+    async def _act(self, request: AnyRequest) -> Response[bytes]:
+        name = request.path_params["name"]
         session = self._session(request.scope)
         fields = await self._fields(request)
         if not session.is_own_form(forms.first(fields, "csrf")):
@@ -174,12 +177,13 @@ class Console:
             if done.secret:
                 session.notices.append(("secret", done.secret))
             return _to(done.to or back)
-        if done.to:
-            session.notices.append(("ok", done.told))
+        is_reloaded = not action.stays and http.header(request.scope, BY_MODULE) == RELOADS
         if done.secret:
             shown = self._screen.render("_secret.html", told=done.told, secret=done.secret, to=done.to)
             return _json({"outcome": "shown", "html": shown, "to": done.to})
-        return _json({"outcome": "done", "text": done.told, "to": done.to})
+        if done.to or is_reloaded:
+            session.notices.append(("ok", done.told))
+        return _json({"outcome": "done", "text": done.told, "to": done.to, "reload": is_reloaded})
 
     def _ask(
         self,

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from landbridge.core import time as moments
 from landbridge.core.sizes import show_count, show_size
 from landbridge.core.text import printable, printable_block
+from landbridge.core.wording import counted
 
 #: Files that browsers may load, with their content types.
 STATIC = {
@@ -30,12 +31,14 @@ def templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("landbridge.console"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=visible,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
     made.filters.update(
-        count=count, size=size, rate=rate, span=span, ms=ms, share=share, ago=ago, moment=moment, iso=iso,
+        count=count, counted=counted,
+        size=size, rate=rate, span=span, ms=ms, share=share, ago=ago, moment=moment, iso=iso,
         text=text, block=block, written=written,
     )  # fmt: skip
     made.globals["static"] = static_address
@@ -53,6 +56,11 @@ def static_address(name: str) -> str:
     """Where a browser loads a file. Another content has another address, so that it may be kept."""
     digest = hashlib.sha256(static_file(name)).hexdigest()[:12]
     return f"/console/static/{name}?v={digest}"
+
+
+def visible(value: Any) -> Any:
+    """A value as it is put into a page: no text of a stranger turns the direction of what is around it."""
+    return printable_block(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 # -- filters -------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from landbridge.client.bus import Bus
-from landbridge.console import payloads, searching
+from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
 from landbridge.console.page import Fragment, Page, PageView
 from landbridge.core.wording import counted
-from landbridge.errors import BusError
+from landbridge.errors import BadRequest, BusError
 from landbridge.protocol import operations as table
 
 #: Letters on a page, and causes on the page of all.
@@ -55,6 +57,16 @@ async def _excerpt(bus: Bus, topic: str, offset: int) -> str:
 # -- actions -------------------------------------------------------------------------------------------
 
 
+def read_letters(fields: forms.Fields) -> dict[str, Any]:
+    """Which letters a form means. Without offsets it would be all of them: a form for some has to name
+    some."""
+    given = forms.arguments([pair for pair in fields if pair[0] != "some"], lists=("offsets",))
+    if forms.first(fields, "some") and not given.get("offsets"):
+        raise BadRequest("no letter is chosen", hint="tick the letters first")
+    arguments: dict[str, Any] = msgspec.to_builtins(table.LETTER_REDRIVE.read(given, strict=False))
+    return arguments
+
+
 async def redrive(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:
     found = await bus.letters.redrive(**{**arguments, "dry_run": True})
     topic, group = arguments["topic"], arguments["group"]
@@ -91,10 +103,10 @@ PAGES = [
 ACTIONS = [
     Action(
         "letter.redrive", table.LETTER_REDRIVE, "Redrive", done="{letters} letters went back to {group}",
-        meaning=redrive, lists=("offsets",),
+        meaning=redrive, read=read_letters,
     ),
     Action(
         "letter.delete", table.LETTER_DELETE, "Delete", done="{letters} letters are given up", danger=True,
-        meaning=deletion, lists=("offsets",),
+        meaning=deletion, read=read_letters,
     ),
 ]  # fmt: skip

@@ -151,6 +151,6 @@ PAGES = [
 ACTIONS = [
     Action(
         "message.publish", None, "Publish", done="Stored in {topic} at offset {offset}", scope=WRITE,
-        read=read_message, perform=publish,
+        read=read_message, perform=publish, stays=True,
     ),
 ]  # fmt: skip

@@ -82,7 +82,7 @@ document.addEventListener("submit", async (event) => {
   try {
     const body = new URLSearchParams(new FormData(form, event.submitter));
     const action = event.submitter?.getAttribute("formaction") || form.action;
-    const answer = await fetch(action, { method: "POST", body, headers: { "console-module": "1" } });
+    const answer = await fetch(action, { method: "POST", body, headers: { "console-module": page ? "live" : "reloads" } });
     follow(form, await answer.json());
   } catch {
     tell("bad", "No answer from the terminal. Try again in a while.");
@@ -103,9 +103,9 @@ function follow(form, answer) {
   } else {
     dialog.close();
     if (answer.to) location.assign(answer.to);
-    else if (!page || form.dataset.reload) location.reload();
-    form.querySelector(".outcome")?.replaceChildren();
-    tell("ok", answer.text);
+    else if (answer.reload) location.reload();
+    else tell("ok", answer.text);
+    for (const place of document.querySelectorAll(".outcome")) place.replaceChildren();
   }
 }
 
