@@ -114,7 +114,7 @@ def allows(scopes: Scopes, scope: str, named: Mapping[str, Any]) -> bool:
         return True
     value = named.get(target[1:-1]) if target.startswith("{") else target
     verbs = [word for word in words if word in VERBS]
-    if value is None:  # of which topics is not said yet: of some at all?
-        return any(getattr(scopes, verb) for verb in verbs)
+    if not value:  # of which topics is not said yet: of some at all?
+        return bool(verbs) and (scopes.admin or any(getattr(scopes, verb) for verb in verbs))
     names = [value] if isinstance(value, str) else list(value)
     return bool(verbs) and all(any(scopes.may(verb, name) for verb in verbs) for name in names)

@@ -128,6 +128,6 @@ function tell(kind, text, stays = false) {
 
 // -----------------------------------------------------------------------------------------------------------
 
-for (const notice of notices.children) setTimeout(() => notice.remove(), 8000);
+for (const notice of notices.querySelectorAll(":not(.secret)")) setTimeout(() => notice.remove(), 8000);
 document.querySelector("form[data-at-once]")?.requestSubmit();
 if (!document.hidden) connect();

@@ -84,6 +84,7 @@ async def test_schedule_from_its_making_to_its_removal(site: Web, admin: Browser
         "outcome": "done",
         "text": "The schedule nightly is there",
         "to": "/console/topics/reports/schedules/nightly",
+        "reload": False,
     }
     spec = (await site.bus.schedules.show("reports", "nightly")).options
     assert (spec.catch_up, spec.overlap, spec.payload) == (300.0, "buffer-one", '{"a": 1}')
@@ -234,6 +235,18 @@ async def test_viewer_sees_and_changes_nothing(site: Web, viewer: Browser):
     ):
         assert (await viewer.act(action, **fields))["outcome"] == "refused"
     assert (await site.bus.schedules.show("reports", "daily")).state == "active"
+
+
+async def test_subscriber_may_make_rules_and_webhooks_and_no_services(site: Web):
+    async with httpx.AsyncClient(base_url=site.url, headers={"origin": site.url}) as client:
+        subscriber = await Browser(client).sign_in(site.token("subscribe:orders", subject="reader"))
+        assert "Make the rule" in await subscriber.see("/console/new-rule")
+        assert "Create the webhook" in await subscriber.see("/console/new-webhook")
+        assert "New schedule" not in await subscriber.see("/console/schedules")
+        made = await subscriber.act("rule.create", match='{"state": ["paid"]}', source="orders")
+        assert made["outcome"] == "done"
+        refused = await subscriber.act("rule.create", match='{"state": ["paid"]}', source="secrets")
+        assert refused["outcome"] == "refused"
 
 
 async def test_map_says_that_the_terminal_stands_alone(admin: Browser):
