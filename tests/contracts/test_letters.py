@@ -106,7 +106,12 @@ async def test_a_forged_letter_is_none(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await bury(bus, ["late"])
         await all_buried(terminal, 1)
-        headers = {"lb-topic": "orders", "lb-group": "g", "lb-offset": 0, "lb-cause": "late"}
+        headers: dict[str, str | int] = {
+            "lb-topic": "orders",
+            "lb-group": "g",
+            "lb-offset": 0,
+            "lb-cause": "late",
+        }
         await bus.publish("orders.dead", b"forged", headers=headers)
         assert await waiting(bus) == {("g", "late"): 1}
         assert (await bus.letters.redrive(topic="orders", group="g", offsets=[1])).letters == 0

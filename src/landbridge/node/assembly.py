@@ -37,6 +37,7 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
@@ -62,6 +63,8 @@ OTHER_FILES = 256
 DATABASE = stores.BUS
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
+#: And connections by Socket.IO, each of which is a request for as long as it lives.
+MOST_SOCKETS = 2000
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
 ANSWER_WITHIN = 2.0
 
@@ -78,7 +81,7 @@ async def serve(
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -109,9 +112,13 @@ async def serve(
                     if http is not None:
                         await stack.enter_async_context(console.sampling(dial))
                     if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
+                        events = beside(terminal, plan.events, dial_to(terminal))
+                        gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if plan.mqtt_port is not None:
+                        mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+                        _, mqtt_port = await stack.enter_async_context(mqtt)
+                        started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
                     ready(started)
                     # What exists now stays until the end: the garbage collector need not look at it again.
                     await terminal.routing.until_idle()
@@ -341,6 +348,7 @@ def _http(
     registry = membership.app()
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
+    most += MOST_SOCKETS if plan.socketio else 0
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),
@@ -349,7 +357,9 @@ def _http(
         console.app,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
+        socketio=plan.socketio,
     )
+    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     terminal.http_url = port.url
     return SitePort(site, port)

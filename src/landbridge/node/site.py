@@ -11,16 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
+from landbridge.broker.figures import GatewayFigure
 from landbridge.client.wire import Dial
 from landbridge.core.trust import credential
+from landbridge.errors import BadRequest
 from landbridge.gateways.metrics import Condition, Metrics
 from landbridge.protocol.http import bearer_token
 
 Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
+#: Where Socket.IO is: its clients look for it there.
+SOCKETIO = "/socket.io/"
 #: Where the registry is, whatever the credential.
 REGISTRY = "/registry"
 #: Paths that tell how the process is.
@@ -58,7 +63,7 @@ class Site:
     """The application of the whole port. ``dial`` reaches the terminal. ``registry``: the registry's
     application; None where no registry is embedded. ``condition``: as for the metrics. ``origins``: the web
     sites whose pages may use the gateway. ``answer_stranger``: as for the gateway. ``console``: the console's
-    application; None where there is none."""
+    application; None where there is none. ``socketio``: serve Socket.IO, too."""
 
     def __init__(
         self,
@@ -69,18 +74,34 @@ class Site:
         *,
         origins: Iterable[str] = (),
         answer_stranger: Any = None,
+        socketio: bool = False,
     ) -> None:
+        if socketio and find_spec("socketio") is None:
+            raise BadRequest(
+                "Socket.IO needs python-socketio, which is not installed",
+                hint="pip install 'landbridge[socketio]'",
+            )
         self._metrics = Metrics(dial, condition)
-        options = {"origins": tuple(origins), "with_registry": registry is not None}
+        options: dict[str, Any] = {"origins": tuple(origins), "with_registry": registry is not None}
         self._gateway = Later(
             "landbridge.gateways.http",
             lambda http: http.HttpGateway(dial, **options, answer_stranger=answer_stranger),
         )
         self._registry = registry
         self._console = console
+        self._socketio: Later | None = None
+        if socketio:
+            self._socketio = Later(
+                "landbridge.gateways.socketio",
+                lambda gateways: gateways.SocketGateway(self._gateway.app.pool, options["origins"]),
+            )
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path: str = scope["path"]
+        if self._socketio is not None and path.startswith(SOCKETIO):
+            await self._gateway.made()  # whose connections to the terminal it shares
+            await self._socketio(scope, receive, send)
+            return
         if scope["type"] == "http" and path in _CONDITION:
             await self._metrics(scope, receive, send)
         elif self._console is not None and scope["type"] == "http" and _is_of_console(path):
@@ -105,22 +126,20 @@ class Site:
 
     def stop(self) -> None:
         """End streams and long waits. Other requests go on."""
-        for each in self._stopped():
-            each.stop()
+        for app in _made(self._gateway, self._console):
+            app.stop()
 
     async def close(self) -> None:
-        """Disconnect from the terminal."""
-        for each in self._stopped():
-            await each.close()
+        """Disconnect from the terminal. What uses the gateway's connections is closed before the gateway."""
+        for app in _made(self._socketio, self._gateway, self._console):
+            await app.close()
 
-    def _stopped(self) -> list[Any]:
-        """The applications with streams and connections of their own, as far as they are made."""
-        made = (self._gateway, self._console)
-        return [each.app for each in made if each is not None and each.app is not None]
-
-
-def _is_of_console(path: str) -> bool:
-    return path == "/" or path == "/console" or path.startswith("/console/")
+    def figures(self) -> Iterable[GatewayFigure]:
+        """What gateways of the port add to the terminal's metrics."""
+        if self._socketio is None or self._socketio.app is None:
+            return ()
+        found: Iterable[GatewayFigure] = self._socketio.app.figures()
+        return found
 
 
 def _without(scope: Scope, prefix: str) -> Scope:
@@ -131,3 +150,12 @@ def _without(scope: Scope, prefix: str) -> Scope:
         "path": scope["path"].removeprefix(prefix),
         "raw_path": raw_path.removeprefix(prefix.encode()),
     }
+
+
+def _made(*applications: Later | None) -> list[Any]:
+    """Those of the applications that are there, and that a request has asked for."""
+    return [each.app for each in applications if each is not None and each.app is not None]
+
+
+def _is_of_console(path: str) -> bool:
+    return path == "/" or path == "/console" or path.startswith("/console/")
