@@ -1,5 +1,5 @@
-"""Takes the pictures of docs/console.md: ``.venv/bin/python docs/screenshots.py``. A terminal has some traffic,
-and a browser looks at its console. Needs chromium."""
+"""Takes the pictures of docs/console.md: ``.venv/bin/python docs/screenshots.py``. A terminal has some
+traffic, and a browser looks at its console. Needs chromium."""
 
 from __future__ import annotations
 
