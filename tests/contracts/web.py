@@ -54,12 +54,16 @@ class Web:
 
 @asynccontextmanager
 async def web(**options: Any) -> AsyncIterator[Web]:
-    site_options = {name: options.pop(name) for name in ("origins", "registry") if name in options}
+    site_options = {
+        name: options.pop(name) for name in ("origins", "registry", "socketio") if name in options
+    }
     tls = options.pop("tls", (None, None))
+    most = options.pop("most", 64)
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
     async with run_terminal(**options) as terminal, attach(terminal) as bus:
         site = Site(dial_to(terminal), answer_stranger=terminal.answer_stranger, **site_options)
-        port = HttpPort(site, endpoint, 0, endpoint.tls(), most=64, hint="", web_sockets=True)
+        terminal.broker.figures.append(site.figures)
+        port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)
         headers = {"authorization": f"Bearer {token}"}
         try:
