@@ -64,12 +64,16 @@ def up(
     event_topic: str | None = option(
         "With --events: pass them through topics.", metavar="TOPIC", show_default=False
     ),
+    mqtt: int | None = option(
+        "Also serve MQTT on this port; 0 takes a free one.", "--mqtt", metavar="PORT", min=0, max=65535
+    ),
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
 
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
+      landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
@@ -94,6 +98,9 @@ def up(
         if events
         else None,
         origins=origin or [],
+        # The link is a secret: a log or a program that reads the output doesn't get it.
+        sign_in=output.on_terminal() and not output.choice.json,
+        mqtt_port=mqtt,
         socketio=socketio,
     )
     with_registry = registry and plan.http_port is not None
@@ -124,6 +131,7 @@ def announce(ready: NodeReady) -> None:
         f"landbridge subscribe orders{suffix}",
         f"landbridge publish orders '{{\"id\": 1}}'{suffix}",
         f"landbridge status tail{suffix}",
+        *([f"landbridge console{suffix}"] if ready.http else []),
     ]
     facts = {
         "bus": ready.url,
@@ -132,6 +140,7 @@ def announce(ready: NodeReady) -> None:
         "context": ready.context,
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
+        **({"mqtt": ready.mqtt} if ready.mqtt else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():
@@ -159,6 +168,9 @@ def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None
             padding=(0, 1),
         )
     )
+    if ready.sign_in:
+        screen.print("The console, by this link once:", style="dim")
+        screen.print(f"  {ready.sign_in}", style="cyan", markup=False, soft_wrap=True)
     screen.print("In another window:", style="dim")
     for command in commands:
         screen.print(f"  {command}", style="cyan", markup=False, soft_wrap=True)

@@ -77,6 +77,7 @@ class WithNouns(Generic[W]):
     topics: nouns.TopicCalls[W]
     types: nouns.TypeCalls[W]
     groups: nouns.GroupCalls[W]
+    letters: nouns.LetterCalls[W]
     tokens: nouns.TokenCalls[W]
     services: nouns.ServiceCalls[W]
     status: nouns.StatusCalls[W]

@@ -32,10 +32,12 @@ from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
 from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
+from landbridge.node.console import ConsolePart
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
@@ -91,12 +93,13 @@ async def serve(
             await membership.open(terminal)
             endpoint = membership.endpoint(endpoint)
             port = await terminal.listen(plan.host, plan.port, tls)
-            http = _http(plan, terminal, membership, endpoint, tls)
+            console = ConsolePart(terminal, dial_to(terminal))
+            http = _http(plan, terminal, membership, endpoint, tls, console)
             try:
                 url = endpoint.url("lb", port)
                 await membership.join(terminal, url, None if http is None else http.url)
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
-                started = await _make_ready(plan, terminal, membership, context, http)
+                started = await _make_ready(plan, terminal, membership, context, http, console)
                 async with AsyncExitStack() as stack:
                     dial = dial_to(terminal, is_part=True)
                     await stack.enter_async_context(scheduling(terminal, dial))
@@ -106,10 +109,16 @@ async def serve(
                     await stack.enter_async_context(webhooks)
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
+                    if http is not None:
+                        await stack.enter_async_context(console.sampling(dial))
                     if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
+                        events = beside(terminal, plan.events, dial_to(terminal))
+                        gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if plan.mqtt_port is not None:
+                        mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+                        _, mqtt_port = await stack.enter_async_context(mqtt)
+                        started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
                     ready(started)
                     # What exists now stays until the end: the garbage collector need not look at it again.
                     await terminal.routing.until_idle()
@@ -127,10 +136,18 @@ async def serve(
 
 
 async def _make_ready(
-    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: SitePort | None
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    context: Context,
+    http: SitePort | None,
+    console: ConsolePart,
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
+    sign_in = None
+    if plan.sign_in and http is not None and (kept := find_context(plan.context)) is not None:
+        sign_in = http.url + await console.sessions.link(kept.token)
     return NodeReady(
         url=context.url,
         data=context.data,
@@ -138,6 +155,7 @@ async def _make_ready(
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
+        sign_in=sign_in,
         name=plan.name,
         pid=os.getpid(),
         registry=membership.registry_url or None,
@@ -318,7 +336,12 @@ class SitePort:
 
 
 def _http(
-    plan: NodePlan, terminal: Terminal, membership: Membership, endpoint: Endpoint, tls: ssl.SSLContext | None
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    console: ConsolePart,
 ) -> SitePort | None:
     if plan.http_port is None:
         return None
@@ -331,10 +354,12 @@ def _http(
         dial_to(terminal),
         registry,
         lambda: stores.condition(terminal.store, terminal.troubles),
+        console.app,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
         socketio=plan.socketio,
     )
     terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
+    terminal.http_url = port.url
     return SitePort(site, port)

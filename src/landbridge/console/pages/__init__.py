@@ -1,0 +1,11 @@
+"""The pages and actions of the console, one file per noun."""
+
+from __future__ import annotations
+
+from landbridge.console.action import Action
+from landbridge.console.page import Page
+from landbridge.console.pages import groups, letters, messages, overview, topics, where
+
+_NOUNS = (overview, topics, groups, messages, letters, where)
+PAGES: list[Page] = [page for noun in _NOUNS for page in noun.PAGES]
+ACTIONS: list[Action] = [action for noun in _NOUNS for action in noun.ACTIONS]
