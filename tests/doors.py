@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from paho.mqtt.packettypes import PacketTypes
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
@@ -22,9 +23,11 @@ from landbridge.gateways.event_topics import event_gateway
 from landbridge.gateways.events import EventOptions
 from landbridge.gateways.outgoing import OutgoingHttp
 from landbridge.node.assembly import dial_to
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.testing import attach
+from tests.contracts.mqtt import V5, Client, properties
 from tests.contracts.web import Web, listening, web
 from tests.receivers import LOOPBACK, Received, Receiver, says
 from tests.socketio_clients import stock
@@ -74,6 +77,8 @@ class House:
 
     web: Web
     token: str
+    #: The port of MQTT.
+    mqtt: int
 
     @property
     def bus(self) -> Any:
@@ -84,13 +89,17 @@ class House:
 async def house(**options: Any) -> AsyncIterator[House]:
     """``options``: of its terminal."""
     async with web(socketio=True, **options) as site:
-        dial = dial_to(site.terminal)
+        own, dial = dial_to(site.terminal, is_part=True), dial_to(site.terminal)
         way_out = OutgoingHttp(LOOPBACK)
         async with (
             webhooks_of(site.terminal, dial, (), way_out),
             hub_of(site.terminal, dial, LOOPBACK),
+            mqtt_of(site.terminal, own, dial, "127.0.0.1", 0, None) as (
+                _,
+                mqtt,
+            ),
         ):
-            yield House(site, site.token("publish:#", "subscribe:#"))
+            yield House(site, site.token("publish:#", "subscribe:#"), mqtt)
 
 
 #: Sends a message, and returns as what it has to arrive.
@@ -274,6 +283,24 @@ class SocketIoIn(WayIn):
             await client.done("publish", topic=topic, **more)
 
 
+class MqttIn(WayIn):
+    """Version 5. The client is named by a header."""
+
+    name = "MQTT"
+
+    async def send(self, house: House, topic: str, parcel: Parcel) -> None:
+        said = [*parcel.own_headers.items(), ("landbridge-priority", str(parcel.priority))]
+        if parcel.key is not None:
+            said.append(("landbridge-key", parcel.key))
+        given = properties(PacketTypes.PUBLISH, ContentType=parcel.content_type, UserProperty=said)
+        async with Client(house.mqtt, "sender", V5, house.token) as client:
+            answer = await client.publish(topic.replace(".", "/"), parcel.payload, properties=given)
+            assert not answer.is_failure
+
+    def arriving(self, parcel: Parcel) -> Parcel:
+        return replace(super().arriving(parcel), headers={**parcel.headers, "mqtt-client": "sender"})
+
+
 class EventsIn(WayIn):
     """Lines of the event protocol."""
 
@@ -310,6 +337,7 @@ WAYS_IN: tuple[WayIn, ...] = (
     FeedIn(),
     PingIn(),
     SocketIoIn(),
+    MqttIn(),
     EventsIn(),
 )
 
@@ -546,6 +574,30 @@ class SocketIoOut(WayOut):
             yield receive
 
 
+class MqttOut(WayOut):
+    """Version 5, which is not told the priority."""
+
+    name = "MQTT"
+    shows = frozenset({"headers", "key"})
+
+    @asynccontextmanager
+    async def open(self, house: House, topic: str) -> AsyncIterator[Receive]:
+        async with Client(house.mqtt, "receiver", V5, house.token) as client:
+            await client.subscribe(topic.replace(".", "/"), 1)
+
+            async def receive() -> Parcel:
+                [found] = await client.take(1)
+                given = found.properties
+                assert given is not None
+                headers = dict(getattr(given, "UserProperty", []))
+                headers.pop("landbridge-id")
+                if hasattr(given, "ContentType"):
+                    headers["content-type"] = given.ContentType
+                return Parcel(bytes(found.payload), headers, headers.pop("landbridge-key", None))
+
+            yield receive
+
+
 WAYS_OUT: tuple[WayOut, ...] = (
     ClientOut(),
     PullOut(),
@@ -555,4 +607,5 @@ WAYS_OUT: tuple[WayOut, ...] = (
     WebhookOut(),
     FeedOut(),
     SocketIoOut(),
+    MqttOut(),
 )
