@@ -104,6 +104,11 @@ async def serve(
                     await stack.enter_async_context(webhooks)
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
+                    if plan.smtp is not None:
+                        from landbridge.node.mail import taking_mail
+
+                        taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls)
+                        started = replace(started, smtp=await stack.enter_async_context(taking))
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)

@@ -28,6 +28,16 @@ class EventsPlan(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
 
 
+class SmtpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Mails that are to be taken."""
+
+    #: In the clear or with STARTTLS, and with TLS from the start; None: none, 0: any.
+    port: int | None
+    tls_port: int | None = None
+    #: The part of addresses behind the @.
+    domain: str = "localhost"
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of a terminal is to run."""
 
@@ -47,6 +57,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: None: no mail is taken.
+    smtp: SmtpPlan | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
@@ -72,3 +84,5 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None
+    #: Where mails are taken, and for which domain; None: nowhere.
+    smtp: str | None = None
