@@ -28,7 +28,7 @@ from landbridge.errors import (
     UnknownGroup,
     UnknownSubscription,
 )
-from landbridge.gateways import webhooks as sending
+from landbridge.gateways import outlets as sending
 from landbridge.gateways import websub as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to

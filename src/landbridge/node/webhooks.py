@@ -11,8 +11,9 @@ from landbridge.broker.rule_topics import home_of
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
+from landbridge.core.outlet.outlet import circuit
 from landbridge.core.status import TOPIC
-from landbridge.core.webhook.webhook import COLLECTION, STATES, circuit
+from landbridge.core.webhook.webhook import COLLECTION, STATES
 from landbridge.gateways.outgoing import OutgoingHttp
 from landbridge.gateways.webhooks import WebhookSenders
 
