@@ -25,7 +25,7 @@ from landbridge.errors import StoreFull
 from landbridge.gateways.mail import smtp as gateway
 from landbridge.node.assembly import dial_to
 from landbridge.node.listening import Endpoint
-from landbridge.node.mail import door_of, taking_mail
+from landbridge.node.mail import taking_mail
 from landbridge.node.plan import SmtpPlan
 from landbridge.testing import attach, run_terminal
 from tests.certificates import self_signed
@@ -36,8 +36,8 @@ DOMAIN = "bus.example"
 class Site:
     """A terminal that takes mail, with the credential of a service that may publish to orders.*."""
 
-    def __init__(self, terminal: Terminal, bus: Bus, door: gateway.SmtpDoor, ports: list[int]) -> None:
-        self.terminal, self.bus, self.door, self.ports = terminal, bus, door, ports
+    def __init__(self, terminal: Terminal, bus: Bus, ports: list[int]) -> None:
+        self.terminal, self.bus, self.ports = terminal, bus, ports
         self.credential = ""
 
     def client(self, secret: str | None = None, user: str = "shop", **options: Any) -> aiosmtplib.SMTP:
@@ -64,7 +64,7 @@ class Site:
 
     async def stored(self, topic: str) -> list[Any]:
         log = self.terminal.broker.topic(topic).log
-        found = []
+        found: list[Any] = []
         async with self.bus.subscribe(topic, group="reader", start="earliest") as subscription:
             while len(found) < log.end - log.first:
                 message = await subscription.poll(30)
@@ -79,11 +79,11 @@ async def site_of(tls: tuple[Path, Path] | None = None, **options: Any) -> Async
     async with run_terminal(**options) as terminal, attach(terminal) as bus:
         endpoint = Endpoint("127.0.0.1", *(tls or (None, None)))
         plan = SmtpPlan(port=0, tls_port=None if tls is None else 0, domain=DOMAIN)
-        door = door_of(terminal, dial_to(terminal), DOMAIN)
-        async with taking_mail(terminal, dial_to(terminal), plan, endpoint, endpoint.tls(), door) as told:
+        async with taking_mail(terminal, dial_to(terminal), plan, endpoint, endpoint.tls()) as told:
             ports = [int(word.rpartition(":")[2]) for word in told.split() if word.startswith("smtp")]
-            site = Site(terminal, bus, door, ports)
+            site = Site(terminal, bus, ports)
             made = await bus.services.register("shop", scopes=["publish:orders.#"])
+            assert made.credential
             site.credential = made.credential
             await bus.topics.create("orders")
             await bus.topics.create("orders.eu")

@@ -67,7 +67,7 @@ class Scene:
         """Until the sender has heard of a rotation: a moment after it is on disk."""
 
         def signs() -> bool:
-            newest = self.senders._senders["orders", "shop"].stored.secrets[0].secret
+            newest = self.senders.senders["orders", "shop"].stored.secrets[0].secret
             return shown in (newest, public_key(newest))
 
         await eventually(signs)

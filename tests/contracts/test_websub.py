@@ -93,7 +93,7 @@ class Scene:
 
     def signs_with(self, id: str) -> str:
         """The secret that the hub signs with now: it hears of a renewal a moment after it is on disk."""
-        stored = self.hub.senders._senders["news", id].stored
+        stored = self.hub.senders.senders["news", id].stored
         assert isinstance(stored, core.WebSubTarget)
         return stored.secret
 

@@ -336,6 +336,21 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class MailCalls(Noun[W]):
+    """``bus.mails``: messages of a topic that are sent as mails."""
+
+    create = Method(table.MAIL_CREATE)
+    update = Method(table.MAIL_UPDATE)
+    list = Pages(table.MAIL_LIST, lambda page: page.mails)
+    show = Method(table.MAIL_SHOW)
+    test = Method(table.MAIL_TEST)
+    pause = Method(table.MAIL_PAUSE)
+    resume = Method(table.MAIL_RESUME)
+    replay = Method(table.MAIL_REPLAY)
+    bounce = Method(table.MAIL_BOUNCE)
+    delete = Method(table.MAIL_DELETE)
+
+
 class LimitCalls(Noun[W]):
     """``bus.limits``: how much of everything the terminal allows."""
 
@@ -406,6 +421,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
+    "mails": MailCalls,
     "websub": WebSubCalls,
     "rules": RuleCalls,
     "requests": RequestCalls,

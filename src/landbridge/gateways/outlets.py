@@ -135,38 +135,38 @@ class OutletSenders:
         self.bus_of = bus_of
         self.clock = clock
         self.form = form
-        self._senders: dict[OutletKey, OutletSender] = {}
+        self.senders: dict[OutletKey, OutletSender] = {}
         #: Senders whose outlet is gone, until they have ended.
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def states(self) -> dict[OutletKey, OutletState]:
         """How far each of them is."""
-        return {key: sender.state for key, sender in self._senders.items()}
+        return {key: sender.state for key, sender in self.senders.items()}
 
     def take(self, key: OutletKey, stored: StoredOutlet | None) -> None:
         """This is stored now; None: nothing is sent from now on."""
-        sender = self._senders.get(key)
+        sender = self.senders.get(key)
         if stored is None:
             if sender is not None:
-                del self._senders[key]
+                del self.senders[key]
                 ending = asyncio.ensure_future(sender.stop())
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
         elif sender is None or sender.stored.created_at != stored.created_at:
             # Another one of the same name: the sender of the one before ends by itself.
-            self._senders[key] = OutletSender(self, stored, sender)
+            self.senders[key] = OutletSender(self, stored, sender)
         else:
             sender.take(stored)
 
     async def end(self, key: OutletKey) -> None:
         """End one, and wait until it reads its group no more. ``take`` begins again."""
-        if (sender := self._senders.pop(key, None)) is not None:
+        if (sender := self.senders.pop(key, None)) is not None:
             await sender.stop()
 
     async def stop(self) -> None:
         """End all of them. What is being sent is sent again by whoever comes next."""
-        await asyncio.gather(*(sender.stop() for sender in self._senders.values()))
+        await asyncio.gather(*(sender.stop() for sender in self.senders.values()))
         if self._ending:
             await asyncio.wait(self._ending)
 

@@ -13,6 +13,7 @@ import signal
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -104,11 +105,8 @@ async def serve(
                     await stack.enter_async_context(webhooks)
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
-                    if plan.smtp is not None:
-                        from landbridge.node.mail import taking_mail
-
-                        taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls)
-                        started = replace(started, smtp=await stack.enter_async_context(taking))
+                    taken_at = await _enter_mail(stack, plan, terminal, dial, endpoint, tls)
+                    started = replace(started, smtp=taken_at)
                     if plan.events is not None:
                         beside_it = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(beside_it)
@@ -127,6 +125,28 @@ async def serve(
         finally:
             await terminal.close()
             await membership.close()
+
+
+async def _enter_mail(
+    stack: AsyncExitStack,
+    plan: NodePlan,
+    terminal: Terminal,
+    dial: Dial,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> str | None:
+    """Send mails, and take them where the plan says so. Returns where, in words."""
+    if plan.smtp is None and find_spec("aiosmtplib") is None:
+        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        return None
+    from landbridge.node.mail import mails_of, taking_mail
+
+    domain = "" if plan.smtp is None else plan.smtp.domain
+    senders = await stack.enter_async_context(mails_of(terminal, dial, plan.allow_outgoing, domain))
+    if plan.smtp is None:
+        return None
+    taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls, senders)
+    return await stack.enter_async_context(taking)
 
 
 async def _make_ready(

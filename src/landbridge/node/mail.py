@@ -1,10 +1,10 @@
-"""Mail beside a terminal, in its process: the ports that take mails."""
+"""Mail beside a terminal, in its process: the ports that take mails, and the sender of mail outlets."""
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,9 +12,11 @@ from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
+from landbridge.core.mail.outgoing import COLLECTION, STATES
 from landbridge.core.trust import credential
 from landbridge.errors import BadRequest, TerminalUnreachable, Unauthenticated
 from landbridge.node.listening import Endpoint
+from landbridge.node.outlets import counted_in, outlet_buses
 from landbridge.node.plan import SmtpPlan
 from landbridge.protocol import operations as table
 from landbridge.transport.listener import Listener, bind
@@ -22,6 +24,7 @@ from landbridge.transport.strangers import Strangers, site_of
 
 try:
     from landbridge.gateways.mail import smtp as gateway
+    from landbridge.gateways.mail.sender import MailSenders, MailWay
     from landbridge.gateways.mail.smtp import SmtpConnection, SmtpDoor, SmtpFigures, SmtpSender
 except ImportError as missing:
     raise BadRequest(
@@ -30,11 +33,31 @@ except ImportError as missing:
 
 #: What connections of senders call themselves.
 NAME = "smtp"
+#: The subject of the sender's own credential, and what its connections call themselves.
+SUBJECT = "mails"
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\Z")
 
 
-def door_of(terminal: Terminal, dial: Dial, domain: str) -> SmtpDoor:
-    """What takes mails for a terminal. ``dial``: reaches it, for whoever has shown a credential."""
+@asynccontextmanager
+async def mails_of(
+    terminal: Terminal, dial: Dial, allowed: Iterable[str], domain: str = "", way: MailWay | None = None
+) -> AsyncIterator[MailSenders]:
+    """Send the mail outlets of a terminal while the block lasts. ``allowed``: networks and hosts beside the
+    public addresses that mails may be handed over to. ``domain``: where this bus takes mail itself. ``way``:
+    another way out."""
+    way = way or MailWay(allowed, domain=domain)
+    # A mail that came back is told by an operator.
+    async with (
+        outlet_buses(terminal, dial, SUBJECT, (COLLECTION, STATES), "operate") as buses,
+        MailSenders(buses.bus, buses.reader_of, way, terminal.broker.clock) as senders,
+    ):
+        with counted_in(terminal, senders):
+            yield senders
+
+
+def door_of(terminal: Terminal, dial: Dial, domain: str, senders: MailSenders | None = None) -> SmtpDoor:
+    """What takes mails for a terminal. ``dial``: reaches it, for whoever has shown a credential. ``senders``:
+    whose mails come back."""
     if len(domain) > 253 or not _DOMAIN.match(domain):
         raise BadRequest(f"no domain of mail addresses: {domain[:60]!r}", hint="such as bus.example")
 
@@ -50,7 +73,10 @@ def door_of(terminal: Terminal, dial: Dial, domain: str) -> SmtpDoor:
         await bus.open()
         return SmtpSender(service, identity.scopes, bus)
 
-    return SmtpDoor(domain, let_in, lambda: terminal.broker.limits.max_payload)
+    door = SmtpDoor(domain, let_in, lambda: terminal.broker.limits.max_payload)
+    if senders is not None:
+        door.knows_bounce, door.take_bounce = senders.knows_bounce, senders.take_bounce
+    return door
 
 
 @asynccontextmanager
@@ -60,10 +86,10 @@ async def taking_mail(
     plan: SmtpPlan,
     endpoint: Endpoint,
     tls: ssl.SSLContext | None,
-    door: SmtpDoor | None = None,
+    senders: MailSenders | None = None,
 ) -> AsyncIterator[str]:
     """Take mails while the block lasts. Yields where, in words."""
-    door = door or door_of(terminal, dial, plan.domain)
+    door = door_of(terminal, dial, plan.domain, senders)
     if plan.tls_port is not None and tls is None:
         raise BadRequest("--smtps needs a certificate", hint="give --tls-cert and --tls-key")
     strangers = Strangers(gateway.MOST_STRANGERS_EACH, gateway.MOST_CONNECTIONS)

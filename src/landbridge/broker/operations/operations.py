@@ -15,6 +15,7 @@ from landbridge.broker.operations.event_types import EventTypeOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
+from landbridge.broker.operations.mail import MailOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.rules import RuleOperations
@@ -60,6 +61,7 @@ class Operations(Dispatcher):
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
+        MailOperations(broker).register(self)
         WebSubOperations(broker, terminal).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)

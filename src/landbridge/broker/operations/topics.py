@@ -25,6 +25,8 @@ from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.audit import TOPIC as AUDIT
 from landbridge.core.log.store import PutDocument
+from landbridge.core.mail.outgoing import COLLECTION as MAILS
+from landbridge.core.mail.outgoing import STATES as MAIL_STATES
 from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
@@ -47,6 +49,8 @@ GONE_WITH_A_TOPIC = (
     (SCHEDULES, "schedule"),
     (WEBHOOKS, "webhook"),
     (WEBHOOK_STATES, ""),
+    (MAILS, "mail"),
+    (MAIL_STATES, ""),
     (FEEDS, ""),
     (SOURCES, ""),
     (SUBSCRIPTIONS, ""),
