@@ -46,6 +46,7 @@ COMMANDS = {
     "schedule": ("schedule", "app", SETUP),
     "webhook": ("webhook", "app", SETUP),
     "mail": ("mail", "app", SETUP),
+    "sms": ("sms", "app", SETUP),
     "websub": ("websub", "app", SETUP),
     "rule": ("rule", "app", SETUP),
     "service": ("services", "app", SETUP),

@@ -351,6 +351,21 @@ class MailCalls(Noun[W]):
     delete = Method(table.MAIL_DELETE)
 
 
+class SmsCalls(Noun[W]):
+    """``bus.sms``: messages of a topic that are sent as SMS."""
+
+    create = Method(table.SMS_CREATE)
+    update = Method(table.SMS_UPDATE)
+    list = Pages(table.SMS_LIST, lambda page: page.sms)
+    show = Method(table.SMS_SHOW)
+    test = Method(table.SMS_TEST)
+    pause = Method(table.SMS_PAUSE)
+    resume = Method(table.SMS_RESUME)
+    replay = Method(table.SMS_REPLAY)
+    delete = Method(table.SMS_DELETE)
+    call = Method(table.SMS_CALL)
+
+
 class LimitCalls(Noun[W]):
     """``bus.limits``: how much of everything the terminal allows."""
 
@@ -422,6 +437,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
     "mails": MailCalls,
+    "sms": SmsCalls,
     "websub": WebSubCalls,
     "rules": RuleCalls,
     "requests": RequestCalls,

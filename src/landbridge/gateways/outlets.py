@@ -421,7 +421,7 @@ class OutletSender:
             await room.acquire()
             await self._keep_rate()
             messages = await self._gather(subscription)
-            if not messages or self._close.is_set():
+            if not messages:
                 room.release()
                 continue
             if rate := self.stored.spec.rate:
@@ -439,16 +439,19 @@ class OutletSender:
         end = loop.time() + POLL
         while not self._close.is_set() and (left := end - loop.time()) > 0:
             message = await subscription.poll(left)
-            if message is None or self._close.is_set():
+            if self._close.is_set():
                 break
+            if message is None:
+                return messages
             if not await self._admit(message):
                 continue
             messages.append(message)
             if gathering is None or len(messages) >= gathering.most:
-                break
+                # Also if something has closed it meanwhile: what was admitted may be counted already.
+                return messages
             if len(messages) == 1:
                 end = loop.time() + gathering.within
-        return messages
+        return [] if self._close.is_set() else messages
 
     async def _admit(self, message: Message) -> bool:
         """Whether it may be sent now; else it was given up, or nothing is sent for a while."""

@@ -40,6 +40,7 @@ from landbridge.node.membership import Membership, find_context
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
+from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -103,6 +104,7 @@ async def serve(
                     await stack.enter_async_context(callbacks)
                     webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(webhooks)
+                    await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
                     taken_at = await _enter_mail(stack, plan, terminal, dial, endpoint, tls)

@@ -21,6 +21,7 @@ from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.rules import RuleOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
+from landbridge.broker.operations.sms import SmsOperations
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
@@ -62,6 +63,7 @@ class Operations(Dispatcher):
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker).register(self)
         MailOperations(broker).register(self)
+        SmsOperations(broker).register(self)
         WebSubOperations(broker, terminal).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)

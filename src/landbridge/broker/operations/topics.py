@@ -31,6 +31,8 @@ from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
+from landbridge.core.sms.outgoing import COLLECTION as SMS
+from landbridge.core.sms.outgoing import STATES as SMS_STATES
 from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.webhook.webhook import COLLECTION as WEBHOOKS
 from landbridge.core.webhook.webhook import STATES as WEBHOOK_STATES
@@ -51,6 +53,8 @@ GONE_WITH_A_TOPIC = (
     (WEBHOOK_STATES, ""),
     (MAILS, "mail"),
     (MAIL_STATES, ""),
+    (SMS, "sms"),
+    (SMS_STATES, ""),
     (FEEDS, ""),
     (SOURCES, ""),
     (SUBSCRIPTIONS, ""),

@@ -53,3 +53,5 @@ class OutletAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     retry_after: float | None = None
     #: Messages that went together, where these are several.
     messages: int = 1
+    #: What it counts against a budget.
+    units: int = 0
