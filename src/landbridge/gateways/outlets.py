@@ -58,7 +58,7 @@ class OutletForm(Protocol):
     def group_name(self, name: str) -> str:
         """The group that is read."""
 
-    def gathers(self, stored: Any) -> Gathering | None:
+    def gathers(self, stored: Any) -> GatheringRule | None:
         """How many messages go together; None: each by itself."""
 
     def admit(self, stored: Any, state: OutletState, message: Message, now: int) -> Admission:
@@ -79,7 +79,7 @@ class OutletForm(Protocol):
         """Nothing more is sent. Tell who has to know."""
 
 
-class Gathering(NamedTuple):
+class GatheringRule(NamedTuple):
     """So many messages go together, or those that have come this many seconds after the first of them."""
 
     most: int
@@ -89,7 +89,7 @@ class Gathering(NamedTuple):
 class EachAlone:
     """What forms have that send each message by itself, and at once."""
 
-    def gathers(self, stored: Any) -> Gathering | None:
+    def gathers(self, stored: Any) -> GatheringRule | None:
         """They do not."""
         return None
 

@@ -33,7 +33,7 @@ from landbridge.core.templates import MessageValues
 from landbridge.errors import BadPayload, Unavailable, UnknownOutlet
 from landbridge.gateways.host_rooms import HostRooms
 from landbridge.gateways.outgoing import Resolve, resolve
-from landbridge.gateways.outlets import EachAlone, Gathering, ToldByStatus, WatchedSenders
+from landbridge.gateways.outlets import EachAlone, GatheringRule, ToldByStatus, WatchedSenders
 
 log = structlog.get_logger("landbridge.mail")
 
@@ -210,10 +210,10 @@ class MailForm(ToldByStatus, EachAlone):
         """The group that is read."""
         return core.group_name(name)
 
-    def gathers(self, stored: StoredMail) -> Gathering | None:
+    def gathers(self, stored: StoredMail) -> GatheringRule | None:
         """The messages of a digest."""
         digest = stored.spec.digest
-        return None if digest is None else Gathering(digest.most, digest.every)
+        return None if digest is None else GatheringRule(digest.most, digest.every)
 
     def admit(self, stored: StoredMail, state: OutletState, message: Message, now: int) -> Admission:
         """A message whose mail came back, or of which no mail can be made, is given up."""
