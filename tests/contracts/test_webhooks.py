@@ -67,7 +67,8 @@ class Scene:
         """Until the sender has heard of a rotation: a moment after it is on disk."""
 
         def signs() -> bool:
-            newest = self.senders.senders["orders", "shop"].stored.secrets[0].secret
+            stored: Any = self.senders.senders["orders", "shop"].stored
+            newest = stored.secrets[0].secret
             return shown in (newest, public_key(newest))
 
         await eventually(signs)
@@ -348,7 +349,8 @@ async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(
 
     async with staged(FakeClock()) as scene, Receiver() as receiver:
         assert scene.clock
-        monkeypatch.setattr(scene.senders.form._http, "_resolve", resolve)
+        form: Any = scene.senders.form
+        monkeypatch.setattr(form._http, "_resolve", resolve)
         await scene.bus.topics.create("orders")
         url = receiver.url.replace("127.0.0.1", "rebind.example")
         await scene.bus.webhooks.create("orders", "shop", url)

@@ -84,7 +84,7 @@ class SmsProvider:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.aclose()
-        for _ in range(5):  # what was aborted is closed in a turn of the loop or two
+        for _turn in range(5):  # what was aborted is closed in a turn of the loop or two
             await asyncio.sleep(0)
 
     async def settled(self) -> None:
