@@ -241,6 +241,32 @@ async def test_publish_subscribe_and_settle(site: Web) -> None:
     assert [message["offset"] for message in await site.pull()] == [2, 3, 4]
 
 
+async def test_a_stream_subscribes_by_query(site: Web) -> None:
+    paid = {"state": ["paid"]}
+    async with stream(site) as socket:
+        asked = await ask(socket, op="subscribe", id=1, match=paid, group="g", start="earliest", ref="s")
+        rule = asked["topic"]
+        assert asked == {"op": "done", "ref": "s", "topic": rule}
+        assert [(each.rule, each.source) for each in await site.bus.rules.list()] == [(rule, "$content")]
+        for state in ("open", "paid"):
+            sent = await site.http.post("/v1/messages", json={"state": state})
+            assert sent.status_code == 201
+        message = (await hear(socket))["message"]
+        assert (message["topic"], message["json"]) == (rule, {"state": "paid"})
+        settled = await ask(socket, op="settle", receipts=[{"receipt": message["receipt"]}])
+        assert settled["op"] == "done"
+        of_orders = await ask(socket, op="subscribe", id=2, topic="orders", match=paid, group="g")
+        assert of_orders["topic"] != rule
+        for wrong in ({"match": {"state": "paid"}}, {"topic": rule, "match": paid}, {}):
+            refused = await ask(socket, op="subscribe", id=3, group="g", **wrong)
+            assert refused["problem"]["code"] == "bad_request", wrong
+        (entry, *_) = await site.bus.audit.list(operation="rule.create", name=rule)
+        assert entry.origin == "127.0.0.1"
+    async with stream(site, site.token("subscribe:orders")) as socket:
+        refused = await ask(socket, op="subscribe", id=1, match=paid, group="g")
+        assert refused["problem"]["code"] == "forbidden"
+
+
 async def test_the_token_may_come_first(site: Web) -> None:
     async with stream(site, "") as socket:
         assert (await ask(socket, op="auth", token=site.token("publish:orders"), ref=1)) == {

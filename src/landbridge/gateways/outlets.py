@@ -383,12 +383,12 @@ class OutletSender:
 
     async def _read_topic(self) -> None:
         stored = self.stored
-        topic, group = self._key[0], self._form.group_name(self._key[1])
+        topic, group = stored.reads, self._form.group_name(self._key[1])
         is_closed = core.circuit(self._state, self._clock()) == "closed"
         is_slow = stored.spec.rate is not None and stored.spec.rate < 1
         width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
-        async with self._senders.bus_of(stored.owner, topic) as bus:
+        async with self._senders.bus_of(stored.owner, stored.spec.topic) as bus:
             # Subscribing would make a topic or a group that is gone, and the group without the match.
             await bus.groups.show(topic, group)
             gathering = self._form.gathers(stored)
@@ -492,7 +492,7 @@ class OutletSender:
             self._crash = error
             self._close.set()
             return
-        _tell(f"message {messages[0].offset} of {self._key[0]} was not sent by an outlet", error)
+        _tell(f"message {messages[0].offset} of {self.stored.reads} was not sent by an outlet", error)
         try:
             for message in messages:
                 delay = core.retry_delay(message.id, message.attempt) or core.RETRIES[-1]

@@ -48,7 +48,7 @@ class PostForm(EachAlone):
     ) -> OutletAttempt:
         """Post a message."""
         [message] = messages
-        own = {"Landbridge-Topic": stored.spec.topic, "Landbridge-Offset": str(message.offset)}
+        own = {"Landbridge-Topic": stored.reads, "Landbridge-Offset": str(message.offset)}
         own["Landbridge-Attempt"] = str(number)
         said = core.content_type(stored.spec.content_type, message.headers.get("content-type"))
         return await self._post(stored, message.id, message.payload, said, own, number, message.offset)

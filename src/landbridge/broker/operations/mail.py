@@ -124,8 +124,8 @@ class MailOperations(OutletOperations[StoredMail]):
         cause = one_line(request.cause, 250) or "it could not be delivered"
         bounced = BouncedMail(request.first, request.end, cause)
         async with self._bouncing:
-            group = self.group(place)
-            topic = self._broker.topic(place.topic)
+            _, stored = await self.read(place)
+            group, topic = self.group(stored), self._broker.topic(stored.reads)
             first, end = max(request.first, topic.log.first), min(request.end, topic.log.end)
             if not 0 <= request.first < request.end or request.end - request.first > core.MOST_TOGETHER:
                 raise BadRequest(f"offsets {request.first} to {request.end} are no mail's")

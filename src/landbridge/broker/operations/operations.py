@@ -61,7 +61,7 @@ class Operations(Dispatcher):
         PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
-        WebhookOperations(broker).register(self)
+        WebhookOperations(broker, routing).register(self)
         MailOperations(broker).register(self)
         SmsOperations(broker).register(self)
         WebSubOperations(broker, terminal).register(self)

@@ -22,6 +22,7 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
+from landbridge.broker.group import Group
 from landbridge.broker.operations.dispatcher import PAGE, may_see
 from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
 from landbridge.core.options import differences, read_options
@@ -85,6 +86,14 @@ class OutletOperations(Generic[S]):
         """Of the group: seconds that a message may take with all that it waits for."""
         return ACK_WITHIN
 
+    async def prepare(self, caller: AuditedCaller, stored: S) -> S:
+        """Make what its group needs, before the group is made."""
+        return stored
+
+    def trouble(self, stored: S, state: OutletState) -> str:
+        """Why nothing is read at the moment: by the sender's word, where it is not plain from here."""
+        return state.trouble
+
     def told(self, stored: S) -> dict[str, Any]:
         """What the audit log has of one."""
         raise NotImplementedError
@@ -107,7 +116,8 @@ class OutletOperations(Generic[S]):
         async with self._making:
             if await self._documents.read(place) is None:
                 await self._check_room()
-                await self._make_group(caller, spec, start)
+                stored = await self.prepare(caller, stored)
+                await self._make_group(caller, stored, start)
                 edits = [_edit(place, stored, ""), _edit(self.state_place(place), OutletState(), "")]
                 try:
                     await self.commit(caller, place, edits, "created", None, stored)
@@ -122,8 +132,9 @@ class OutletOperations(Generic[S]):
                 f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
             )
         caller.change_nothing()
-        if not self.has_group(place):
-            await self._make_group(caller, spec, start)
+        if not self.has_group(found):
+            await self.prepare(caller, found)
+            await self._make_group(caller, found, start)
         return place, found, False
 
     async def _check_room(self) -> None:
@@ -137,9 +148,10 @@ class OutletOperations(Generic[S]):
         if count >= getattr(self._broker.limits, self.limit):
             raise LimitReached(f"there are {count} of the kind {self.noun}, as many as {self.limit} allows")
 
-    async def _make_group(self, caller: AuditedCaller, spec: OutletSpec, start: Any) -> None:
+    async def _make_group(self, caller: AuditedCaller, stored: S, start: Any) -> None:
+        spec = stored.spec
         wanted = table.GroupCreate(
-            spec.topic,
+            stored.reads,
             self.group_name(spec.name),
             discipline="fifo",
             ack_within=self.ack_within(spec),
@@ -151,13 +163,13 @@ class OutletOperations(Generic[S]):
 
     async def follow(self, caller: AuditedCaller, place: DocumentPlace, changed: S) -> None:
         """Give the group what the options of its outlet say now."""
-        if not self.has_group(place):
+        if not self.has_group(changed):
             return
-        found, spec = self.group(place).spec, changed.spec
+        found, spec = self.group(changed).spec, changed.spec
         ack_within = self.ack_within(spec)
         if (found.match, found.ack_within) != (spec.match, ack_within):
             options = table.GroupOptions(
-                place.topic, self.group_name(place.key), match=spec.match, ack_within=ack_within
+                changed.reads, self.group_name(place.key), match=spec.match, ack_within=ack_within
             )
             await self._groups.update(caller, options)
 
@@ -198,8 +210,8 @@ class OutletOperations(Generic[S]):
         place = self.place(request.topic, request.name)
         _, stored = await self.read(place)
         self.check_may_change(caller, stored)
-        group = self.group(place)
-        topic = self._broker.topic(place.topic)
+        group = self.group(stored)
+        topic = self._broker.topic(stored.reads)
         if by_offset:
             first, end = request.first or 0, topic.log.end if request.end is None else request.end
         else:
@@ -243,8 +255,9 @@ class OutletOperations(Generic[S]):
             raise self._busy(place)
         # The documents first: without them nobody reads the group, and so nobody makes it anew.
         try:
-            group = self.group(place)
-            name = f"{place.topic}/{group.name}"
+            reads = place.topic if stored is None else stored.reads
+            group = self._broker.group(reads, self.group_name(place.key))
+            name = f"{group.topic.name}/{group.name}"
             enter = partial(caller.enter, name=name, before=group.spec, what="group")
             await self._broker.delete_group(group, caller.subject, enter)
         except (UnknownGroup, UnknownTopic):
@@ -297,7 +310,7 @@ class OutletOperations(Generic[S]):
         """The fields of ``OutletRow``."""
         state = core.take_up(stored, await self.read_state(place))
         try:
-            group = self.group(place)
+            group = self.group(stored)
             lag = group.catch_up().cursor.lag(group.topic.log.end)
         except (UnknownGroup, UnknownTopic):
             lag = None
@@ -330,7 +343,7 @@ class OutletOperations(Generic[S]):
             "failing_since": state.failing_since or None,
             "blocked_until": state.blocked_until if is_open else None,
             "disabled_why": state.disabled_why if core.is_disabled(stored, state) else "",
-            "trouble": state.trouble,
+            "trouble": self.trouble(stored, state),
             "paused_at": stored.paused_at or None,
             "paused_by": stored.paused_by,
             "note": stored.note,
@@ -348,14 +361,14 @@ class OutletOperations(Generic[S]):
         """Where its sender writes."""
         return place._replace(collection=self.states)
 
-    def group(self, place: DocumentPlace) -> Any:
+    def group(self, stored: S) -> Group:
         """Its group. UnknownGroup where somebody has deleted it."""
-        return self._broker.group(place.topic, self.group_name(place.key))
+        return self._broker.group(stored.reads, self.group_name(stored.spec.name))
 
-    def has_group(self, place: DocumentPlace) -> bool:
-        """Whether it is there: somebody may have deleted it."""
+    def has_group(self, stored: S) -> bool:
+        """Whether it is there: somebody may have deleted it, or the rule with its topic."""
         try:
-            self.group(place)
+            self.group(stored)
         except (UnknownGroup, UnknownTopic):
             return False
         return True

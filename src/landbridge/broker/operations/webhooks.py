@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,10 +13,14 @@ from msgspec.structs import replace
 
 from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
+from landbridge.broker.broker import Broker
 from landbridge.broker.documents import DocumentPlace
 from landbridge.broker.operations.dispatcher import Dispatcher
 from landbridge.broker.operations.outlets import OutletOperations
+from landbridge.broker.routing import Routing
 from landbridge.core.addresses import read_url
+from landbridge.core.outlet.outlet import OutletState
+from landbridge.core.rules.query import read_query
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import (
     KEY_SIZE,
@@ -39,6 +44,26 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
     limit = "max_webhooks"
     kind = StoredWebhook
     unknown, exists = UnknownWebhook, WebhookExists
+
+    def __init__(self, broker: Broker, routing: Routing) -> None:
+        super().__init__(broker)
+        self._routing = routing
+
+    async def prepare(self, caller: AuditedCaller, stored: StoredWebhook) -> StoredWebhook:
+        """Make the rule of its query, where there is none."""
+        spec = stored.spec
+        if spec.query is None:
+            return stored
+        enter = partial(caller.enter, what="rule")
+        topic, _ = await self._routing.create(read_query(spec.query), spec.topic, caller.subject, enter)
+        return replace(stored, rule=topic.name)
+
+    def trouble(self, stored: StoredWebhook, state: OutletState) -> str:
+        """Why nothing is read at the moment."""
+        rule = self._broker.topics.get(stored.rule)
+        if stored.rule and (rule is None or rule.deleted):
+            return f"its rule {stored.rule} was deleted: create the webhook again, with the same options"
+        return state.trouble
 
     def group_name(self, name: str) -> str:
         """The group that one reads."""
@@ -123,6 +148,7 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         return table.WebhookDetails(
             **facts,
             url=stored.spec.url,
+            rule=stored.rule,
             options=stored.spec,
             secrets=[
                 each.expires_at or None
@@ -133,7 +159,7 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         )
 
     async def _describe(self, place: DocumentPlace, stored: StoredWebhook) -> table.WebhookRow:
-        return table.WebhookRow(**await self.facts(place, stored), url=stored.spec.url)
+        return table.WebhookRow(**await self.facts(place, stored), url=stored.spec.url, rule=stored.rule)
 
     def told(self, stored: StoredWebhook) -> dict[str, Any]:
         """What the audit log has of one; its secrets are hidden there."""

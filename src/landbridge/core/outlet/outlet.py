@@ -68,6 +68,11 @@ class StoredOutlet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     resumed_at: int = 0
     tests: tuple[OutletProbe, ...] = ()
 
+    @property
+    def reads(self) -> str:
+        """The topic whose messages are sent."""
+        return self.spec.topic
+
 
 class OutletState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document that the sender writes."""

@@ -25,11 +25,11 @@ class OutletSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ordered: bool = False
     #: Messages per second at most; None: no limit.
     rate: float | None = None
-    #: Which messages of the topic; None: all.
+    #: Which messages of what is read; None: all.
     match: Match | None = None
 
 
-class OutletAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OutletAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What was sent once, and what came back."""
 
     #: The message's id, as the receiver sees it.

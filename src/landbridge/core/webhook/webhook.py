@@ -16,6 +16,7 @@ from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
 from landbridge.core.outlet.outlet import StoredOutlet, check_spec
 from landbridge.core.outlet.spec import Verdict
+from landbridge.core.rules.query import document_of, read_query
 from landbridge.core.time import SECOND
 from landbridge.core.topic import LONGEST
 from landbridge.core.webhook.signature import read_secret
@@ -46,6 +47,13 @@ class StoredWebhook(StoredOutlet, frozen=True, kw_only=True, omit_defaults=True)
     spec: WebhookSpec
     #: Newest first.
     secrets: tuple[WebhookSecret, ...]
+    #: The topic of the rule of its query; empty: it has no query.
+    rule: str = ""
+
+    @property
+    def reads(self) -> str:
+        """The topic whose messages are sent: that of its rule, where it has a query."""
+        return self.rule or self.spec.topic
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -57,7 +65,7 @@ def webhook_spec(raw: dict[str, Any]) -> WebhookSpec:
     check_spec(spec, "webhook", group_name(spec.name))
     read_url(spec.url)
     check_content_type(spec.content_type)
-    return spec
+    return spec if spec.query is None else replace(spec, query=document_of(read_query(spec.query)))
 
 
 def check_content_type(said: str | None) -> None:

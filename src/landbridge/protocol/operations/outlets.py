@@ -85,7 +85,7 @@ class OutletRow(Result, frozen=True, kw_only=True):
 class OutletDetails(OutletRow, frozen=True, kw_only=True):
     """An outlet with how it is and its last attempts."""
 
-    group: Annotated[str, about("The group of the topic whose cursor it moves.")]
+    group: Annotated[str, about("The group whose cursor it moves, of the topic or of the rule's topic.")]
     created_at: Annotated[int, about("When it was made, in microseconds.")]
     failing_since: Annotated[int | None, about("The first failure since the last success; None: none.")]
     blocked_until: Annotated[int | None, about("Nothing is sent before this moment; None: at any time.")]

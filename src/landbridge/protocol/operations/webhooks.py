@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
@@ -36,6 +36,9 @@ Secret = Annotated[
     str,
     about("whsec_ and 24 to 64 bytes in base64, or a key: whsk_ and 32 bytes; empty: one is made."),
 ]
+WebhookRule = Annotated[
+    str, about("The topic of the rule of its query, whose messages are sent; empty: it has no query.")
+]
 PublicKey = Annotated[
     str, about("whpk_…, which receivers verify signatures v1a with; empty: both sides have the secret.")
 ]
@@ -56,6 +59,10 @@ class WebhookCreate(WebhookOptions, frozen=True):
     topic: TopicName
     name: OutletName
     url: WebhookUrl
+    query: Annotated[
+        dict[str, Any] | None,
+        about("Send what this query chooses from the topic alone: a pattern, or with its kind; None: all."),
+    ] = None
     secret: Secret = ""
     asymmetric: Annotated[
         bool, about("Sign with a key that is made and never shown (Ed25519, v1a) instead of a secret.")
@@ -91,6 +98,7 @@ class WebhookRow(OutletRow, frozen=True, kw_only=True):
     url: Annotated[
         str, about("Where messages are sent to. In a list, others than its owner and observers see no path.")
     ]
+    rule: WebhookRule
 
 
 class WebhookRows(Result, frozen=True, kw_only=True):
@@ -104,6 +112,7 @@ class WebhookDetails(OutletDetails, frozen=True, kw_only=True):
     """A webhook with its options and its last attempts."""
 
     url: WebhookUrl
+    rule: WebhookRule
     options: Annotated[WebhookSpec, about("Its options, as webhook.create takes them.")]
     secrets: Annotated[
         list[int | None],
@@ -128,7 +137,8 @@ _WEBHOOK = "/v1/topics/{topic}/webhooks/{name}"
 WEBHOOK_CREATE = operation(
     "webhook.create", WebhookCreate, WebhookSigned, "POST /v1/topics/{topic}/webhooks",
     "Create a webhook, which sends messages of the topic to a URL and reads them in the caller's name; one "
-    "that exists with the same options is left as it is.", scope=READ_TOPIC,
+    "that exists with the same options is left as it is. A query makes its rule where there is none.",
+    scope=READ_TOPIC,
 )  # fmt: skip
 WEBHOOK_UPDATE = operation(
     "webhook.update", WebhookUpdate, WebhookRow, f"PATCH {_WEBHOOK}",
