@@ -123,27 +123,39 @@ class MailOperations(OutletOperations[StoredMail]):
         place = self.place(request.topic, request.name)
         cause = one_line(request.cause, 250) or "it could not be delivered"
         bounced = BouncedMail(request.first, request.end, cause)
+        if not 0 <= request.first < request.end or request.end - request.first > core.MOST_TOGETHER:
+            raise BadRequest(f"offsets {request.first} to {request.end} are no mail's")
         async with self._bouncing:
             _, stored = await self.read(place)
+            known = [
+                each for each in stored.bounced if (each.first, each.end) == (bounced.first, bounced.end)
+            ]
+            if any(each.taken for each in known):
+                caller.change_nothing()
+                return table.MailBounced(messages=0)
+            await self._note(caller, place, known, bounced)
             group, topic = self.group(stored), self._broker.topic(stored.reads)
             first, end = max(request.first, topic.log.first), min(request.end, topic.log.end)
-            if not 0 <= request.first < request.end or request.end - request.first > core.MOST_TOGETHER:
-                raise BadRequest(f"offsets {request.first} to {request.end} are no mail's")
-
-            def work(stored: StoredMail) -> StoredMail:
-                waiting = tuple(
-                    each
-                    for each in stored.bounced
-                    if each != bounced and not all(map(group.settled, range(each.first, each.end)))
-                )
-                if len(waiting) >= core.MOST_BOUNCED:
-                    raise LimitReached(f"{len(waiting)} mails that came back wait to be given up")
-                return replace(stored, bounced=(*waiting, bounced))
-
-            await self.change(caller, place.topic, place.key, work, "bounced")
             messages = group.replay(first, end) if first < end else 0
             await save_group(group)
+            await self._note(caller, place, [bounced], replace(bounced, taken=True))
         return table.MailBounced(messages=messages)
+
+    async def _note(
+        self, caller: AuditedCaller, place: DocumentPlace, before: list[BouncedMail], after: BouncedMail
+    ) -> None:
+        """Write a mail that came back down, in the place of what was known of it."""
+
+        def work(stored: StoredMail) -> StoredMail:
+            others = [each for each in stored.bounced if each not in before]
+            while len(others) >= core.MOST_BOUNCED:
+                oldest = next((each for each in others if each.taken), None)
+                if oldest is None:
+                    raise LimitReached(f"{len(others)} mails that came back wait to be given up")
+                others.remove(oldest)
+            return replace(stored, bounced=(*others, after))
+
+        await self.change(caller, place.topic, place.key, work, "bounced")
 
     async def _describe(self, place: DocumentPlace, stored: StoredMail) -> table.MailRow:
         return table.MailRow(**await self.facts(place, stored), server=stored.spec.server)

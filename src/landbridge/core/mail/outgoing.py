@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from landbridge.core.addresses import read_url
+from landbridge.core.addresses import LONGEST_URL, read_url
 from landbridge.core.mail.incoming import BOUNCES
 from landbridge.core.mail.spec import MailSpec
 from landbridge.core.options import read_options
@@ -38,7 +38,7 @@ COLLECTION, STATES = "$mails", "$mail-states"
 MOST_TO, MOST_RECIPIENTS, LONGEST_ADDRESS, LONGEST_SUBJECT = 20, 50, 254, 500
 #: Seconds and messages of a digest. Its messages are leased while it waits.
 LEAST_EVERY, LONGEST_EVERY, MOST_TOGETHER = 1.0, 86400.0, 1000
-#: Mails that came back and are not buried yet.
+#: Mails that came back and are remembered.
 MOST_BOUNCED = 100
 LONGEST_PASSWORD = 1000
 _SCHEMES = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
@@ -55,6 +55,8 @@ class BouncedMail(msgspec.Struct, frozen=True):
     first: int
     end: int
     cause: str
+    #: They were handed out again. Whoever has the address can say so any number of times.
+    taken: bool = False
 
 
 class StoredMail(StoredOutlet, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,7 +143,10 @@ def check_password(password: str) -> None:
 
 def read_server(url: str) -> MailServer:
     """What a server's URL names."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url[: LONGEST_URL + 1])
+    except ValueError:
+        raise BadRequest(f"no mail server: {url[:60]!r}") from None
     if parts.scheme not in _SCHEMES or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise BadRequest(
             f"no mail server: {url[:60]!r}",

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -192,18 +192,22 @@ class MailForm(ToldByStatus, EachAlone):
         #: so: a message may be handed out again before the document is seen here.
         self._coming_back: dict[str, list[BouncedMail]] = {}
 
-    @contextmanager
-    def coming_back(self, id: str, bounced: BouncedMail) -> Iterator[None]:
-        """Give these messages up from now on, after the block where the document says so."""
+    @asynccontextmanager
+    async def coming_back(self, id: str, bounced: BouncedMail) -> AsyncIterator[Callable[[], None]]:
+        """Give these messages up from now on; until the block fails, or calls what it is given."""
         waiting = self._coming_back.setdefault(id, [])
         if bounced not in waiting:
             waiting.append(bounced)
         del waiting[: -core.MOST_BOUNCED]
-        try:
-            yield
-        except BaseException:
+
+        def forget() -> None:
             if bounced in waiting:
                 waiting.remove(bounced)
+
+        try:
+            yield forget
+        except BaseException:
+            forget()
             raise
 
     def group_name(self, name: str) -> str:
@@ -335,8 +339,11 @@ class MailSenders(WatchedSenders):
         if self.bus.closed is not None:
             raise Unavailable("the terminal is shutting down")
         first, end = target.first, target.first + target.messages
-        with self._form.coming_back(stored.id, BouncedMail(first, end, report.cause)):
-            await self.bus.mails.bounce(topic, name, first=first, end=end, cause=report.cause)
+        bounced = BouncedMail(first, end, report.cause)
+        async with self._form.coming_back(stored.id, bounced) as forget:
+            done = await self.bus.mails.bounce(topic, name, first=first, end=end, cause=report.cause)
+            if not done.messages:  # it was said before, or nothing is left of them
+                forget()
         self.bounces += 1
 
 
