@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import email
 import email.policy
 import json
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -370,3 +372,46 @@ async def test_lines_that_begin_with_a_dot_come_as_they_were_sent(site: Site) ->
         await client.sendmail("a@b.c", f"orders@{DOMAIN}", raw)
     [message] = await site.stored("orders")
     assert message.payload == raw.encode()
+
+
+async def test_what_no_client_would_say_breaks_nothing(site: Site) -> None:
+    """Random turns of commands, true and broken, in random order and cut anywhere."""
+    chance = random.Random(3)
+    wrong = base64.b64encode(b"\0shop\0lbsc1_" + b"a" * 60)
+    said = [
+        b"EHLO x", b"HELO x", b"EHLO", b"NOOP", b"RSET", b"VRFY orders", b"HELP", b"EXPN x", b"STARTTLS",
+        b"MAIL FROM:<>", b"MAIL FROM:<a@b.c>", b"MAIL FROM:<a@b.c> SIZE=x", b"MAIL FROM:a b", b"MAIL",
+        b"RCPT TO:<orders@bus.example>", b"RCPT TO:<bounce+x@bus.example>", b"RCPT TO:<>", b"RCPT TO:<\"@\">",
+        b"AUTH", b"AUTH PLAIN", b"AUTH PLAIN !", b"AUTH PLAIN " + wrong, b"AUTH LOGIN", b"AUTH LOGIN YQ==",
+        b"AUTH X Y Z", b"AUTH XOAUTH2 x", b"*", b"=", b"", b".", b"..", b"\xff\xfe", b"\0", b"x" * 3000,
+        b"BDAT 5 LAST", b"QUIT x", b"Subject: x", b"DATA", b"an odd address",
+    ]  # fmt: skip
+    for _ in range(60):
+        login = site.login() if chance.random() < 0.5 else b""
+        ends = [b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"]
+        odd = bytes(chance.choice(b'<>@"\\ ()[],.:;ab+') for _ in range(chance.randrange(20)))
+        said[-1] = chance.choice([b"MAIL FROM:", b"RCPT TO:", b"VRFY "]) + odd
+        talk = b"".join(chance.choice(said) + chance.choice(ends) for _ in range(chance.randrange(40)))
+        _reader, writer = await asyncio.open_connection("127.0.0.1", site.ports[0])
+        writer.write((login + talk)[: chance.randrange(2000)])
+        if chance.random() < 0.5:
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await _reader.read()
+        writer.close()
+    async with site.client() as client:
+        await client.send_message(mail_to("orders"))
+    assert (
+        len([each for each in await site.stored("orders") if each.headers.get("mail-id") == "<1@shop>"]) == 1
+    )
+
+
+async def test_a_token_that_ends_ends_what_it_may(site: Site) -> None:
+    client = site.client()
+    async with client:
+        await client.send_message(mail_to("orders"))
+        await site.bus.services.suspend("shop")
+        with pytest.raises(aiosmtplib.SMTPRecipientsRefused) as refused:
+            await client.sendmail("a@b.c", f"orders@{DOMAIN}", "Message-ID: <3@x>\r\n\r\nx\r\n")
+        assert refused.value.recipients[0].code == 550
+    assert len(await site.stored("orders")) == 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,6 +32,8 @@ from landbridge.errors import BusError, Forbidden, TimedOut, Unauthenticated
 from landbridge.transport.strangers import Stranger, Strangers
 
 log = structlog.get_logger("landbridge.smtp")
+# It tells of each login that a name of its own is outdated.
+logging.getLogger("mail.log").setLevel(logging.ERROR)
 
 #: Seconds between two commands, for one mail's data, for one connection, and to store a mail.
 IDLE, DATA_WITHIN, SESSION_WITHIN, STORE_WITHIN = 60.0, 300.0, 1800.0, 30.0
@@ -263,6 +266,14 @@ class SmtpConnection(SMTP):
         super()._set_post_data_state()  # type: ignore[no-untyped-call]
         self.recipients = []
 
+    def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
+        try:
+            found: tuple[str | None, str | None] = super()._getaddr(arg)
+        except (AttributeError, IndexError, NameError, ValueError, RecursionError):
+            # The parser of the standard library has bugs with what is no address; a stranger may say it.
+            return None, None
+        return found
+
     # -- TLS ---------------------------------------------------------------------------------------
 
     async def smtp_STARTTLS(self, arg: str) -> None:  # noqa: N802
@@ -316,7 +327,12 @@ class SmtpConnection(SMTP):
         """What the peer says to a challenge, unless it has said it in the command; None: nothing that can be
         used, and the peer was told so."""
         if not said:
-            answer = await self.challenge_auth(challenge)
+            try:
+                answer = await self.challenge_auth(challenge)
+            except ValueError:  # of the stream: a line that is longer than any
+                await self.push("500 5.5.2 Line too long")
+                self.cut()
+                return None
             return answer if isinstance(answer, bytes) else None
         try:
             return base64.b64decode(said[0].encode(), validate=True)
