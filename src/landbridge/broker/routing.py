@@ -99,8 +99,8 @@ class RuleThread:
         self._rules = RuleSet()
         self._stop = stop
         self._clock = clock
-        #: Messages that are looked at before the thread asks whether the turn should end: one at first, twice as
-        #: many after each part that was quick.
+        #: Messages that are looked at before the thread asks whether the turn should end: one at first, twice
+        #: as many after each part that was quick.
         self._part = 1
         #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
         #: that failed, or when an operator lets the rules choose again.
