@@ -54,7 +54,7 @@ def up(
     ),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
+        "Let callbacks, webhooks, feeds, mail, SMS go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
     ),
     smtp: int | None = option(
