@@ -20,6 +20,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.gateways.http import events as gateway_events
 from landbridge.gateways.http import websocket
 from landbridge.gateways.http.events import text_of_batch
+from landbridge.node import http_connection
 from tests.contracts.web import Web, listening, take, web
 from tests.waiting import LIMIT, eventually
 
@@ -104,6 +105,25 @@ async def test_a_topic_that_is_made_anew_ends_its_stream(site: Web) -> None:
         assert event.kind == "refused"
         assert event.json()["code"] in ("other_log", "unknown_topic")
         assert [event async for event in events] == []
+
+
+async def test_the_deadlines_of_requests_are_not_those_of_a_websocket(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that was let in is no stranger, of which there are few."""
+    monkeypatch.setattr(http_connection, "BODY_WITHIN", 0.01)
+    monkeypatch.setattr(http_connection, "HEAD_WITHIN", 0.01)
+    headers = {"authorization": f"Bearer {site.token('publish:orders')}"}
+    address = f"{site.url.replace('http', 'ws', 1)}/v1/stream"
+    async with connect(
+        address, subprotocols=[Subprotocol("landbridge.v1")], additional_headers=headers
+    ) as socket:
+        assert not len(site.port._strangers)
+        for number in range(30):
+            message = {"op": "publish", "message": {"topic": "orders", "json": number}, "ref": number}
+            await socket.send(json.dumps(message))
+            assert json.loads(await socket.recv())["offset"] == number
+            await asyncio.sleep(0.001)
 
 
 async def test_a_revoked_token_ends_its_streams(site: Web) -> None:

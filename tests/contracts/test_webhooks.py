@@ -94,10 +94,14 @@ class Scene:
 
 @asynccontextmanager
 async def staged(
-    clock: FakeClock | None = None, store: Any = None, allowed: list[str] | None = None, **options: Any
+    clock: FakeClock | None = None,
+    store: Any = None,
+    allowed: list[str] | None = None,
+    within: float = 2.0,
+    **options: Any,
 ) -> AsyncIterator[Scene]:
     more: dict[str, Any] = {} if clock is None else {"clock": clock}
-    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
+    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=within))
     async with (
         run_terminal(store, **more, **options) as terminal,
         webhooks_of(terminal, dial_to(terminal), (), http) as senders,
@@ -342,6 +346,29 @@ async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
         await scene.create(receiver)
         await scene.bus.publish("orders", b"1")
         await scene.until(lambda shown: shown.delivered == 1)
+
+
+async def test_many_slow_receivers_do_not_hold_up_a_quick_one(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "MOST_AT_ONCE", 4)
+    hangs = Receiver(lambda request: HANG, address="0.0.0.0")
+    async with staged(within=600.0) as scene, Receiver() as quick, hangs as slow:
+        await scene.create(quick)
+        await scene.bus.publish("orders", b"0")
+        await scene.until(lambda shown: shown.delivered == 1)
+        await scene.bus.topics.create("reports")
+        for number in range(2, 8):
+            url = f"http://127.0.0.{number}:{slow.port}/"
+            await scene.bus.webhooks.create("reports", f"slow{number}", url)
+        for _ in range(4):
+            await scene.bus.publish("reports", b"{}")
+        await eventually(lambda: len(slow.requests) == 2)
+        for number in range(1, 4):
+            await scene.bus.publish("orders", b"%d" % number)
+            await scene.until(lambda shown: shown.lag == 0)
+        assert quick.bodies == [b"0", b"1", b"2", b"3"]
+        assert len(slow.requests) == 2  # not one of them has been answered meanwhile
 
 
 async def test_410_disables_with_an_event_and_resume_begins_anew(scene: Scene) -> None:

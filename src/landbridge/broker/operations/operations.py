@@ -14,6 +14,7 @@ from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.event_types import EventTypeOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.letters import LetterOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.mail import MailOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
@@ -58,6 +59,7 @@ class Operations(Dispatcher):
         RuleOperations(broker, routing).register(self)
         EventTypeOperations(broker).register(self)
         GroupOperations(broker).register(self)
+        LetterOperations(broker).register(self)
         PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
