@@ -8,6 +8,7 @@ import email.policy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.message import EmailMessage
+from types import SimpleNamespace
 from typing import Any
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
@@ -44,10 +45,14 @@ class MailReceiver:
 
     async def __aenter__(self) -> MailReceiver:
         loop = asyncio.get_running_loop()
+        # Not this object: aiosmtpd asks for all that its handler has, and parsing the mails takes long.
+        hooks = SimpleNamespace(
+            handle_MAIL=self.handle_MAIL, handle_RCPT=self.handle_RCPT, handle_DATA=self.handle_DATA
+        )
 
         def connection() -> SMTP:
             made = SMTP(
-                self,
+                hooks,
                 hostname="receiver",
                 authenticator=self._authenticate,
                 auth_require_tls=False,

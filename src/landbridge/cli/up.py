@@ -55,7 +55,7 @@ def up(
     socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
+        "Let callbacks, webhooks, feeds, mail, SMS go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
     ),
     smtp: int | None = option(
