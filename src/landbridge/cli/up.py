@@ -52,6 +52,7 @@ def up(
         "Let pages of this web site use the HTTP port, e.g. https://console.example.com. Repeatable.",
         metavar="ORIGIN",
     ),
+    socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
         "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
@@ -97,11 +98,16 @@ def up(
         if events
         else None,
         origins=origin or [],
+        # The link is a secret: a log or a program that reads the output doesn't get it.
+        sign_in=output.on_terminal() and not output.choice.json,
         mqtt_port=mqtt,
+        socketio=socketio,
     )
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
         raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
+    if socketio and plan.http_port is None:
+        raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
     run(_serve(plan, with_registry=with_registry, reset_operator=reset_operator))
 
 
@@ -125,6 +131,7 @@ def announce(ready: NodeReady) -> None:
         f"landbridge subscribe orders{suffix}",
         f"landbridge publish orders '{{\"id\": 1}}'{suffix}",
         f"landbridge status tail{suffix}",
+        *([f"landbridge console{suffix}"] if ready.http else []),
     ]
     facts = {
         "bus": ready.url,
@@ -161,6 +168,9 @@ def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None
             padding=(0, 1),
         )
     )
+    if ready.sign_in:
+        screen.print("The console, by this link once:", style="dim")
+        screen.print(f"  {ready.sign_in}", style="cyan", markup=False, soft_wrap=True)
     screen.print("In another window:", style="dim")
     for command in commands:
         screen.print(f"  {command}", style="cyan", markup=False, soft_wrap=True)

@@ -53,6 +53,10 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
     origins: list[str] = []
+    #: Make a link to the console, for a person who sees what the process prints.
+    sign_in: bool = False
+    #: Serve Socket.IO at the HTTP port.
+    socketio: bool = False
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,5 +78,7 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None
+    #: A link that signs in to the console, once; None where the plan wants none. It is a secret.
+    sign_in: str | None = None
     #: Where MQTT is served; None: nowhere.
     mqtt: str | None = None
