@@ -79,6 +79,8 @@ class Terminal:
         self._started_at = 0
         #: Where it listens; empty where it doesn't.
         self.url = ""
+        #: Where its process answers HTTP, with the console at ``/``; empty where it doesn't.
+        self.http_url = ""
 
     async def open(self) -> None:
         """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
@@ -222,6 +224,7 @@ class Terminal:
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,
             "damage": self.broker.damage.found[:MOST_FINDINGS],
+            "http": self.http_url,
         }
 
     @property

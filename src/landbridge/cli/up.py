@@ -9,7 +9,7 @@ import typer
 from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port
-from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
+from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, data_folder
 
 
 def up(
@@ -52,10 +52,23 @@ def up(
         "Let pages of this web site use the HTTP port, e.g. https://console.example.com. Repeatable.",
         metavar="ORIGIN",
     ),
+    socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
+        "Let callbacks, webhooks, feeds, mail, SMS go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
+    ),
+    smtp: int | None = option(
+        "Take mails as messages on this port, with STARTTLS if there is a certificate; 0: any free one.",
+        min=0,
+        max=65535,
+        metavar="PORT",
+    ),
+    smtps: int | None = option(
+        "The same with TLS from the start; needs --tls-cert.", min=0, max=65535, metavar="PORT"
+    ),
+    smtp_domain: str = option(
+        "With --smtp: mails to TOPIC@DOMAIN are messages.", metavar="DOMAIN", value="localhost"
     ),
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
     event_port: int = port("With --events: where the source connects.", value=9090),
@@ -63,14 +76,19 @@ def up(
     event_topic: str | None = option(
         "With --events: pass them through topics.", metavar="TOPIC", show_default=False
     ),
+    mqtt: int | None = option(
+        "Also serve MQTT on this port; 0 takes a free one.", "--mqtt", metavar="PORT", min=0, max=65535
+    ),
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
 
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
+      landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+      landbridge up --smtp 2525 --smtp-domain bus.example
     """
     from landbridge.node.stores import address_of
 
@@ -88,15 +106,24 @@ def up(
         tls_key=tls_key,
         auto_create=auto_create,
         allow_outgoing=allow_outgoing or [],
+        smtp=None
+        if smtp is None and smtps is None
+        else SmtpPlan(port=smtp, tls_port=smtps, domain=smtp_domain),
         # On this machine alone, wherever the terminal listens: the protocol has no credentials.
         events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
         if events
         else None,
         origins=origin or [],
+        # The link is a secret: a log or a program that reads the output doesn't get it.
+        sign_in=output.on_terminal() and not output.choice.json,
+        mqtt_port=mqtt,
+        socketio=socketio,
     )
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
         raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
+    if socketio and plan.http_port is None:
+        raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
     run(_serve(plan, with_registry=with_registry, reset_operator=reset_operator))
 
 
@@ -120,6 +147,7 @@ def announce(ready: NodeReady) -> None:
         f"landbridge subscribe orders{suffix}",
         f"landbridge publish orders '{{\"id\": 1}}'{suffix}",
         f"landbridge status tail{suffix}",
+        *([f"landbridge console{suffix}"] if ready.http else []),
     ]
     facts = {
         "bus": ready.url,
@@ -128,6 +156,8 @@ def announce(ready: NodeReady) -> None:
         "context": ready.context,
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
+        **({"mqtt": ready.mqtt} if ready.mqtt else {}),
+        **({"smtp": ready.smtp} if ready.smtp else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():
@@ -155,6 +185,9 @@ def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None
             padding=(0, 1),
         )
     )
+    if ready.sign_in:
+        screen.print("The console, by this link once:", style="dim")
+        screen.print(f"  {ready.sign_in}", style="cyan", markup=False, soft_wrap=True)
     screen.print("In another window:", style="dim")
     for command in commands:
         screen.print(f"  {command}", style="cyan", markup=False, soft_wrap=True)

@@ -123,11 +123,21 @@ class GroupCalls(Noun[W]):
     delete = Method(table.GROUP_DELETE)
 
 
+class LetterCalls(Noun[W]):
+    """``bus.letters``: the dead letters of groups."""
+
+    summary = Method(table.LETTER_SUMMARY)
+    list = Method(table.LETTER_LIST)
+    redrive = Method(table.LETTER_REDRIVE)
+    delete = Method(table.LETTER_DELETE)
+
+
 class TokenCalls(Noun[W]):
     """``bus.tokens``: the tokens that the terminal has made."""
 
     create = Method(table.TOKEN_CREATE)
     list = Pages(table.TOKEN_LIST, lambda page: page.tokens)
+    show = Method(table.TOKEN_SHOW)
     revoke = Method(table.TOKEN_REVOKE)
 
 
@@ -172,6 +182,7 @@ class TerminalCalls(Noun[W]):
 
     info = Method(table.TERMINAL_INFO)
     metrics = Method(table.TERMINAL_METRICS)
+    figures = Method(table.TERMINAL_FIGURES)
 
 
 class NetworkCalls(Noun[W]):
@@ -336,6 +347,36 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class MailCalls(Noun[W]):
+    """``bus.mails``: messages of a topic that are sent as mails."""
+
+    create = Method(table.MAIL_CREATE)
+    update = Method(table.MAIL_UPDATE)
+    list = Pages(table.MAIL_LIST, lambda page: page.mails)
+    show = Method(table.MAIL_SHOW)
+    test = Method(table.MAIL_TEST)
+    pause = Method(table.MAIL_PAUSE)
+    resume = Method(table.MAIL_RESUME)
+    replay = Method(table.MAIL_REPLAY)
+    bounce = Method(table.MAIL_BOUNCE)
+    delete = Method(table.MAIL_DELETE)
+
+
+class SmsCalls(Noun[W]):
+    """``bus.sms``: messages of a topic that are sent as SMS."""
+
+    create = Method(table.SMS_CREATE)
+    update = Method(table.SMS_UPDATE)
+    list = Pages(table.SMS_LIST, lambda page: page.sms)
+    show = Method(table.SMS_SHOW)
+    test = Method(table.SMS_TEST)
+    pause = Method(table.SMS_PAUSE)
+    resume = Method(table.SMS_RESUME)
+    replay = Method(table.SMS_REPLAY)
+    delete = Method(table.SMS_DELETE)
+    call = Method(table.SMS_CALL)
+
+
 class LimitCalls(Noun[W]):
     """``bus.limits``: how much of everything the terminal allows."""
 
@@ -396,6 +437,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
     "types": TypeCalls,
     "groups": GroupCalls,
+    "letters": LetterCalls,
     "tokens": TokenCalls,
     "services": ServiceCalls,
     "status": StatusCalls,
@@ -406,6 +448,8 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
+    "mails": MailCalls,
+    "sms": SmsCalls,
     "websub": WebSubCalls,
     "rules": RuleCalls,
     "requests": RequestCalls,

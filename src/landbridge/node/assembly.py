@@ -13,6 +13,7 @@ import signal
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,13 +33,16 @@ from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
 from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
+from landbridge.node.console import ConsolePart
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
+from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -61,6 +65,8 @@ OTHER_FILES = 256
 DATABASE = stores.BUS
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
+#: And connections by Socket.IO, each of which is a request for as long as it lives.
+MOST_SOCKETS = 2000
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
 ANSWER_WITHIN = 2.0
 
@@ -77,7 +83,7 @@ async def serve(
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -89,12 +95,13 @@ async def serve(
             await membership.open(terminal)
             endpoint = membership.endpoint(endpoint)
             port = await terminal.listen(plan.host, plan.port, tls)
-            http = _http(plan, terminal, membership, endpoint, tls)
+            console = ConsolePart(terminal, dial_to(terminal))
+            http = _http(plan, terminal, membership, endpoint, tls, console)
             try:
                 url = endpoint.url("lb", port)
                 await membership.join(terminal, url, None if http is None else http.url)
                 context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
-                started = await _make_ready(plan, terminal, membership, context, http)
+                started = await _make_ready(plan, terminal, membership, context, http, console)
                 async with AsyncExitStack() as stack:
                     dial = dial_to(terminal, is_part=True)
                     await stack.enter_async_context(scheduling(terminal, dial))
@@ -102,12 +109,21 @@ async def serve(
                     await stack.enter_async_context(callbacks)
                     webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(webhooks)
+                    await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
+                    if http is not None:
+                        await stack.enter_async_context(console.sampling(dial))
+                    taken_at = await _enter_mail(stack, plan, terminal, dial, endpoint, tls)
+                    started = replace(started, smtp=taken_at)
                     if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
+                        events = beside(terminal, plan.events, dial_to(terminal))
+                        gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if plan.mqtt_port is not None:
+                        mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+                        _, mqtt_port = await stack.enter_async_context(mqtt)
+                        started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
                     ready(started)
                     # What exists now stays until the end: the garbage collector need not look at it again.
                     await terminal.routing.until_idle()
@@ -124,11 +140,41 @@ async def serve(
             await membership.close()
 
 
+async def _enter_mail(
+    stack: AsyncExitStack,
+    plan: NodePlan,
+    terminal: Terminal,
+    dial: Dial,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> str | None:
+    """Send mails, and take them where the plan says so. Returns where, in words."""
+    if plan.smtp is None and find_spec("aiosmtplib") is None:
+        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        return None
+    from landbridge.node.mail import mails_of, taking_mail
+
+    domain = "" if plan.smtp is None else plan.smtp.domain
+    senders = await stack.enter_async_context(mails_of(terminal, dial, plan.allow_outgoing, domain))
+    if plan.smtp is None:
+        return None
+    taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls, senders)
+    return await stack.enter_async_context(taking)
+
+
 async def _make_ready(
-    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: SitePort | None
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    context: Context,
+    http: SitePort | None,
+    console: ConsolePart,
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
+    sign_in = None
+    if plan.sign_in and http is not None and (kept := find_context(plan.context)) is not None:
+        sign_in = http.url + await console.sessions.link(kept.token)
     return NodeReady(
         url=context.url,
         data=context.data,
@@ -136,6 +182,7 @@ async def _make_ready(
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
+        sign_in=sign_in,
         name=plan.name,
         pid=os.getpid(),
         registry=membership.registry_url or None,
@@ -316,20 +363,30 @@ class SitePort:
 
 
 def _http(
-    plan: NodePlan, terminal: Terminal, membership: Membership, endpoint: Endpoint, tls: ssl.SSLContext | None
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    console: ConsolePart,
 ) -> SitePort | None:
     if plan.http_port is None:
         return None
     registry = membership.app()
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
+    most += MOST_SOCKETS if plan.socketio else 0
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),
         registry,
         lambda: stores.condition(terminal.store, terminal.troubles),
+        console.app,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
+        socketio=plan.socketio,
     )
+    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
+    terminal.http_url = port.url
     return SitePort(site, port)

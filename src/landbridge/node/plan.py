@@ -28,6 +28,16 @@ class EventsPlan(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
 
 
+class SmtpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Mails that are to be taken."""
+
+    #: In the clear or with STARTTLS, and with TLS from the start; None: none, 0: any.
+    port: int | None
+    tls_port: int | None = None
+    #: The part of addresses behind the @.
+    domain: str = "localhost"
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of a terminal is to run."""
 
@@ -47,10 +57,18 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: The port of MQTT, 0 for a free one; None: no MQTT.
+    mqtt_port: int | None = None
+    #: None: no mail is taken.
+    smtp: SmtpPlan | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
     origins: list[str] = []
+    #: Make a link to the console, for a person who sees what the process prints.
+    sign_in: bool = False
+    #: Serve Socket.IO at the HTTP port.
+    socketio: bool = False
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,3 +90,9 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None
+    #: A link that signs in to the console, once; None where the plan wants none. It is a secret.
+    sign_in: str | None = None
+    #: Where MQTT is served; None: nowhere.
+    mqtt: str | None = None
+    #: Where mails are taken, and for which domain; None: nowhere.
+    smtp: str | None = None

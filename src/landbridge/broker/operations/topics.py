@@ -25,10 +25,14 @@ from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.audit import TOPIC as AUDIT
 from landbridge.core.log.store import PutDocument
+from landbridge.core.mail.outgoing import COLLECTION as MAILS
+from landbridge.core.mail.outgoing import STATES as MAIL_STATES
 from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
+from landbridge.core.sms.outgoing import COLLECTION as SMS
+from landbridge.core.sms.outgoing import STATES as SMS_STATES
 from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.webhook.webhook import COLLECTION as WEBHOOKS
 from landbridge.core.webhook.webhook import STATES as WEBHOOK_STATES
@@ -47,6 +51,10 @@ GONE_WITH_A_TOPIC = (
     (SCHEDULES, "schedule"),
     (WEBHOOKS, "webhook"),
     (WEBHOOK_STATES, ""),
+    (MAILS, "mail"),
+    (MAIL_STATES, ""),
+    (SMS, "sms"),
+    (SMS_STATES, ""),
     (FEEDS, ""),
     (SOURCES, ""),
     (SUBSCRIPTIONS, ""),
@@ -126,7 +134,8 @@ class TopicOperations:
         most = max(1, min(request.limit, PAGE))
         rows: list[table.TopicRow] = []
         turns = Turns()
-        for name in sorted(name for name in self._broker.topics if name > request.after):
+        part = request.contains
+        for name in sorted(name for name in self._broker.topics if name > request.after and part in name):
             await turns.looked_at(TOPIC_COUNTS)
             topic = self._broker.topics.get(name)
             if topic is not None and may_see(self._broker.topics, caller, name):
@@ -322,7 +331,9 @@ def _changed(spec: TopicSpec, request: table.TopicOptions) -> TopicSpec:
 
 
 def describe_topic(topic: Topic) -> table.TopicRow:
-    return table.TopicRow(**_facts(topic), groups=len(topic.groups))
+    durable = [group for group in topic.groups.values() if group.durable]
+    lag = max((group.delivery.cursor.lag(topic.log.end) for group in durable), default=0)
+    return table.TopicRow(**_facts(topic), groups=len(topic.groups), lag=lag)
 
 
 def _facts(topic: Topic) -> dict[str, Any]:

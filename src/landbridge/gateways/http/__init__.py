@@ -5,7 +5,6 @@ with that token, so the terminal alone decides what the caller may do. Read in t
 
     exchange        one request and its answer
     sessions        pooled connections, one for each token
-    gathering       single messages that come together share a batch
     publish         publishing, also requests that may be repeated
     forms           messages as JSON
     cloudevents     messages as CloudEvents 1.0
@@ -14,6 +13,7 @@ with that token, so the terminal alone decides what the caller may do. Read in t
     events          live streams by server-sent events
     websocket       live streams in both directions
     administration  the terminal's operations, by their table
+    sms             callbacks of SMS providers
     websub          feeds and the hub of WebSub
     routes          which path is answered by what
     catalogue       all routes

@@ -18,6 +18,7 @@ from landbridge.protocol.operations.common import *
 from landbridge.protocol.operations.topics import *
 from landbridge.protocol.operations.event_types import *
 from landbridge.protocol.operations.groups import *
+from landbridge.protocol.operations.letters import *
 from landbridge.protocol.operations.tokens import *
 from landbridge.protocol.operations.services import *
 from landbridge.protocol.operations.terminal import *
@@ -26,7 +27,10 @@ from landbridge.protocol.operations.messages import *
 from landbridge.protocol.operations.network import *
 from landbridge.protocol.operations.documents import *
 from landbridge.protocol.operations.schedules import *
+from landbridge.protocol.operations.outlets import *
 from landbridge.protocol.operations.webhooks import *
+from landbridge.protocol.operations.mail import *
+from landbridge.protocol.operations.sms import *
 from landbridge.protocol.operations.websub import *
 from landbridge.protocol.operations.events import *
 from landbridge.protocol.operations.limits import *
