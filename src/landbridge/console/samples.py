@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -134,10 +135,10 @@ class Samples:
     async def _take(self, bus: Bus) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            begun = loop.time()
+            begun, asked = loop.time(), time.perf_counter()  # the loop's own time is too coarse
             try:
                 figures = await bus.terminal.figures()
-                self.add(figures, loop.time() - begun)
+                self.add(figures, time.perf_counter() - asked)
             except BusError as error:
                 log.warning("no sample of the terminal", cause=error.code)
             await asyncio.sleep(max(0.1, begun + EVERY - loop.time()))
