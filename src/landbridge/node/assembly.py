@@ -38,7 +38,6 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
-from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
@@ -84,7 +83,9 @@ async def serve(
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
+    # Strangers are counted by each port: that of HTTP and that of MQTT.
+    strangers = MOST_STRANGERS * (1 if plan.mqtt_port is None else 2)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + strangers + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -124,6 +125,8 @@ async def serve(
                     if http is not None and plan.socketio:
                         await stack.enter_async_context(watching_socketio(terminal, dial, http.site))
                     if plan.mqtt_port is not None:
+                        from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
+
                         mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
                         _, mqtt_port = await stack.enter_async_context(mqtt)
                         started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
