@@ -36,6 +36,8 @@ log = structlog.get_logger("landbridge.console")
 STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/links"
 #: Parameters of a page's query, and characters of one.
 MOST_PARAMETERS, LONGEST = 32, 4096
+#: Bytes of a form that somebody sends who is not signed in.
+MOST_OF_STRANGERS = 4096
 #: The header by which the module says that it has sent a form.
 BY_MODULE = b"console-module"
 #: Its value where the page has no stream that would show what is changed.
@@ -59,7 +61,7 @@ class Console:
                 get(["/", "/console", "/console/{rest:path}"])(self._page),
                 get("/console/static/{name:str}", sync_to_thread=False)(self._static),
                 get(SIGN_IN, sync_to_thread=False)(self._sign_in_page),
-                post(SIGN_IN)(self._sign_in),
+                post(SIGN_IN, request_max_body_size=MOST_OF_STRANGERS)(self._sign_in),
                 post(SIGN_OUT)(self._sign_out),
                 post(LINKS)(self._link),
                 post("/console/actions/{name:str}")(self._act),
