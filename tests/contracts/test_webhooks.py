@@ -18,6 +18,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.core.delivery.filters import Match
+from landbridge.core.outlet import outlet
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import PRIVATE, public_key, webhook_id, write_secret
@@ -30,6 +31,7 @@ from landbridge.errors import (
     UnknownWebhook,
     WebhookExists,
 )
+from landbridge.gateways import outlets as sending_of
 from landbridge.gateways import webhooks as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to
@@ -68,7 +70,8 @@ class Scene:
         """Until the sender has heard of a rotation: a moment after it is on disk."""
 
         def signs() -> bool:
-            newest = self.senders._senders["orders", "shop"].stored.secrets[0].secret
+            stored: Any = self.senders.senders["orders", "shop"].stored
+            newest = stored.secrets[0].secret
             return shown in (newest, public_key(newest))
 
         await eventually(signs)
@@ -91,10 +94,14 @@ class Scene:
 
 @asynccontextmanager
 async def staged(
-    clock: FakeClock | None = None, store: Any = None, allowed: list[str] | None = None, **options: Any
+    clock: FakeClock | None = None,
+    store: Any = None,
+    allowed: list[str] | None = None,
+    within: float = 2.0,
+    **options: Any,
 ) -> AsyncIterator[Scene]:
     more: dict[str, Any] = {} if clock is None else {"clock": clock}
-    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
+    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=within))
     async with (
         run_terminal(store, **more, **options) as terminal,
         webhooks_of(terminal, dial_to(terminal), (), http) as senders,
@@ -106,8 +113,8 @@ async def staged(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the clock often: it is moved by hand."""
-    monkeypatch.setattr(gateway, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(gateway, "WRITE_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(sending_of, "WRITE_AFTER", 0.01)
 
 
 @pytest.fixture
@@ -205,8 +212,8 @@ async def test_a_webhook_by_query_sends_what_its_rule_chooses(crashes: list[Any]
 async def test_a_webhook_whose_rule_is_deleted_says_so_and_can_be_created_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     reads = ["subscribe:orders"]
     async with Receiver() as receiver, attach(scene.terminal, subject="shop", scopes=reads) as shop:
         await scene.create(receiver)
@@ -331,7 +338,7 @@ async def test_what_is_no_success_fails(timed: Scene, answer: bytes, status: int
         assert said in attempt.detail
         labels = '{topic="orders",webhook="shop"}'
         assert f"landbridge_webhook_failures_total{labels} 1.0" in await timed.bus.terminal.metrics()
-        assert len(attempt.answer) <= core.LONGEST_ANSWER
+        assert len(attempt.answer) <= outlet.LONGEST_ANSWER
 
 
 async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
@@ -339,6 +346,29 @@ async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
         await scene.create(receiver)
         await scene.bus.publish("orders", b"1")
         await scene.until(lambda shown: shown.delivered == 1)
+
+
+async def test_many_slow_receivers_do_not_hold_up_a_quick_one(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "MOST_AT_ONCE", 4)
+    hangs = Receiver(lambda request: HANG, address="0.0.0.0")
+    async with staged(within=600.0) as scene, Receiver() as quick, hangs as slow:
+        await scene.create(quick)
+        await scene.bus.publish("orders", b"0")
+        await scene.until(lambda shown: shown.delivered == 1)
+        await scene.bus.topics.create("reports")
+        for number in range(2, 8):
+            url = f"http://127.0.0.{number}:{slow.port}/"
+            await scene.bus.webhooks.create("reports", f"slow{number}", url)
+        for _ in range(4):
+            await scene.bus.publish("reports", b"{}")
+        await eventually(lambda: len(slow.requests) == 2)
+        for number in range(1, 4):
+            await scene.bus.publish("orders", b"%d" % number)
+            await scene.until(lambda shown: shown.lag == 0)
+        assert quick.bodies == [b"0", b"1", b"2", b"3"]
+        assert len(slow.requests) == 2  # not one of them has been answered meanwhile
 
 
 async def test_410_disables_with_an_event_and_resume_begins_anew(scene: Scene) -> None:
@@ -423,7 +453,8 @@ async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(
 
     async with staged(FakeClock()) as scene, Receiver() as receiver:
         assert scene.clock
-        monkeypatch.setattr(scene.senders.http, "_resolve", resolve)
+        form: Any = scene.senders.form
+        monkeypatch.setattr(form._http, "_resolve", resolve)
         await scene.bus.topics.create("orders")
         url = receiver.url.replace("127.0.0.1", "rebind.example")
         await scene.bus.webhooks.create("orders", "shop", url)
@@ -600,8 +631,8 @@ async def test_a_topic_that_is_deleted_takes_its_webhooks_along(scene: Scene) ->
 async def test_a_group_that_is_gone_is_not_made_by_the_sender(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     async with Receiver() as receiver:
         await scene.create(receiver, match=Match(key="eu"))
         await scene.bus.groups.delete("orders", "webhook.shop")
@@ -644,15 +675,15 @@ async def test_a_request_is_waited_for_also_where_reading_ends_by_itself_meanwhi
     timed: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hand_on(
-        sender: gateway.WebhookSender, subscription: Any, width: int, sending: set[asyncio.Task[None]]
+        sender: sending_of.OutletSender, subscription: Any, width: int, sending: set[asyncio.Task[None]]
     ) -> None:
         """Ends in the same turn of the loop in which the circuit opens, as it may where more waits."""
         for _ in range(2):
-            sending.add(asyncio.ensure_future(sender._deliver(await subscription.poll())))
+            sending.add(asyncio.ensure_future(sender._deliver([await subscription.poll()])))
         await sender._close.wait()
 
-    monkeypatch.setattr(gateway.WebhookSender, "_hand_on", hand_on)
-    monkeypatch.setattr(core, "BREAK_AFTER", 1)
+    monkeypatch.setattr(sending_of.OutletSender, "_hand_on", hand_on)
+    monkeypatch.setattr(outlet, "BREAK_AFTER", 1)
     async with Receiver(lambda request: HANG if request.body == b"slow" else says(500)) as receiver:
         await timed.create(receiver)
         await timed.bus.publish("orders", b"slow")
@@ -666,7 +697,7 @@ async def test_a_request_is_waited_for_also_where_reading_ends_by_itself_meanwhi
 async def test_a_crash_of_the_sender_is_told_and_loses_no_message(
     crashes: list[Any], monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
     broken = [True]
 
     def broken_id(id: str) -> str:
@@ -696,8 +727,8 @@ async def test_a_crash_of_the_sender_is_told_and_loses_no_message(
 async def test_an_owner_that_is_suspended_removed_or_may_less_is_sent_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     services = scene.bus.services
     await services.register("shop", scopes=["subscribe:orders"])
     await scene.bus.topics.create("orders")

@@ -14,6 +14,7 @@ import httpx
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.node.assembly import dial_to
+from landbridge.node.console import ConsolePart
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
@@ -61,7 +62,13 @@ async def web(**options: Any) -> AsyncIterator[Web]:
     most = options.pop("most", 64)
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
     async with run_terminal(**options) as terminal, attach(terminal) as bus:
-        site = Site(dial_to(terminal), answer_stranger=terminal.answer_stranger, **site_options)
+        console = ConsolePart(terminal, dial_to(terminal))
+        site = Site(
+            dial_to(terminal),
+            answer_stranger=terminal.answer_stranger,
+            console=console.app,
+            **site_options,
+        )
         terminal.broker.figures.append(site.figures)
         port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)

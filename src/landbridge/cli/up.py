@@ -9,7 +9,7 @@ import typer
 from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port
-from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
+from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, data_folder
 
 
 def up(
@@ -55,8 +55,20 @@ def up(
     socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
+        "Let callbacks, webhooks, feeds, mail, SMS go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
+    ),
+    smtp: int | None = option(
+        "Take mails as messages on this port, with STARTTLS if there is a certificate; 0: any free one.",
+        min=0,
+        max=65535,
+        metavar="PORT",
+    ),
+    smtps: int | None = option(
+        "The same with TLS from the start; needs --tls-cert.", min=0, max=65535, metavar="PORT"
+    ),
+    smtp_domain: str = option(
+        "With --smtp: mails to TOPIC@DOMAIN are messages.", metavar="DOMAIN", value="localhost"
     ),
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
     event_port: int = port("With --events: where the source connects.", value=9090),
@@ -76,6 +88,7 @@ def up(
       landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+      landbridge up --smtp 2525 --smtp-domain bus.example
     """
     from landbridge.node.stores import address_of
 
@@ -93,6 +106,9 @@ def up(
         tls_key=tls_key,
         auto_create=auto_create,
         allow_outgoing=allow_outgoing or [],
+        smtp=None
+        if smtp is None and smtps is None
+        else SmtpPlan(port=smtp, tls_port=smtps, domain=smtp_domain),
         # On this machine alone, wherever the terminal listens: the protocol has no credentials.
         events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
         if events
@@ -141,6 +157,7 @@ def announce(ready: NodeReady) -> None:
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
         **({"mqtt": ready.mqtt} if ready.mqtt else {}),
+        **({"smtp": ready.smtp} if ready.smtp else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():

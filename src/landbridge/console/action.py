@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -39,6 +40,9 @@ class Action:
     meaning: Meaning | None = None
     #: The page to go to afterwards, with the same names as ``done``. Empty: the page stays.
     to: str = ""
+    #: The field of the answer that is shown this once, such as a credential. It stays on the screen until the
+    #: person closes it.
+    secret: str = ""
     #: Nothing that its page shows is changed by it: the form keeps what was written.
     stays: bool = False
     #: Fields that are lists: a line, or a field, for each element.
@@ -73,9 +77,8 @@ class Action:
         found: dict[str, Any] = msgspec.to_builtins(request)
         return found
 
-    async def run(self, bus: Bus, arguments: dict[str, Any], origin: str) -> tuple[str, str]:
-        """Do it. ``origin``: where the browser is, for the audit log. Returns what is told, and the page to
-        go to."""
+    async def run(self, bus: Bus, arguments: dict[str, Any], origin: str) -> ActionResult:
+        """Do it. ``origin``: where the browser is, for the audit log."""
         if self.perform is not None:
             answer = await self.perform(bus, arguments)
         else:
@@ -83,7 +86,20 @@ class Action:
             found = await bus.call_for(origin, self.operation.name, arguments)
             answer = found if isinstance(found, dict) else {}
         names = _Names({**arguments, **answer})
-        return self.done.format_map(names), self.to.format_map(names)
+        # A name may have any character that a path must not have.
+        in_path = _Names({name: quote(str(value), safe="$") for name, value in names.items()})
+        secret = str(answer.get(self.secret) or "") if self.secret else ""
+        return ActionResult(self.done.format_map(names), self.to.format_map(in_path), secret)
+
+
+class ActionResult(NamedTuple):
+    """What became of an action."""
+
+    told: str
+    #: The page to go to; empty: the page stays.
+    to: str
+    #: What is shown this once; empty: nothing.
+    secret: str
 
 
 class _Names(dict[str, Any]):

@@ -172,15 +172,20 @@ class Console:
         if action.is_confirmed and forms.first(fields, "confirmed") != "yes":
             meaning = [] if action.meaning is None else await action.meaning(session.bus, arguments)
             return self._ask(request, session, action, fields, meaning, back)
-        told, to = await action.run(session.bus, arguments, _origin(request))
+        done = await action.run(session.bus, arguments, _origin(request))
         session.tell_pages()
         if not _by_module(request):
-            session.notices.append(("ok", told))
-            return _to(to or back)
+            session.notices.append(("ok", done.told))
+            if done.secret:
+                session.notices.append(("secret", done.secret))
+            return _to(done.to or back)
         is_reloaded = not action.stays and http.header(request.scope, BY_MODULE) == RELOADS
-        if to or is_reloaded:
-            session.notices.append(("ok", told))
-        return _json({"outcome": "done", "text": told, "to": to, "reload": is_reloaded})
+        if done.secret:
+            shown = self._screen.render("_secret.html", told=done.told, secret=done.secret, to=done.to)
+            return _json({"outcome": "shown", "html": shown, "to": done.to})
+        if done.to or is_reloaded:
+            session.notices.append(("ok", done.told))
+        return _json({"outcome": "done", "text": done.told, "to": done.to, "reload": is_reloaded})
 
     def _ask(
         self,

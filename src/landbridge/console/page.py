@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from landbridge.client.bus import Bus
 from landbridge.console.samples import Samples
 from landbridge.console.sessions import ConsoleSession
 from landbridge.core.trust.scopes import RANKS, VERBS, Scopes
+from landbridge.protocol.operations import Operation
 
+A = TypeVar("A")
 #: Loads what a template shows, by name.
 Load: TypeAlias = Callable[["PageView"], Awaitable[dict[str, Any]]]
 
@@ -80,6 +84,12 @@ class PageView:
         """The path and the query of the page."""
         return address(self.page.path, self.names, self.query)
 
+    async def ask(self, operation: Operation[..., Any, A], /, **arguments: Any) -> A:
+        """Call an operation. Of a list it is one page, where a method of ``bus`` may return all of them."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        answer = await self.bus.call(operation.name, **given)
+        return msgspec.convert(answer, operation.answer)
+
     def may(self, scope: str, **named: Any) -> bool:
         """Does the session have a scope, written as in the table of operations? The terminal decides; this is
         for what is worth showing."""
@@ -104,7 +114,7 @@ def allows(scopes: Scopes, scope: str, named: Mapping[str, Any]) -> bool:
         return True
     value = named.get(target[1:-1]) if target.startswith("{") else target
     verbs = [word for word in words if word in VERBS]
-    if value is None:  # of which topics is not said yet: of some at all?
-        return any(getattr(scopes, verb) for verb in verbs)
+    if not value:  # of which topics is not said yet: of some at all?
+        return bool(verbs) and (scopes.admin or any(getattr(scopes, verb) for verb in verbs))
     names = [value] if isinstance(value, str) else list(value)
     return bool(verbs) and all(any(scopes.may(verb, name) for verb in verbs) for name in names)

@@ -13,6 +13,7 @@ import signal
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,6 +42,7 @@ from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
+from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -107,10 +109,13 @@ async def serve(
                     await stack.enter_async_context(callbacks)
                     webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(webhooks)
+                    await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
                     hub = hub_of(terminal, dial, plan.allow_outgoing)
                     await stack.enter_async_context(hub)
                     if http is not None:
                         await stack.enter_async_context(console.sampling(dial))
+                    taken_at = await _enter_mail(stack, plan, terminal, dial, endpoint, tls)
+                    started = replace(started, smtp=taken_at)
                     if plan.events is not None:
                         events = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(events)
@@ -133,6 +138,28 @@ async def serve(
         finally:
             await terminal.close()
             await membership.close()
+
+
+async def _enter_mail(
+    stack: AsyncExitStack,
+    plan: NodePlan,
+    terminal: Terminal,
+    dial: Dial,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> str | None:
+    """Send mails, and take them where the plan says so. Returns where, in words."""
+    if plan.smtp is None and find_spec("aiosmtplib") is None:
+        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        return None
+    from landbridge.node.mail import mails_of, taking_mail
+
+    domain = "" if plan.smtp is None else plan.smtp.domain
+    senders = await stack.enter_async_context(mails_of(terminal, dial, plan.allow_outgoing, domain))
+    if plan.smtp is None:
+        return None
+    taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls, senders)
+    return await stack.enter_async_context(taking)
 
 
 async def _make_ready(

@@ -4,8 +4,42 @@ from __future__ import annotations
 
 from landbridge.console.action import Action
 from landbridge.console.page import Page
-from landbridge.console.pages import groups, letters, messages, overview, topics, where
+from landbridge.console.pages import (
+    audit,
+    feeds,
+    groups,
+    letters,
+    limits,
+    messages,
+    network,
+    outlets,
+    overview,
+    rules,
+    schedules,
+    services,
+    tokens,
+    topics,
+    webhooks,
+    where,
+)
 
-_NOUNS = (overview, topics, groups, messages, letters, where)
+_NOUNS = (
+    overview,
+    network,
+    topics,
+    groups,
+    messages,
+    letters,
+    where,
+    rules,
+    services,
+    schedules,
+    webhooks,
+    feeds,
+    outlets,
+    tokens,
+    audit,
+    limits,
+)
 PAGES: list[Page] = [page for noun in _NOUNS for page in noun.PAGES]
 ACTIONS: list[Action] = [action for noun in _NOUNS for action in noun.ACTIONS]

@@ -92,9 +92,10 @@ document.addEventListener("submit", async (event) => {
 });
 
 function follow(form, answer) {
-  if (answer.outcome === "confirm") {
+  if (answer.outcome === "confirm" || answer.outcome === "shown") {
     dialog.innerHTML = answer.html;
     if (!dialog.open) dialog.showModal();
+    if (answer.outcome === "shown") form.reset();
   } else if (answer.outcome === "refused") {
     const place = form.querySelector(".outcome");
     if (place) place.innerHTML = answer.html;
@@ -109,7 +110,8 @@ function follow(form, answer) {
 }
 
 document.addEventListener("click", (event) => {
-  if (event.target.closest("#dialog [data-close]")) {
+  const closes = event.target.closest("#dialog [data-close]");
+  if (closes && closes.dataset.close !== "leave") {
     event.preventDefault();
     dialog.close();
   }
@@ -126,6 +128,6 @@ function tell(kind, text, stays = false) {
 
 // -----------------------------------------------------------------------------------------------------------
 
-for (const notice of notices.children) setTimeout(() => notice.remove(), 8000);
+for (const notice of notices.querySelectorAll(":not(.secret)")) setTimeout(() => notice.remove(), 8000);
 document.querySelector("form[data-at-once]")?.requestSubmit();
 if (!document.hidden) connect();
