@@ -318,6 +318,8 @@ async def test_a_form_goes_back_to_pages_of_the_console_alone(door: Door) -> Non
             ("//evil.example/console/topics", "/"),
             ("/v1/topics", "/"),
             ("\\\\evil.example", "/"),
+            ("/console/topics?x=\r\nset-cookie: a=b", "/"),
+            ("/console/topics/ü", "/"),
         ):
             answer = await browser.http.post(
                 "/console/actions/topic.resume",

@@ -154,7 +154,10 @@ class Console:
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=2))
         where = urlsplit(given.get("page", ""))
         view = self._view(session, unquote(where.path), where.query)
-        return view if view is not None and any(each.every for each in view.page.fragments) else None
+        if view is None or not any(each.every for each in view.page.fragments):
+            return None
+        view.is_live = True
+        return view
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -211,8 +214,9 @@ class Console:
     def _back(self, session: ConsoleSession, address: str) -> str:
         """The page that a form was on; the first one where that is none of ours."""
         parts = urlsplit(address)
-        is_own = not parts.scheme and not parts.netloc and self._view(session, unquote(parts.path), "")
-        return address if is_own and not address.startswith("//") else "/"
+        is_plain = address.isascii() and address.isprintable() and not address.startswith("//")
+        is_path = is_plain and not parts.scheme and not parts.netloc
+        return address if is_path and self._view(session, unquote(parts.path), "") else "/"
 
     # -- signing in --------------------------------------------------------------------------------
 
