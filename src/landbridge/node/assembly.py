@@ -38,11 +38,11 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
-from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.node.sms import sms_of
+from landbridge.node.socketio import watching as watching_socketio
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -83,7 +83,9 @@ async def serve(
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
+    # Strangers are counted by each port: that of HTTP and that of MQTT.
+    strangers = MOST_STRANGERS * (1 if plan.mqtt_port is None else 2)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + strangers + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -120,7 +122,11 @@ async def serve(
                         events = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if http is not None and plan.socketio:
+                        await stack.enter_async_context(watching_socketio(terminal, dial, http.site))
                     if plan.mqtt_port is not None:
+                        from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
+
                         mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
                         _, mqtt_port = await stack.enter_async_context(mqtt)
                         started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
@@ -351,15 +357,15 @@ class SitePort:
     """The HTTP port with what it serves."""
 
     def __init__(self, site: Site, port: HttpPort) -> None:
-        self._site = site
+        self.site = site
         self._port = port
         self.url = port.url
 
     async def close(self) -> None:
         """End streams first, then the requests that are being answered, then the sessions that they use."""
-        self._site.stop()
+        self.site.stop()
         await self._port.close()
-        await self._site.close()
+        await self.site.close()
 
 
 def _http(
@@ -386,7 +392,6 @@ def _http(
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
         socketio=plan.socketio,
     )
-    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     terminal.http_url = port.url
     return SitePort(site, port)
