@@ -17,8 +17,8 @@ RECEIVE_MAXIMUM = 256
 MOST_UNDER_WAY, MOST_BYTES = 1024, 4 << 20
 #: Messages of QoS 1 that a client has not acked, however many it would take.
 MOST_IN_FLIGHT = 256
-#: Messages of one subscription that are here and not sent yet.
-PREFETCH = 256
+#: Messages of one subscription that are here and not acked, and their bytes; one message may be larger.
+PREFETCH, PREFETCH_BYTES = 256, 512 << 10
 #: Subscriptions of one session, and packets that change them and wait for their turn.
 MOST_SUBSCRIPTIONS, MOST_CHANGES = 100, 16
 #: Topic aliases in each direction.
