@@ -325,8 +325,12 @@ async def test_who_may_not_publish_takes_no_callbacks(scene: Scene) -> None:
 
 
 async def test_a_test_is_sent_to_a_fixed_number(scene: Scene) -> None:
-    await scene.create()
+    await scene.create(per_day=1)
     tested = await scene.bus.sms.test("alerts", "ops")
     assert tested.attempt is not None
     assert tested.attempt.verdict == "delivered"
+    again = await scene.bus.sms.test("alerts", "ops")
+    assert again.attempt is not None
+    assert "budget" in again.attempt.detail
     assert [sms.body for sms in scene.provider.sent] == ["Test of ops"]
+    assert (await scene.show()).circuit == "closed"

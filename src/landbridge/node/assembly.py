@@ -42,6 +42,7 @@ from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import Site
 from landbridge.node.sms import sms_of
+from landbridge.node.socketio import watching as watching_socketio
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -121,6 +122,8 @@ async def serve(
                         events = beside(terminal, plan.events, dial_to(terminal))
                         gateway = await stack.enter_async_context(events)
                         started = replace(started, events=(gateway.event_port, gateway.client_port))
+                    if http is not None and plan.socketio:
+                        await stack.enter_async_context(watching_socketio(terminal, dial, http.site))
                     if plan.mqtt_port is not None:
                         from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
 
@@ -354,15 +357,15 @@ class SitePort:
     """The HTTP port with what it serves."""
 
     def __init__(self, site: Site, port: HttpPort) -> None:
-        self._site = site
+        self.site = site
         self._port = port
         self.url = port.url
 
     async def close(self) -> None:
         """End streams first, then the requests that are being answered, then the sessions that they use."""
-        self._site.stop()
+        self.site.stop()
         await self._port.close()
-        await self._site.close()
+        await self.site.close()
 
 
 def _http(
@@ -389,7 +392,6 @@ def _http(
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
         socketio=plan.socketio,
     )
-    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     terminal.http_url = port.url
     return SitePort(site, port)
