@@ -81,7 +81,7 @@ class TooLarge(Misuse, code="too_large", exit_status=14, http_status=413):
 
 
 class NameTaken(Misuse, code="name_taken", exit_status=15, http_status=409):
-    """Another terminal, customer or service has that name."""
+    """Another terminal, customer, service or node has that name."""
 
     default_hint = "choose another name, or rename the one that has it"
 
@@ -306,6 +306,12 @@ class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status
     """No service of that name is registered."""
 
     default_hint = "list the services that are registered: this one may have been removed"
+
+
+class UnknownNode(Misuse, code="unknown_node", exit_status=107, http_status=404):
+    """No node of the terminal has this name."""
+
+    default_hint = "see 'landbridge node list'"
 
 
 class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
