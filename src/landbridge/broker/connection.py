@@ -387,7 +387,7 @@ class Connection(Incoming):
 
     def refuse(self, request: int, error: BusError, subscription: int = 0) -> None:
         self.broker.totals.refused += 1
-        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_node:
+        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_part:
             # Nobody may take that for an answer: whoever asks comes again, and is brought to the owner.
             self.close(error)
             return
