@@ -52,6 +52,10 @@ OWNER_WITHIN = 5.0
 MOST_RULES, NO_RULE_FOR = 10_000, 1.0
 #: Batches of the terminal's own that wait for another node; seconds between two tries.
 MOST_TOLD, TELL_AGAIN = 64, 1.0
+#: Seconds that a node which closes takes for what it has still to tell.
+LAST_WORDS = 0.2
+#: Bytes of rows in one question at most; one record may be more.
+ROWS_AT_ONCE = 4 << 20
 #: HTTP status of the errors that say that a node doesn't have it.
 NOT_FOUND = 404
 #: Seconds that another node has to answer what this node asks.
@@ -127,6 +131,8 @@ class Cluster:
         may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         self.me = me
+        #: Seconds that it takes, when it closes, for what it has still to tell.
+        self.last_words = LAST_WORDS
         self._terminal = terminal
         self._dial = dial
         self._may_serve = may_serve
@@ -144,10 +150,16 @@ class Cluster:
 
     def follow(self, table: ClusterTable) -> None:
         """This is who owns what from now on."""
+        before = self._served
         self.table = table
         for node in [node for node in self._legs if not self._is_live(node)]:
             self._legs.pop(node).close()
-        self.owners_changed()
+        if self._served != before:
+            self.owners_changed()
+
+    @property
+    def _served(self) -> list[str | None]:
+        return [self.node_of(unit) for unit in range(self._terminal.store.units)]
 
     def owners_changed(self) -> None:
         """Clients that wait for something at an earlier owner come again, to the new one."""
@@ -296,9 +308,16 @@ class Cluster:
     async def append_rows(
         self, topic: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
     ) -> None:
-        records = [record.wrap(batch) for batch in batches]
-        asked = RowsAsked(topic, producer, left, subject, [len(each) for each in records])
-        await self._ask(await self._owner_of(topic), "rows", asked, b"".join(records))
+        records: list[bytes | memoryview] = []
+        rows = size = 0
+        for batch in batches:
+            records.append(record.wrap(batch))
+            rows, size = rows + len(batch), size + len(records[-1])
+            if size >= ROWS_AT_ONCE or batch is batches[-1]:
+                asked = RowsAsked(topic, producer, left, subject, [len(each) for each in records])
+                await self._ask(await self._owner_of(topic), "rows", asked, b"".join(records))
+                left, rows, size = left - rows, 0, 0
+                records.clear()
 
     async def forget_producer(self, topic: str, producer: bytes) -> None:
         await self._ask(await self._owner_of(topic), "forget", ForgetAsked(topic, producer))
@@ -447,6 +466,8 @@ class Cluster:
         return accepted(await topic.chain.run(batch, Caller(asked.subject, asked.claims)))
 
     async def close(self) -> None:
+        if self._told:  # what the status log says last, mostly
+            await asyncio.wait(self._told, timeout=self.last_words)
         told = list(self._told)
         for telling in told:
             telling.cancel()
