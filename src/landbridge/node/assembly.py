@@ -11,8 +11,8 @@ import os
 import resource
 import signal
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -74,10 +74,9 @@ async def serve(
     """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM. ``watching``: shows the
     progress of an opening that takes long; None: the log tells of it."""
     membership = membership or Membership()
-    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    limits = limits_of(plan)
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -85,43 +84,74 @@ async def serve(
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
             terminal.log_level = logs.log_level
             await terminal.open()
+        async with running(plan, terminal, membership, endpoint, tls) as started:
+            ready(started)
+            await settle(terminal)
+            await stop.wait()
+
+
+def limits_of(plan: NodePlan) -> Limits:
+    """The limits that a plan gives, once this process may open as many files as they need."""
+    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
+    return limits
+
+
+async def settle(terminal: Terminal) -> None:
+    """What exists now stays until the end: the garbage collector need not look at it again."""
+    await terminal.routing.until_idle()
+    gc.collect()
+    gc.freeze()
+
+
+@asynccontextmanager
+async def running(
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    at: Sequence[str] = (),
+) -> AsyncIterator[NodeReady]:
+    """Serve with a terminal that is open, and close it at the end. ``at``: the addresses of all nodes,
+    where there are several."""
+    try:
+        await membership.open(terminal)
+        endpoint = membership.endpoint(endpoint)
+        port = await terminal.listen(plan.host, plan.port, tls)
+        http = _http(plan, terminal, membership, endpoint, tls)
         try:
-            await membership.open(terminal)
-            endpoint = membership.endpoint(endpoint)
-            port = await terminal.listen(plan.host, plan.port, tls)
-            http = _http(plan, terminal, membership, endpoint, tls)
-            try:
-                url = endpoint.url("lb", port)
-                await membership.join(terminal, url, None if http is None else http.url)
-                context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
-                started = await _make_ready(plan, terminal, membership, context, http)
-                async with AsyncExitStack() as stack:
-                    dial = dial_to(terminal, is_part=True)
-                    await stack.enter_async_context(scheduling(terminal, dial))
-                    callbacks = callbacks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(callbacks)
-                    webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(webhooks)
-                    hub = hub_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(hub)
-                    if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
-                        started = replace(started, events=(gateway.event_port, gateway.client_port))
-                    ready(started)
-                    # What exists now stays until the end: the garbage collector need not look at it again.
-                    await terminal.routing.until_idle()
-                    gc.collect()
-                    gc.freeze()
-                    await stop.wait()
-            finally:
-                stores.leave(terminal.store)
-                membership.stop()
-                if http is not None:
-                    await http.close()
+            url = endpoint.url("lb", port)
+            await membership.join(terminal, url, None if http is None else http.url)
+            data = None if plan.data is None else str(plan.data)
+            context = Context(_all_of(url, at), "", endpoint.ca(), data)
+            started = await _make_ready(plan, terminal, membership, context, http)
+            async with AsyncExitStack() as stack:
+                dial = dial_to(terminal, is_part=True)
+                await stack.enter_async_context(scheduling(terminal, dial))
+                callbacks = callbacks_of(terminal, dial, plan.allow_outgoing)
+                await stack.enter_async_context(callbacks)
+                webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
+                await stack.enter_async_context(webhooks)
+                hub = hub_of(terminal, dial, plan.allow_outgoing)
+                await stack.enter_async_context(hub)
+                if plan.events is not None:
+                    beside_it = beside(terminal, plan.events, dial_to(terminal))
+                    gateway = await stack.enter_async_context(beside_it)
+                    started = replace(started, events=(gateway.event_port, gateway.client_port))
+                yield replace(started, url=url)
         finally:
-            await terminal.close()
-            await membership.close()
+            stores.leave(terminal.store)
+            membership.stop()
+            if http is not None:
+                await http.close()
+    finally:
+        await terminal.close()
+        await membership.close()
+
+
+def _all_of(url: str, others: Sequence[str]) -> str:
+    return ",".join(dict.fromkeys((url, *others)))
 
 
 async def _make_ready(
