@@ -398,6 +398,12 @@ class ShuttingDown(Unavailable, code="shutting_down", exit_status=55, http_statu
     """The terminal or the registry is being stopped."""
 
 
+class NotOwner(Unavailable, code="not_owner", exit_status=107, http_status=503):
+    """Another node of the terminal owns what was asked for, or is about to."""
+
+    default_hint = "ask again: another node answers within seconds"
+
+
 class TimedOut(Unavailable, code="timed_out", exit_status=56, http_status=504):
     """The answer took longer than the caller allowed."""
 

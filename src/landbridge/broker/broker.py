@@ -8,7 +8,7 @@ import asyncio
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit
+from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit, note_change
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.event_types import types_of
@@ -42,12 +42,13 @@ from landbridge.broker.middleware import (
     run_all,
     through,
 )
+from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.rule_topics import demand_read, home_of, unit_of, views_stages
 from landbridge.broker.set_limits import SetLimits
-from landbridge.broker.surroundings import AckingClient, Client, Crossing
+from landbridge.broker.surroundings import AckingClient, Client, Crossing, Elsewhere
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.transactions import (
@@ -94,6 +95,7 @@ from landbridge.errors import (
     Forbidden,
     LeaseLost,
     LimitReached,
+    NotOwner,
     QueueTaken,
     StoreCorrupt,
     TooLarge,
@@ -197,8 +199,14 @@ class Broker:
         self.incarnation = ""
         self.documents = Documents(store, self.unit_of, self._note_damaged)
         #: The writer of each unit, and what each unit owes to the others.
-        self.writers: list[Writer[BrokerCommit]] = []
-        self.handovers: list[Handovers] = []
+        self.writers: OwnedUnits[Writer[BrokerCommit]] = OwnedUnits(self.not_owner)
+        self.handovers: OwnedUnits[Handovers] = OwnedUnits(self.not_owner)
+        #: The other nodes of this terminal; None where it has no nodes, and owns all units.
+        self.elsewhere: Elsewhere | None = None
+        #: Called in a node with a unit that it has owned, when another node has claimed it.
+        self.on_fenced: Callable[[int], None] = lambda unit: None
+        #: Unit → the lease numbers of its groups begin with this number.
+        self._lease_starts: dict[int, int] = {}
         #: Per unit: the next log gets this number times the number of units, plus the unit. Number 0 is the
         #: log that has no batches, only the ledger of transactions.
         self._next_log = [1] * store.units
@@ -244,10 +252,14 @@ class Broker:
         settings = dict(await self.store.documents(0, SETTINGS))
         owed = [await self._claim(unit) for unit in range(self.store.units)]
         self._load_settings(settings)
+        self.start = max(self.start, *[await self._started(unit) + 1 for unit in range(self.store.units)])
+        self.documents.start = self.start
+        self._lease_starts = dict.fromkeys(range(self.store.units), self.start)
         with _without_collection():
             for unit in range(self.store.units):
                 await self._open_unit(unit, _acks_in(owed))
-        await self.pauses.open()
+        for unit in range(self.store.units):
+            await self.pauses.open(unit)
         for handovers, documents in zip(self.handovers, owed, strict=True):
             handovers.load(documents)
         await self.write(
@@ -258,6 +270,138 @@ class Broker:
         )
         self.trimmer.begin(self.topics.values())
         self._tick()
+
+    async def open_shared(self, elsewhere: Elsewhere) -> None:
+        """Begin as a node that owns no unit yet: see ``take``."""
+        for finding in self.store.findings:
+            self.damage.note(finding)
+        self.elsewhere = elsewhere
+        # Of several nodes that run at the same time each has a number of its own.
+        self.start = self.documents.start = int.from_bytes(os.urandom(6), "big")
+        self._tick()
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The units that this process owns."""
+        return self.writers.units
+
+    def not_owner(self, unit: int) -> NotOwner:
+        """The error for what lives in a unit that this process doesn't own."""
+        owner = "" if self.elsewhere is None else self.elsewhere.owner_of(unit)
+        where = f"the node {owner} has it" if owner else "no node has it at the moment"
+        return NotOwner(f"unit {unit} of the terminal is not at this node: {where}")
+
+    async def take(self, unit: int) -> None:
+        """Own a unit from now on: claim it, so that whoever owned it is fenced, and load it."""
+        if unit in self.writers:
+            return
+        owed = await self._claim(unit)
+        try:
+            await self._load_unit(unit, owed)
+        except BaseException:
+            self._drop(unit)
+            raise
+
+    async def _load_unit(self, unit: int, owed: list[tuple[str, bytes]]) -> None:
+        store = self.store
+        settings = dict(await store.documents(0, SETTINGS))
+        if unit == 0:
+            start, self.documents.start = self.start, self.start
+            self._load_settings(settings)
+            self.start = self.documents.start = start
+        home = self.damage.decode("the number of the last start", int, settings.get("start", b"0"), 0, "")
+        begun = self._lease_starts[unit] = max(home, await self._started(unit)) + 1
+        # What transactions of any unit have settled here, and this unit's cursors may not know yet.
+        others = [self._whole(await store.documents(other, HANDOVER)) for other in range(store.units)]
+        with _without_collection():
+            await self._open_unit(unit, _acks_in(others))
+        await self.pauses.open(unit)
+        writes = [PutDocument(SETTINGS, "start", str(begun).encode())]
+        if unit == 0:
+            writes.append(PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()))
+        await self.write(writes, unit=unit)
+        self.handovers[unit].load(owed)
+        self.trimmer.begin(self._topics_in(unit))
+        self._begin_anew()
+
+    async def _started(self, unit: int) -> int:
+        """The greatest number that lease numbers of a unit's groups have begun with."""
+        found = dict(await self.store.documents(unit, SETTINGS)).get("start", b"0")
+        return self.damage.decode("the number of the last start", int, found, 0, "")
+
+    def _topics_in(self, unit: int) -> list[Topic]:
+        return [topic for topic in self.topics.values() if topic.writer.unit == unit]
+
+    def _begin_anew(self) -> None:
+        """Whoever follows changes of topics or documents here lists them again: some have come or gone with
+        a unit, not by a change."""
+        self.start = int.from_bytes(os.urandom(6), "big")
+        self.documents.begin_anew(self.start)
+        self.topic_changes.forget()
+
+    async def give_up(self, unit: int, *, fenced: bool = False) -> None:
+        """Own a unit no longer: what was accepted is stored, and then nothing is written any more. The
+        connections that consume there are ended; their clients come back to the new owner. ``fenced``:
+        another node owns it already, so nothing is written at all."""
+        writer = self.writers.pop(unit)
+        handovers = self.handovers.pop(unit)
+        if writer is None or handovers is None:
+            return
+        why = self.not_owner(unit)
+        if fenced:
+            writer.stop(why)
+        gone = self._topics_in(unit)
+        self._end_consumers(gone, why)
+        await handovers.close()
+        if not fenced:
+            writer.poke()
+            await writer.drain()
+        for topic in gone:
+            for group in list(topic.groups.values()):
+                group.close()
+        if not fenced:
+            await writer.close(why)
+        self._drop(unit)
+
+    def _end_consumers(self, gone: list[Topic], why: BusError) -> None:
+        for topic in gone:
+            for group in topic.groups.values():
+                for consumer in list(group.consumers.values()):
+                    consumer.connection.move_on(why)
+                    group.leave(consumer, counted=False)
+
+    def _drop(self, unit: int) -> None:
+        """Forget what was loaded of a unit."""
+        self.writers.pop(unit)
+        self.handovers.pop(unit)
+        self.documents.released(unit)
+        for topic in self._topics_in(unit):
+            self._end_consumers([topic], self.not_owner(unit))
+            del self.topics[topic.name]
+            self._by_log.pop(topic.log, None)
+            self._sorted.pop(topic, None)
+            topic.deleted = True
+            topic.log.forget()
+            self.middleware.forget(topic.name)
+            for group in list(topic.groups.values()):
+                group.close()
+        timer, self._changed_timers[unit] = self._changed_timers[unit], None
+        if timer is not None:
+            timer.cancel()
+        self._changed[unit].clear()
+        for key in [key for key in self._transactions if key[0] == unit]:
+            del self._transactions[key]
+        for name in [name for name in self.damaged if unit_of(name, self.store.units) == unit]:
+            del self.damaged[name]
+        self.pauses.forget(unit)
+        self._begin_anew()
+
+    def follow(self, settings: Mapping[str, bytes]) -> None:
+        """Go by the settings that another node has written."""
+        raw = settings.get("status")
+        self.status.levels = status.Levels() if raw is None else _decode_levels(raw)
+        self.set_limits.load(settings)
+        self.incarnation = settings.get(INCARNATION, b"").decode(errors="replace") or self.incarnation
 
     def _load_settings(self, settings: dict[str, bytes]) -> None:
         decode = self.damage.decode
@@ -288,10 +432,18 @@ class Broker:
             apply=self._apply,
             most_bytes=self.limits.commit,
             around=gathering,
+            fenced=None if self.elsewhere is None else partial(self._was_fenced, unit),
+            check=None if self.elsewhere is None else partial(self.elsewhere.check_owned, unit),
         )
-        self.writers.append(writer)
-        self.handovers.append(Handovers(self, writer, epoch))
+        self.writers[unit] = writer
+        self.handovers[unit] = Handovers(self, writer, epoch)
         return self._whole(await store.documents(unit, HANDOVER))
+
+    def _was_fenced(self, unit: int) -> BusError:
+        """Another node has claimed the unit."""
+        why = self.not_owner(unit)
+        asyncio.get_running_loop().call_soon(self.on_fenced, unit)
+        return why
 
     def _whole(self, owed: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """The handovers that can be read."""
@@ -448,6 +600,19 @@ class Broker:
         """The unit that a topic lives in, or would live in."""
         return unit_of(home_of(self.topics, topic), self.store.units)
 
+    def has(self, topic: str) -> bool:
+        """Does the topic live in a unit that this process owns, or would it?"""
+        return topic in self.topics or self.unit_of(topic) in self.writers
+
+    def has_log(self, log: int) -> bool:
+        """Does this process own the unit of a log?"""
+        return log % self.store.units in self.writers
+
+    def check_has(self, topic: str) -> None:
+        """NotOwner where it doesn't."""
+        if not self.has(topic):
+            raise self.not_owner(self.unit_of(topic))
+
     def append(
         self, commit: BrokerCommit, topic: str | Topic, batch: Batch, subject: str = ""
     ) -> int | asyncio.Future[int]:
@@ -456,6 +621,8 @@ class Broker:
         ``subject``: in whose name it is published; empty for the terminal itself. StoreFull where there is no
         room."""
         commit.need_room()
+        if isinstance(topic, str) and not self.has(topic):
+            return self.handovers[commit.unit].add(commit, topic, batch, subject)
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self.handovers[commit.unit].add(commit, found.name, batch, subject)
@@ -479,9 +646,9 @@ class Broker:
         """Tell the status log of an error that nobody waits for."""
         self.status.note(self.clock(), "error", topic=topic, cause=error.code, detail=str(error))
 
-    @property
-    def first_lease(self) -> int:
-        return self.start * _LEASES_PER_START
+    def first_lease(self, topic: groups.Home) -> int:
+        """Where the lease numbers of a topic's group begin."""
+        return self._lease_starts[topic.writer.unit] * _LEASES_PER_START
 
     def new_id(self) -> bytes:
         return uuid7(self.clock(), os.urandom(10))
@@ -529,6 +696,7 @@ class Broker:
         except KeyError:
             if name in self.damaged:
                 raise self.damaged[name] from None
+            self.check_has(name)
             raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
 
     def topic_for(
@@ -539,6 +707,7 @@ class Broker:
         found = self.topics.get(name)
         if found is not None:
             return found
+        self.check_has(name)
         if name in OWN:
             return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
         if is_reserved(name) or is_rule_topic(name) or not (self.auto_create or create):
@@ -967,7 +1136,7 @@ class Broker:
     def forget_transactions(self, producer: bytes) -> None:
         """A client left in good order, with every answer in hand: it will never repeat a transaction. Bytes
         that an earlier connection has sent may still come."""
-        for unit in range(self.store.units):
+        for unit in self.owned:
             found = self._transactions.pop((unit, producer), None)
             if found is not None and found.stored:
                 self.writers[unit].tell(adding([found.left(unit, producer, self.clock())]))
@@ -1326,6 +1495,8 @@ class Broker:
             timer.cancel()
         for group in changed:
             group.save(commit)
+        if self.elsewhere is not None:
+            note_change(commit)
 
     def _apply(self, commit: BrokerCommit) -> None:
         """A commit is on disk: make it visible."""
@@ -1399,14 +1570,20 @@ class Broker:
             return
         now = self.clock()
         events = self.status.take(now)
-        batch = self._status_batch(events)
-        topic = self.topic_for(status.TOPIC)
-        topic.writer.tell(lambda commit: self.append(commit, topic, batch))
+        self.tell(status.TOPIC, self._status_batch(events))
         if target := self.status.levels.topic:
             # Not what concerns the target itself: reading the copy must not make more of it.
             others = [event for event in events if event.topic != target]
             if others:
                 self._copy_status(target, self._status_batch(others))
+
+    def tell(self, name: str, batch: Batch) -> None:
+        """Append a batch to a topic of the terminal's own. Nobody waits for it."""
+        if self.elsewhere is not None and not self.has(name):
+            self.elsewhere.tell(name, batch)
+            return
+        topic = self.topic_for(name)
+        topic.writer.tell(lambda commit: self.append(commit, topic, batch))
 
     def _status_batch(self, events: list[status.Event]) -> Batch:
         payloads = [status.encode(event) for event in events]
@@ -1425,6 +1602,9 @@ class Broker:
                 self.report(target, result)
 
         try:
+            if self.elsewhere is not None and not self.has(target):
+                self.elsewhere.tell(target, batch)
+                return
             topic = self.status_copy(target)
         except BusError as error:
             self.report(target, error)

@@ -354,6 +354,11 @@ class Connection(Incoming):
             self.send(frames.Lost(consumer.subscription, error.code, str(error), error.hint))
             self.broker.unsubscribe(consumer, counted=False)
 
+    def move_on(self, why: BusError) -> None:
+        """Something that it consumes is at another node from now on. Its client connects anew, repeats what
+        has no answer, and subscribes again."""
+        self.close(why)
+
     def close(self, error: BusError) -> None:
         """Tell the peer why, and end."""
         if not self.closed:

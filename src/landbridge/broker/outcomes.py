@@ -83,11 +83,14 @@ class Outcomes:
         self._timer: asyncio.TimerHandle | None = None
         #: Address → reads the replies that are for it. The newest address is the one that messages name.
         self._inboxes: dict[str, Inbox] = {}
+        #: The events are this node's to end.
+        self._is_home = False
         #: The name by which other terminals know this one; a terminal that stands alone has one, too.
         self.addresses = [broker.name]
 
     async def open(self) -> None:
         """Load the events, and read the replies that came before the terminal was stopped."""
+        self._is_home = True
         for id, raw in await self._broker.store.documents(0, KIND):
             event = self._broker.damage.decode(f"the event {id}", _decode, raw, None, "its outcome is lost")
             if event is not None:
@@ -103,8 +106,23 @@ class Outcomes:
         """From now on this terminal is known to others, by this id."""
         if terminal not in self.addresses:
             self.addresses.append(terminal)
-        if replies.TOPIC in self._broker.topics:
+        if self._is_home and replies.TOPIC in self._broker.topics:
             self._begin_reading()
+
+    def forget(self, why: BusError) -> None:
+        """The events are another node's from now on."""
+        self.close()
+        self._is_home = False
+        self._timer = None
+        self._inboxes.clear()
+        self.events.clear()
+        self._kept.clear()
+        self._due.clear()
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(why)
 
     def close(self) -> None:
         """Look at no deadline any more."""
@@ -334,6 +352,8 @@ class Outcomes:
             waiters.append(waiter)
             try:
                 await asyncio.wait([waiter], timeout=within)
+                if waiter.done():
+                    waiter.result()
             finally:
                 if waiter in waiters:
                     waiters.remove(waiter)
@@ -449,6 +469,10 @@ class Inbox:
 
     def lose(self, consumer: Consumer, why: BusError) -> None:
         """The group or the topic was deleted, or can't be read: the status log has been told."""
+        self.closed = True
+
+    def move_on(self, why: BusError) -> None:
+        """Another node reads the replies from now on."""
         self.closed = True
 
     def close(self) -> None:

@@ -79,24 +79,32 @@ class Stages:
         #: Held while a stage's commit is under way. Those who wait find its decision.
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def open(self) -> None:
-        """Load what is stored, and go on with what was decided. Stages that a writer came too late for are
-        removed once their retention has emptied them."""
+    async def open(self, unit: int) -> None:
+        """Load what is stored of a unit, and go on with what was decided. Stages that a writer came too late
+        for are removed once their retention has emptied them."""
         for topic in list(self._broker.topics.values()):
-            if topic.name.startswith(PREFIX) and topic.log.first == topic.log.end:
+            is_here = topic.writer.unit == unit and topic.name.startswith(PREFIX)
+            if is_here and topic.log.first == topic.log.end:
                 self._spawn(self._broker.delete_topic(topic))
-        for unit in range(self._broker.store.units):
-            for stage, raw in await self._broker.store.documents(unit, KIND):
-                hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
-                try:
-                    what = f"what was decided of the stage {stage}"
-                    self._decisions[stage] = decoded(what, decode, raw, hint)
-                except StoreCorrupt as error:
-                    self._damaged[stage] = error
-                    self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
-                    continue
-                if self._decisions[stage].left:
-                    self._spawn(self._resume(stage))
+        for stage, raw in await self._broker.store.documents(unit, KIND):
+            hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
+            try:
+                what = f"what was decided of the stage {stage}"
+                self._decisions[stage] = decoded(what, decode, raw, hint)
+            except StoreCorrupt as error:
+                self._damaged[stage] = error
+                self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
+                continue
+            if self._decisions[stage].left:
+                self._spawn(self._resume(stage))
+
+    def forget(self, unit: int) -> None:
+        """The unit is another node's from now on."""
+        units = self._broker.store.units
+        for stage in [stage for stage in self._decisions if unit_of(PREFIX + stage, units) == unit]:
+            del self._decisions[stage]
+        for stage in [stage for stage in self._damaged if unit_of(PREFIX + stage, units) == unit]:
+            del self._damaged[stage]
 
     async def _resume(self, stage: str) -> None:
         try:

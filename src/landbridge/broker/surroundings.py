@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from landbridge.broker.group import Consumer, Group
+from landbridge.broker.middleware import PublishingSubject
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.trust.scopes import Scopes
@@ -48,6 +49,32 @@ class Crossing(Protocol):
     async def close(self) -> None: ...
 
 
+class Elsewhere(Protocol):
+    """What the broker asks of the part that knows the other nodes of this terminal (``broker/cluster.py``).
+    Only a node has one."""
+
+    def owner_of(self, unit: int) -> str:
+        """The name of the node that owns a unit; empty where nobody does at the moment."""
+
+    def check_owned(self, unit: int) -> None:
+        """NotOwner where this node's time to own the unit may be over, by its own clock."""
+
+    async def append(self, topic: str, producer: bytes, number: int, subject: str, batch: Batch) -> int:
+        """Append a batch at the topic's owner, unless the ledger there knows this number of the producer.
+        Returns the offset of its first message."""
+
+    async def settle(self, log: int, group: str, runs: list[tuple[int, int]]) -> None:
+        """Settle messages of a group at its owner, and wait until that is on disk."""
+
+    async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
+        """Ask a topic's owner whether it takes a batch, and have its middleware look at it. Returns the batch
+        as it is to be stored."""
+
+    def tell(self, topic: str, batch: Batch) -> None:
+        """Append a batch of the terminal's own at the topic's owner. Nobody waits for it, and it is lost if
+        this process ends."""
+
+
 class Client(Protocol):
     """The connection that a request came over, as far as the broker needs it."""
 
@@ -74,6 +101,7 @@ class Client(Protocol):
     def send(self, frame: frames.Frame, *tail: bytes | memoryview) -> None: ...
     def flush(self) -> None: ...
     def lose(self, consumer: Consumer, why: BusError) -> None: ...
+    def move_on(self, why: BusError) -> None: ...
 
 
 class AckingClient(Protocol):

@@ -60,20 +60,34 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
 
 
 STATUS_SHOW = operation(
-    "status.show", Nothing, Levels, "GET /v1/status/levels", "Show the status levels.", scope="observe"
+    "status.show",
+    Nothing,
+    Levels,
+    "GET /v1/status/levels",
+    "Show the status levels.",
+    scope="observe",
+    where="here",
 )
 STATUS_LEVELS = operation(
     "status.levels", StatusLevels, Levels, "PATCH /v1/status/levels",
     "Set status levels from now on, and return all of them.", scope="operate",
+    where="home",
 )  # fmt: skip
 STATUS_NOTE = operation(
     "status.note", StatusNote, type(None), "POST /v1/status/notes",
     "Write an error event in the caller's name to the status log.", scope="publish:$status", audited=False,
+    where="here",
 )  # fmt: skip
 TERMINAL_INFO = operation(
-    "terminal.info", Nothing, TerminalInfo, "GET /v1/terminal", "Describe the terminal."
+    "terminal.info",
+    Nothing,
+    TerminalInfo,
+    "GET /v1/terminal",
+    "Describe the terminal.",
+    where="every",
 )
 TERMINAL_METRICS = operation(
     "terminal.metrics", Nothing, str, "GET /v1/terminal/metrics",
     "Return the terminal's metrics in Prometheus' text format.", scope="observe",
+    where="here",
 )  # fmt: skip
