@@ -49,6 +49,8 @@ HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
+#: Nodes that a welcome names.
+MOST_ADDRESSES = 256
 #: What a client may use of this terminal beyond the frames of the first version.
 FEATURES = ["keys", "requests"]
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
@@ -429,6 +431,7 @@ class Connection(Incoming):
                 limits.publish_window,
                 self.broker.stamp(),
                 FEATURES,
+                self.terminal.addresses()[:MOST_ADDRESSES],
             )
         )
 

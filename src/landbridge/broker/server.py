@@ -6,7 +6,7 @@ import asyncio
 import platform
 import ssl
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -81,6 +81,8 @@ class Terminal:
         self._started_at = 0
         #: Where it listens; empty where it doesn't.
         self.url = ""
+        #: Where the terminal's nodes are, for clients; empty where it has none.
+        self.addresses: Callable[[], list[str]] = list
         #: Held while a unit is taken or given up.
         self._moving = asyncio.Lock()
         #: Of a node: the terminal's trust and settings while another node owns them.

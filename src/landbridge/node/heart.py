@@ -1,4 +1,5 @@
-"""The heart of a node: it tells the table of nodes that this process is alive, and knows what the others have told."""
+"""The heart of a node: it tells the table of nodes that this process is alive, and knows what the others
+have told."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ def new_id() -> str:
 
 
 class Heart:
-    """Beats from ``begin`` to ``end``. ``on_beat`` is called after each answer with the units that this node should
-    give up; what it should take, it has taken in the table. It gives units up in the table by ``release``."""
+    """Beats from ``begin`` to ``end``. ``on_beat`` is called after each answer with the units that this
+    node should give up; what it should take, it has taken in the table. It gives units up in the table by
+    ``release``."""
 
     def __init__(self, roster: Roster, record: NodeRecord, life: float) -> None:
         self.record = record
