@@ -24,6 +24,7 @@ from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit, note_change
 from landbridge.broker.damage import Damage, decoded
+from landbridge.broker.distant import DistantTopic
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.event_types import types_of
 from landbridge.broker.figures import GatewayFigure
@@ -161,6 +162,8 @@ class Totals(msgspec.Struct):
     late_replies: int = 0
     reports: int = 0
     reports_dropped: int = 0
+    #: Batches of the terminal's own that could not be brought to another node.
+    untold: int = 0
 
 
 class Broker:
@@ -614,15 +617,16 @@ class Broker:
             raise self.not_owner(self.unit_of(topic))
 
     def append(
-        self, commit: BrokerCommit, topic: str | Topic, batch: Batch, subject: str = ""
+        self, commit: BrokerCommit, topic: str | Topic | DistantTopic, batch: Batch, subject: str = ""
     ) -> int | asyncio.Future[int]:
         """Append a batch to any topic, made where there is none, within a commit that may be of another unit.
         Returns its offset, or a future of it where it goes into another unit once the commit is on disk.
         ``subject``: in whose name it is published; empty for the terminal itself. StoreFull where there is no
         room."""
         commit.need_room()
-        if isinstance(topic, str) and not self.has(topic):
-            return self.handovers[commit.unit].add(commit, topic, batch, subject)
+        if isinstance(topic, DistantTopic) or (isinstance(topic, str) and not self.has(topic)):
+            name = topic if isinstance(topic, str) else topic.name
+            return self.handovers[commit.unit].add(commit, name, batch, subject)
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self.handovers[commit.unit].add(commit, found.name, batch, subject)
@@ -959,9 +963,16 @@ class Broker:
         )
         return await through(topic.chain, topic.views, publisher, frame, batch)
 
-    def check_publish(self, connection: Client, name: str) -> Topic:
+    def check_publish(self, connection: TokenBearer, name: str) -> Topic:
         self.check_target(connection, name)
         return self.topic_for(name, who=connection.subject)
+
+    def output(self, connection: TokenBearer, name: str) -> Topic | DistantTopic:
+        """The topic of an output, which may be at another node: its owner checks the rest then."""
+        if self.elsewhere is None or self.has(name):
+            return self.check_publish(connection, name)
+        self.check_target(connection, name)
+        return DistantTopic(name, self.unit_of(name), self.elsewhere)
 
     def publish(
         self,
@@ -1178,7 +1189,7 @@ class Broker:
             self._transactions.popitem(last=False)
 
     def transact(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> asyncio.Future[TransactionOutcome]:
         """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
         that happened before, unless it has a key."""
@@ -1220,6 +1231,8 @@ class Broker:
                 (topic, accepted(each)) for (topic, _), each in zip(publishes, outcomes, strict=True)
             ]
             for topic, _ in publishes:
+                if isinstance(topic, DistantTopic):
+                    continue  # its owner has looked at it
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
@@ -1253,7 +1266,7 @@ class Broker:
         return asyncio.ensure_future(middleware_first())
 
     def _once(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> TransactionKey:
         """The key of a transaction. It belongs to the first topic, by name, that the transaction publishes
         to."""
@@ -1261,27 +1274,29 @@ class Broker:
         body = keys.body_hash(*((topic.name, batch) for topic, batch in publishes))
         place = min(range(len(publishes)), key=lambda n: publishes[n][0].name)
         topic, batch = publishes[place]
+        if isinstance(topic, DistantTopic):
+            raise self.not_owner(topic.unit)
         return TransactionKey(frame.key, name, body, topic, batch, place)
 
     def _home_of(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> Writer[BrokerCommit]:
         """The unit in which a transaction happens: with a key that of the key's topic; else that of its first
         ack, or of its first document, or of its first output."""
         if frame.key:
             if not publishes:
                 raise BadRequest("a transaction with a key publishes something", hint="leave the key away")
-            return min((topic for topic, _ in publishes), key=lambda topic: topic.name).writer
+            return self.writers[min(publishes, key=lambda each: each[0].name)[0].unit]
         for subscription, _, _ in frame.acks:
             if (consumer := connection.consumers.get(subscription)) is not None:
                 return consumer.group.topic.writer
         if frame.documents:
             return self.writers[self.documents.unit_of(frame.documents[0].topic)]
-        return publishes[0][0].writer if publishes else self.writers[0]
+        return self.writers[publishes[0][0].unit if publishes else 0]
 
     def read_transaction(
         self, connection: Client, frame: frames.Transact, tail: memoryview
-    ) -> list[tuple[Topic, Batch]]:
+    ) -> list[tuple[Topic | DistantTopic, Batch]]:
         """The outputs of a stranger's transaction, checked."""
         if frame.parts > MOST_IN_TRANSACTION:
             raise LimitReached(
@@ -1289,12 +1304,12 @@ class Broker:
                 f"{MOST_IN_TRANSACTION}",
                 hint="ack whole batches, publish to a topic in one batch, or make several transactions",
             )
-        publishes: list[tuple[Topic, Batch]] = []
+        publishes: list[tuple[Topic | DistantTopic, Batch]] = []
         at = 0
         for name, size in frame.publishes:
             if at + size > len(tail):
                 raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
-            topic = self.check_publish(connection, name)
+            topic = self.output(connection, name)
             publishes.append((topic, self.read_batch(name, tail[at : at + size])))
             at += size
         if at != len(tail):

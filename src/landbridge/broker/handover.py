@@ -79,7 +79,7 @@ class OtherNodes(Protocol):
     """What it asks of the other nodes."""
 
     async def append(self, topic: str, producer: bytes, number: int, subject: str, batch: Batch) -> int: ...
-    async def settle(self, log: int, group: str, runs: list[Range]) -> None: ...
+    async def settle(self, log: int, group: str) -> None: ...
 
 
 class Topics(Protocol):
@@ -177,7 +177,7 @@ class Handovers:
                 if (group := self._topics.group_of(found.log, found.group)) is not None:
                     await group.topic.writer.put(group.save)
                 elif (others := self._topics.elsewhere) is not None and not self._topics.has_log(found.log):
-                    await others.settle(found.log, found.group, found.runs)
+                    await others.settle(found.log, found.group)
             except BusError as error:
                 self._topics.report("", error)
                 await asyncio.sleep(AGAIN_AFTER)

@@ -27,6 +27,7 @@ from landbridge.broker.group import Consumer, Group
 from landbridge.broker.middleware import Outcome, PublishingSubject, accepted
 from landbridge.broker.requests import check_headers
 from landbridge.broker.surroundings import Client
+from landbridge.broker.topic import Topic
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
@@ -153,7 +154,7 @@ class Outcomes:
         if len(self.events) >= broker.limits.max_events:
             raise LimitReached(f"{len(self.events)} events are kept, as many as max_events allows")
         check_headers(request.headers)
-        topic = broker.topic_for(request.topic)
+        topic = broker.output(caller, request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
         own: dict[str, HeaderValue] = {
@@ -179,9 +180,10 @@ class Outcomes:
             again = self.events.get(id) or self._beginning.get(id)
             if again is not None:
                 return self._same(caller, again)
-            if topic.deleted:
-                raise UnknownTopic(f"the topic {topic.name} was deleted")
-            topic.check_backlog()
+            if isinstance(topic, Topic):
+                if topic.deleted:
+                    raise UnknownTopic(f"the topic {topic.name} was deleted")
+                topic.check_backlog()
             self._check_share(caller.subject)
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?

@@ -14,6 +14,7 @@ import structlog
 from landbridge.broker.authority import Authority
 from landbridge.broker.broker import Broker
 from landbridge.broker.clock import Clock
+from landbridge.broker.cluster import Cluster
 from landbridge.broker.commit import SETTINGS
 from landbridge.broker.connection import Connection
 from landbridge.broker.damage import decoded
@@ -87,6 +88,8 @@ class Terminal:
         self._moving = asyncio.Lock()
         #: Of a node: the terminal's trust and settings while another node owns them.
         self.mirror: Mirror | None = None
+        #: Of a node: the other ones.
+        self.cluster: Cluster | None = None
         #: The key that signs the terminal's tokens is known: of a node, once the first one has made it.
         self.is_ready = asyncio.Event()
 
@@ -130,6 +133,7 @@ class Terminal:
             except BaseException:
                 await self._give_up(unit, fenced=False)
                 raise
+        self._owners_changed()
         log.info("took", terminal=self.name, unit=unit)
 
     async def give_up(self, unit: int, *, fenced: bool = False) -> None:
@@ -148,7 +152,12 @@ class Terminal:
         self.routing.forget()
         if self.mirror is not None:
             self.mirror.look_anew()
+        self._owners_changed()
         log.info("gave up", terminal=self.name, unit=unit, fenced=fenced)
+
+    def _owners_changed(self) -> None:
+        if self.cluster is not None:
+            self.cluster.owners_changed()
 
     def _was_fenced(self, unit: int) -> None:
         giving_up = self.spawn(self.give_up(unit, fenced=True))
@@ -347,6 +356,8 @@ class Terminal:
         if self.mirror is not None:
             await self.mirror.close()
         await self.broker.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.store.close()
         log.info("closed", terminal=self.name)
 

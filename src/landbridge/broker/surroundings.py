@@ -63,8 +63,8 @@ class Elsewhere(Protocol):
         """Append a batch at the topic's owner, unless the ledger there knows this number of the producer.
         Returns the offset of its first message."""
 
-    async def settle(self, log: int, group: str, runs: list[tuple[int, int]]) -> None:
-        """Settle messages of a group at its owner, and wait until that is on disk."""
+    async def settle(self, log: int, group: str) -> None:
+        """Wait until a group's owner has written down what transactions of other units have acked there."""
 
     async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
         """Ask a topic's owner whether it takes a batch, and have its middleware look at it. Returns the batch

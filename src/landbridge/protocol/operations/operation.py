@@ -47,13 +47,16 @@ class Operation(Generic[P, R, A]):
     help: str
     #: Whether the audit log has what it changes. Not so: messages, and what programs write for themselves.
     is_audited: bool
-    #: Which node of a terminal answers it. "topic:{topic}": the owner of the topic that the field names; where
-    #: the field is None or "*", every node, and the answers are merged; where it is empty, the owner of unit
-    #: 0. "{rule|source}": the first of these fields that names something. "topics:{offsets}": the owners of
-    #: all topics that the field names, each for its own. "stage:{stage}": the owner of the stage. "home": the
-    #: owner of unit 0, where the trust and the settings of the terminal are. "every": every node, and the
-    #: answers are merged. "any": one node after the other, until one can answer. "here": the node that was
-    #: asked.
+    #: Which node of a terminal answers it.
+    #: "topic:{topic}": the owner of the topic that the field names; where the field is None or "*", every
+    #: node, and the answers are merged; where it is empty, the owner of unit 0. "{rule|source}": the first of
+    #: these fields that names something.
+    #: "topics:{offsets}": the owners of all topics that the field names, each for its own.
+    #: "stage:{stage}": the owner of the stage.
+    #: "home": the owner of unit 0, where the trust and the settings of the terminal are.
+    #: "every": every node, and the answers are merged.
+    #: "any": one node after the other, until one can answer.
+    #: "here": the node that was asked.
     where: str
 
     def read(self, arguments: dict[str, Any]) -> R:
