@@ -106,6 +106,7 @@ class Host(Protocol):
     authority: Authority
     connections: set[Connection]
     strangers: Strangers
+    addresses: Callable[[], list[str]]
     closing: bool
     heartbeats: Heartbeats
     services: Services

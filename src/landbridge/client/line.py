@@ -139,7 +139,7 @@ class TerminalLine:
         self._rooms: list[asyncio.Future[None]] = []
         self._mending: asyncio.Task[None] | None = None
         #: Asks the node in use whether it still answers; None where there is one node alone.
-        self._asking: asyncio.Task[None] | None = None
+        self._node_watch: asyncio.Task[None] | None = None
         #: When the connection was lost, in the loop's time; None while there is one.
         self._lost_at: float | None = None
 
@@ -193,7 +193,7 @@ class TerminalLine:
         if isinstance(self._dial, ContextDial):
             self._dial.learn(welcome.nodes)
             if self._dial.has_others:
-                self._asking = asyncio.ensure_future(self._ask_node(wire))
+                self._node_watch = asyncio.ensure_future(self._ask_node(wire))
 
     def _move_on(self) -> None:
         if isinstance(self._dial, ContextDial):
@@ -221,9 +221,9 @@ class TerminalLine:
             return  # the wire had no welcome yet, and whoever dialled gets the error
         self.wire = None
         self._move_on()
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+        if self._node_watch is not None:
+            self._node_watch.cancel()
+            self._node_watch = None
         self._up.clear()
         for subscription in self.subscriptions.values():
             subscription.disconnected()

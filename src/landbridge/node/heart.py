@@ -92,6 +92,13 @@ class Heart:
         self._released |= units
         self._soon.set()
 
+    async def drain(self, name: str, draining: bool) -> ClusterTable:
+        """Whether a node should have no units."""
+        async with asyncio.timeout(self.tenure.life):
+            self.table = await self._roster.drain(name, draining)
+        self._soon.set()
+        return self.table
+
     def hurry(self) -> None:
         """Ask at once."""
         self._soon.set()
