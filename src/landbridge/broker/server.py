@@ -321,6 +321,7 @@ class Terminal:
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
+            "node": "" if self.nodes is None else self.nodes.record.name,
             "incarnation": self.broker.incarnation,
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,

@@ -8,7 +8,7 @@ registry and the links to other terminals, goes with unit 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from landbridge import __version__
 from landbridge.broker.cluster import Cluster
+from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.server import Terminal
 from landbridge.client.context import Context
 from landbridge.client.wire import dial_of
@@ -111,12 +112,30 @@ class Node:
         )
         terminal.addresses = self._addresses
         terminal.nodes = self.heart
+        terminal.broker.figures.append(self._figures)
         #: What this node has with unit 0; None while another node has it.
         self._home: Membership | None = None
         self._home_failed: BusError | None = None
         self._moves = asyncio.Event()
         self._mover: asyncio.Task[None] | None = None
         self._watchdog: asyncio.Task[None] | None = None
+
+    def _figures(self) -> Iterator[GatewayFigure]:
+        """For the metrics of this node."""
+        heart, owned = self.heart, len(self.terminal.broker.owned)
+        live = heart.table.live
+        left = heart.tenure.left(asyncio.get_running_loop().time())
+        found = {
+            "landbridge_node_units": ("units that this node owns", owned),
+            "landbridge_node_lease_seconds": ("seconds that this node's lease still lasts", left),
+            "landbridge_node_table_reached": ("0 while it can't reach the table of nodes", not heart.trouble),
+            "landbridge_nodes_live": ("nodes that are alive", len(live)),
+            "landbridge_nodes_draining": ("nodes that drain", sum(node.draining for node in live)),
+            "landbridge_units_free": ("units that no live node has", len(heart.table.free)),
+            "landbridge_store_answers": ("0 while the store is away", not self._store.trouble),
+        }
+        for name, (help, value) in found.items():
+            yield GatewayFigure(name, help, {"node": heart.record.name}, float(value), counts=False)
 
     def _known_addresses(self) -> list[str]:
         """Of all nodes in the table, also of those that are gone."""
