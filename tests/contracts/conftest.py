@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from landbridge.broker.server import Terminal
 from landbridge.testing import FakeClock, run_terminal
+from landbridge.testing.cluster import run_nodes
 from tests.contracts.ways import WAYS, Way
 
 
@@ -23,6 +25,11 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def terminal(crashes: list[Any]) -> AsyncIterator[Terminal]:
     """A terminal in memory that also listens, with a real clock."""
+    if os.environ.get("LANDBRIDGE_TEST_NODES"):
+        async with run_nodes(("a", "b", "c", "d"), owners=("a", "b", "c")) as nodes:
+            await nodes["d"].listen("127.0.0.1", 0)
+            yield nodes["d"]
+        return
     async with run_terminal(port=0) as running:
         yield running
 

@@ -92,8 +92,8 @@ async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: 
         message = await messages.poll(timeout=20)
         async with bus.transaction() as transaction:
             await transaction.ack(message)
-            transaction.publish(one, b"1")
-            transaction.publish(other, b"2")
+            await transaction.publish(one, b"1")
+            await transaction.publish(other, b"2")
     assert await take(bus, one, "g", 1) == [b"1"]
     assert await take(bus, other, "g", 1) == [b"2"]
     shown = await bus.call("group.show", topic=source, name="g")
@@ -118,7 +118,7 @@ async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes
     async with attach(nodes["c"], subject="answers") as there:
 
         async def answer() -> None:
-            async with there.subscribe(topic, group="g", answers=True) as asked:
+            async with there.subscribe(topic, group="g", reply=True) as asked:
                 ready.set_result(None)
                 message = await asked.poll(timeout=20)
                 await message.reply(b"yes " + bytes(message.payload))
