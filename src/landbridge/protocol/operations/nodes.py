@@ -31,20 +31,21 @@ class NodeRow(Result, frozen=True, kw_only=True):
     url: Annotated[str, about("Where its bus port is.")]
     http: Annotated[str, about("Where it answers HTTP; empty: it doesn't.")]
     version: Annotated[str, about("Its version of Landbridge.")]
-    started_at: Annotated[int, about("When its process was first heard of, by the clock of the store's
-    server.")] expires_at: Annotated[int, about("When it counts as gone if it isn't heard of again, by the
-    same clock.")]
+    started_at: Annotated[int, about("When it was first heard of, by the clock of the store's server.")]
+    expires_at: Annotated[int, about("When it counts as gone if it isn't heard of again, by that clock.")]
 
 
 class NodeRows(Result, frozen=True, kw_only=True):
     """The nodes of a terminal, and what of it is at no node."""
 
-    nodes: Annotated[list[NodeRow], about("The nodes, by name; none where the terminal has one process
-    alone.")] units: Annotated[int, about("Into how many units the terminal is divided.")] = 0 free:
-    Annotated[int, about("Units that no live node has.")] = 0 together: Annotated[bool, about("All units are
-    to be at one node.")] = False time: Annotated[int, about("The clock of the store's server, in
-    microseconds.")] = 0 trouble: Annotated[ str, about("Why the node that was asked can't reach the table
-    of nodes; empty: it can.") ] = ""
+    nodes: Annotated[list[NodeRow], about("The nodes, by name; none where there is one process alone.")]
+    units: Annotated[int, about("Into how many units the terminal is divided.")] = 0
+    free: Annotated[int, about("Units that no live node has.")] = 0
+    together: Annotated[bool, about("All units are to be at one node.")] = False
+    time: Annotated[int, about("The clock of the store's server, in microseconds.")] = 0
+    trouble: Annotated[
+        str, about("Why the node that was asked can't reach the table of nodes; empty: it can.")
+    ] = ""
 
 
 # -- the entries ---------------------------------------------------------------------------------------
