@@ -275,7 +275,7 @@ class Terminal:
         is in the heartbeats."""
         counts = dict.fromkeys(subjects, 0)
         for connection in self.connections:
-            if connection.subject in counts:
+            if connection.subject in counts and not connection.is_leg:
                 counts[connection.subject] += 1
                 self.heartbeats.heard(connection.subject, connection.heard_at)
         return counts

@@ -67,7 +67,7 @@ STATUS_SHOW = operation(
     "GET /v1/status/levels",
     "Show the status levels.",
     scope="observe",
-    where="here",
+    where="home",
 )
 STATUS_LEVELS = operation(
     "status.levels", StatusLevels, Levels, "PATCH /v1/status/levels",
