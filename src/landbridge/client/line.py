@@ -40,7 +40,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 FEATURES = ["pauses"]
 #: Of a terminal with several nodes: seconds between two questions whether the node in use still answers, and
 #: for its answer. A process that is stopped keeps its connections.
-ASK_NODE_EVERY, NODE_ANSWERS_WITHIN = 1.0, 5.0
+ASK_NODE_EVERY, NODE_ANSWERS_WITHIN = 1.0, 4.0
 #: Topics whose outboxes are kept although they have nothing to send.
 MOST_OUTBOXES = 1024
 
