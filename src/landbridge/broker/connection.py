@@ -32,11 +32,13 @@ from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
     BadRequest,
     BusError,
+    Disconnected,
     Forbidden,
     LeaseLost,
     LimitReached,
     NotOwner,
     ShuttingDown,
+    TerminalUnreachable,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -671,7 +673,15 @@ class Connection(Incoming):
         assert isinstance(frame, frames.Call)
         self._enter_wait(frame)
         task = self.terminal.spawn(Gathering(self._ask_node, decision, frame, self._home()).run())
-        task.add_done_callback(partial(self._called, frame))
+        task.add_done_callback(partial(self._gathered, frame))
+
+    def _gathered(self, frame: frames.Call, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Disconnected | TerminalUnreachable):
+            # A node is gone that had a part of the answer. The client comes again, and asks those that have
+            # its units by then.
+            self.close(for_client(error, "that was asked"))
+        self._called(frame, task)
 
     def _home(self) -> str:
         """The node that has the terminal's trust and settings; this one while nobody has."""
