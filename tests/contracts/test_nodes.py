@@ -121,6 +121,7 @@ async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes
             async with there.subscribe(topic, group="g", reply=True) as asked:
                 ready.set_result(None)
                 message = await asked.poll(timeout=20)
+                assert message is not None
                 await message.reply(b"yes " + bytes(message.payload))
 
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -167,7 +168,8 @@ async def test_watches_hear_of_topics_of_all_nodes(nodes: Nodes, bus: Any) -> No
 async def test_nothing_is_lost_or_doubled_while_units_move(nodes: Nodes) -> None:
     """Clients publish and consume at all nodes while units are moved and taken away without a word."""
     topics = [f"moving.{number}" for number in range(6)]
-    count, seen = 150, {topic: [] for topic in topics}
+    count = 150
+    seen: dict[str, list[int]] = {topic: [] for topic in topics}
     async with attach(nodes["a"]) as setup:
         for topic in topics:
             await setup.groups.create(topic, "g")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,11 +31,25 @@ class Alone:
     async def append(self, topic: str, producer: bytes, number: int, subject: str, batch: Batch) -> int:
         raise NotOwner("nobody is there")
 
-    async def settle(self, log: int, group: str, runs: list[tuple[int, int]]) -> None:
+    async def settle(self, log: int, group: str) -> None:
         raise NotOwner("nobody is there")
 
     async def prepare(self, publisher: Any, topic: str, batch: Batch) -> Batch:
         raise NotOwner("nobody is there")
+
+    async def look_at(self, topic: str, subject: str) -> str:
+        raise NotOwner("nobody is there")
+
+    async def append_rows(
+        self, topic: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
+    ) -> None:
+        raise NotOwner("nobody is there")
+
+    async def forget_producer(self, topic: str, producer: bytes) -> None:
+        raise NotOwner("nobody is there")
+
+    def announce(self) -> None:
+        pass
 
     def tell(self, topic: str, batch: Batch) -> None:
         pass

@@ -79,6 +79,9 @@ class AuditedBroker(Protocol):
     def has(self, topic: str) -> bool:
         """Does a topic live in a unit that this process owns?"""
 
+    def tell(self, name: str, batch: Batch) -> None:
+        """Append a batch to a topic of the terminal's own. Nobody waits for it."""
+
 
 class AuditedCall:
     """An operation that changes something, while it is answered."""
@@ -134,7 +137,12 @@ class AuditedCall:
         if not self.is_told and not self._source.is_part:
             asked = msgspec.to_builtins(request)
             name = "/".join(str(asked.pop(key)) for key in ("topic", "name") if key in asked)
-            await self._log.writer.put(partial(self.enter, name=name, after=asked))
+            enter = partial(self.enter, name=name, after=asked)
+            writer = self._log.writer
+            if writer is None:
+                self._log.tell(enter)
+            else:
+                await writer.put(enter)
 
 
 class AuditLog:
@@ -142,10 +150,19 @@ class AuditLog:
         self._broker = broker
 
     @property
-    def writer(self) -> Writer[BrokerCommit]:
-        """Of the unit that the topic lives in, or of one that this node owns."""
+    def writer(self) -> Writer[BrokerCommit] | None:
+        """Of the unit that the topic lives in, or of one that this node owns; None where it owns none."""
         broker = self._broker
-        return broker.topic_for(audit.TOPIC).writer if broker.has(audit.TOPIC) else next(iter(broker.writers))
+        return (
+            broker.topic_for(audit.TOPIC).writer
+            if broker.has(audit.TOPIC)
+            else next(iter(broker.writers), None)
+        )
+
+    def tell(self, enter: Callable[[Commit], None]) -> None:
+        """Write an entry from a node that owns nothing. It is lost if the process ends just then."""
+        commit = BrokerCommit(self._broker.clock(), -1)
+        enter(commit)
 
     def call(self, source: CallSource, operation: Operation[..., Any, Any], origin: str = "") -> AuditedCall:
         return AuditedCall(self, source, operation, origin)
@@ -183,5 +200,7 @@ class AuditLog:
             commit.can_shrink = True
             topic.save(commit)
             commit.append(topic.log, batch, needs_room=False)
+        elif commit.unit < 0:
+            broker.tell(audit.TOPIC, batch)
         else:
             broker.handovers[commit.unit].add_untold(commit, audit.TOPIC, batch)

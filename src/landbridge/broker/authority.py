@@ -28,7 +28,7 @@ from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
 #: For whom the passes of nodes are, and the seconds that one is good for.
-NODES, PASS_LIFE = "landbridge-nodes", 60
+NODES, PASS_LIFE = "landbridge-nodes", 600
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
 #: The claim of a token that a terminal has made for its own process.
 _OWN = "landbridge_own"

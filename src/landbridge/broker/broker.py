@@ -973,6 +973,13 @@ class Broker:
         self.check_target(connection, name)
         return self.topic_for(name, who=connection.subject)
 
+    async def kind_elsewhere(self, caller: TokenBearer, name: str) -> str:
+        """What ``check_target`` can't see here of a topic that another node owns: its owner is asked, and
+        raises. Returns the kind of such a topic; empty for one of this node's, or one that isn't there."""
+        if self.elsewhere is None or self.has(name):
+            return ""
+        return await self.elsewhere.look_at(name, caller.subject)
+
     def output(self, connection: TokenBearer, name: str) -> Topic | DistantTopic:
         """The topic of an output, which may be at another node: its owner checks the rest then."""
         if self.elsewhere is None or self.has(name):
@@ -1516,8 +1523,8 @@ class Broker:
             timer.cancel()
         for group in changed:
             group.save(commit)
-        if self.elsewhere is not None:
-            note_change(commit)
+        if self.elsewhere is not None and note_change(commit):
+            commit.on_stored.append(self.elsewhere.announce)
 
     def _apply(self, commit: BrokerCommit) -> None:
         """A commit is on disk: make it visible."""

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.handover import append_once
 from landbridge.broker.legs import Dial, Leg
 from landbridge.broker.middleware import PublishingSubject, accepted
+from landbridge.broker.stage_rows import append_rows, forget_producer
 from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch
@@ -39,6 +41,7 @@ from landbridge.core.names import is_rule_topic
 from landbridge.errors import BadRequest, BusError, Disconnected, NotOwner
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
+from landbridge.protocol.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from landbridge.broker.server import Terminal
@@ -49,6 +52,12 @@ OWNER_WITHIN = 5.0
 MOST_RULES, NO_RULE_FOR = 10_000, 1.0
 #: Batches of the terminal's own that wait for another node; seconds between two tries.
 MOST_TOLD, TELL_AGAIN = 64, 1.0
+#: Seconds that a node which closes takes for what it has still to tell.
+LAST_WORDS = 0.2
+#: Bytes of rows in one question at most; one record may be more.
+ROWS_AT_ONCE = 4 << 20
+#: HTTP status of the errors that say that a node doesn't have it.
+NOT_FOUND = 404
 #: Seconds that another node has to answer what this node asks.
 ANSWER_WITHIN = 30.0
 
@@ -78,6 +87,35 @@ class PrepareAsked(msgspec.Struct, frozen=True):
     claims: dict[str, str]
 
 
+class RowsAsked(msgspec.Struct, frozen=True):
+    """Rows of a stage. Tail: a record for each of these sizes."""
+
+    topic: str
+    producer: bytes
+    left: int
+    subject: str
+    sizes: list[int]
+
+
+class ForgetAsked(msgspec.Struct, frozen=True):
+    topic: str
+    producer: bytes
+
+
+class LookAsked(msgspec.Struct, frozen=True):
+    topic: str
+    subject: str
+
+
+class NothingAsked(msgspec.Struct, frozen=True):
+    """There is nothing to say."""
+
+
+class StrangerAsked(msgspec.Struct, frozen=True):
+    op: str
+    args: dict[str, Any]
+
+
 class TellAsked(msgspec.Struct, frozen=True):
     topic: str
 
@@ -93,6 +131,8 @@ class Cluster:
         may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         self.me = me
+        #: Seconds that it takes, when it closes, for what it has still to tell.
+        self.last_words = LAST_WORDS
         self._terminal = terminal
         self._dial = dial
         self._may_serve = may_serve
@@ -110,10 +150,16 @@ class Cluster:
 
     def follow(self, table: ClusterTable) -> None:
         """This is who owns what from now on."""
+        before = self._served
         self.table = table
         for node in [node for node in self._legs if not self._is_live(node)]:
             self._legs.pop(node).close()
-        self.owners_changed()
+        if self._served != before:
+            self.owners_changed()
+
+    @property
+    def _served(self) -> list[str | None]:
+        return [self.node_of(unit) for unit in range(self._terminal.store.units)]
 
     def owners_changed(self) -> None:
         """Clients that wait for something at an earlier owner come again, to the new one."""
@@ -259,13 +305,46 @@ class Cluster:
         _, data = await self._ask(node, "prepare", asked, record.wrap(batch))
         return record.unwrap(bytes(data))
 
+    async def append_rows(
+        self, topic: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
+    ) -> None:
+        records: list[bytes | memoryview] = []
+        rows = size = 0
+        for batch in batches:
+            records.append(record.wrap(batch))
+            rows, size = rows + len(batch), size + len(records[-1])
+            if size >= ROWS_AT_ONCE or batch is batches[-1]:
+                asked = RowsAsked(topic, producer, left, subject, [len(each) for each in records])
+                await self._ask(await self._owner_of(topic), "rows", asked, b"".join(records))
+                left, rows, size = left - rows, 0, 0
+                records.clear()
+
+    async def forget_producer(self, topic: str, producer: bytes) -> None:
+        await self._ask(await self._owner_of(topic), "forget", ForgetAsked(topic, producer))
+
+    async def look_at(self, topic: str, subject: str) -> str:
+        kind, _ = await self._ask(await self._owner_of(topic), "look_at", LookAsked(topic, subject))
+        return str(kind)
+
+    def announce(self) -> None:
+        for node in self.table.live:
+            if node.id != self.me:
+                self._spawn(self._announce(node.id))
+
+    async def _announce(self, node: str) -> None:
+        with suppress(BusError):  # it looks by itself, a second later
+            await self._ask(node, "changed", NothingAsked())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
+
     def tell(self, topic: str, batch: Batch) -> None:
         if len(self._told) >= MOST_TOLD:
             self._terminal.broker.totals.untold += 1
             return
-        telling = asyncio.get_running_loop().create_task(self._tell(topic, batch))
-        self._told.add(telling)
-        telling.add_done_callback(self._told.discard)
+        self._spawn(self._tell(topic, batch))
 
     async def _tell(self, topic: str, batch: Batch) -> None:
         """Try until it is told. Who is to be told may change meanwhile, and may become this node."""
@@ -283,6 +362,36 @@ class Cluster:
                 await asyncio.sleep(TELL_AGAIN)
             else:
                 return
+
+    async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Answer an operation that needs no token, at the node that can."""
+        operation = OPERATIONS.get(name)
+        error: BusError = BadRequest(f"no operation {name[:60]!r}")
+        for node in [self.me] if operation is None else await self._where(operation.where, arguments):
+            try:
+                if node == self.me:
+                    return await self._terminal.operations.answer_stranger(name, arguments)
+                answer, _ = await self._ask(node, "stranger", StrangerAsked(name, arguments))
+            except BusError as failed:
+                error = failed
+                if failed.http_status != NOT_FOUND:
+                    raise
+            else:
+                assert operation is not None
+                return msgspec.convert(answer, operation.answer)
+        raise error
+
+    async def _where(self, where: str, arguments: Mapping[str, Any]) -> list[str]:
+        """The nodes to ask one after the other."""
+        kind, _, named = where.partition(":")
+        if kind == "any":
+            return sorted({self.me, *self.nodes})
+        topic = arguments.get(named[1:-1]) if kind == "topic" else ""
+        if not isinstance(topic, str):
+            return [self.me]  # refused here
+        await self.locate(topic)
+        unit = self.unit_of(topic) if topic else 0
+        return [self.me if unit is None else self.node_of(unit) or self.me]
 
     # -- what others ask of this node --------------------------------------------------------------
 
@@ -308,6 +417,34 @@ class Cluster:
                 broker.check_has(tell.topic)
                 broker.tell(tell.topic, record.unwrap(bytes(data)))
                 return None, b""
+            case "rows":
+                rows = msgspec.convert(frame.args, RowsAsked)
+                at, batches = 0, []
+                for size in rows.sizes:
+                    batches.append(record.unwrap(bytes(data[at : at + size])))
+                    at += size
+                broker.check_has(rows.topic)
+                await append_rows(broker, rows.topic, rows.producer, rows.left, rows.subject, batches)
+                return None, b""
+            case "forget":
+                forget = msgspec.convert(frame.args, ForgetAsked)
+                broker.check_has(forget.topic)
+                forget_producer(broker, forget.topic, forget.producer)
+                return None, b""
+            case "look_at":
+                look = msgspec.convert(frame.args, LookAsked)
+                broker.check_has(look.topic)
+                found = broker.topics.get(look.topic)
+                if found is not None:
+                    found.check_producer(look.subject)
+                return "" if found is None else found.spec.kind, b""
+            case "changed":
+                if self._terminal.mirror is not None:
+                    await self._terminal.mirror.refresh()
+                return None, b""
+            case "stranger":
+                asked = msgspec.convert(frame.args, StrangerAsked)
+                return await self._terminal.operations.answer_stranger(asked.op, asked.args), b""
         raise BadRequest(f"nodes don't ask for {frame.op[:60]!r}", hint="are all nodes of one version?")
 
     async def _settle(self, asked: SettleAsked) -> None:
@@ -329,6 +466,8 @@ class Cluster:
         return accepted(await topic.chain.run(batch, Caller(asked.subject, asked.claims)))
 
     async def close(self) -> None:
+        if self._told:  # what the status log says last, mostly
+            await asyncio.wait(self._told, timeout=self.last_words)
         told = list(self._told)
         for telling in told:
             telling.cancel()

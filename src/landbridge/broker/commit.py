@@ -47,12 +47,14 @@ class ChosenFrom(NamedTuple):
     size: int  #: bytes of the batch in the store
 
 
-def note_change(commit: BrokerCommit) -> None:
-    """A commit is about to leave: where it changes what a terminal's other nodes follow, it tells them."""
+def note_change(commit: BrokerCommit) -> bool:
+    """A commit is about to leave: does it change what a terminal's other nodes follow? Then it says so."""
     if commit.unit == 0 and any(
         isinstance(write, PutDocument | DeleteDocument) and write.kind in FOLLOWED for write in commit.writes
     ):
         commit.writes.append(PutDocument(VERSION, VERSION, os.urandom(8)))
+        return True
+    return False
 
 
 class BrokerCommit(Commit):

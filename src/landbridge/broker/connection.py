@@ -392,7 +392,7 @@ class Connection(Incoming):
 
     def refuse(self, request: int, error: BusError, subscription: int = 0) -> None:
         self.broker.totals.refused += 1
-        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_node:
+        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_part:
             # Nobody may take that for an answer: whoever asks comes again, and is brought to the owner.
             self.close(error)
             return
@@ -487,15 +487,13 @@ class Connection(Incoming):
             if not self._is_from_node(now, features):
                 self._identify(self.terminal.authority.verify(now, frame.token))
         except Unauthenticated as error:
-            if self.terminal.mirror is not None and not self._has_refreshed:
-                # Another node may have let it in a moment ago.
-                self._has_refreshed = True
-                raise self._hold(self.terminal.mirror.refresh()) from None
+            self._look_once_more()
             self._refuse_peer(error)
             return
         except BusError as error:
             self._refuse_peer(error)
             return
+        self._has_refreshed = False
         self._token = frame.token
         self._begin_routing()
         self._leave_strangers()
@@ -514,13 +512,25 @@ class Connection(Incoming):
             )
         )
 
+    def _look_once_more(self) -> None:
+        """Somebody isn't let in. Another node may have let it in a moment ago: the frame waits until this one
+        knows what that one does, and is handled again."""
+        if self.terminal.mirror is not None and not self._has_refreshed:
+            self._has_refreshed = True
+            raise self._hold(self.terminal.mirror.refresh())
+
     def _is_from_node(self, now: int, features: list[Any]) -> bool:
         """Another node has dialled. For a client, it says who that is, and the client's own token decides
         what it may do; for itself, it may do what nodes ask of each other."""
         said = next((each for each in features if isinstance(each, dict)), {})
         shown = said.get("leg", said.get("node"))
-        if not isinstance(shown, str) or not self.terminal.authority.is_node(now, shown):
+        if shown is None:
             return False
+        if not isinstance(shown, str) or not self.terminal.authority.is_node(now, shown):
+            raise Unauthenticated(
+                "what another node shows is not good here",
+                hint="do all nodes use one store, and are their clocks within some minutes?",
+            )
         self.is_leg = True
         if "node" in said:
             self.is_node = self.is_part = True
@@ -617,15 +627,12 @@ class Connection(Incoming):
         if isinstance(decision, Gather):
             self._gather(frame, decision)
             return None
-        if isinstance(decision, Everywhere):
-            if isinstance(frame, frames.Renew):
-                self._token, frame_there = frame.token, frames.Renew(0, frame.token)
-                for leg in self._legs.values():
-                    leg.send(frame_there)
-            else:
-                for leg in self._legs.values():
-                    leg.send(frame)
-        return handle(frame, tail) if tail else handle(frame)
+        work = handle(frame, tail) if tail else handle(frame)
+        if isinstance(decision, Everywhere):  # once it was taken here
+            there = frames.Renew(0, frame.token) if isinstance(frame, frames.Renew) else frame
+            for leg in self._legs.values():
+                leg.send(there)
+        return work
 
     def _topic_of(self, subscription: int) -> str | None:
         consumer = self.consumers.get(subscription)
@@ -716,9 +723,15 @@ class Connection(Incoming):
     # -- what clients ask --------------------------------------------------------------------------
 
     def _renew(self, frame: frames.Renew) -> None:
-        identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        try:
+            identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        except Unauthenticated:
+            self._look_once_more()
+            raise
+        self._has_refreshed = False
         if identity.subject != self.subject:
             raise Unauthenticated("a connection can't change its subject")
+        self._token = frame.token
         self._change(identity)
         self.done(frame.request)
 

@@ -145,6 +145,7 @@ class Outcomes:
         callback = replies.check_callback(request.callback)
         if callback.startswith("topic:"):
             broker.check_target(caller, callback.removeprefix("topic:"))
+            await broker.kind_elsewhere(caller, callback.removeprefix("topic:"))
         if not 0 < request.within <= replies.LONGEST_WAIT:
             raise BadRequest(
                 f"an event that waits {request.within} s", hint=f"at most {replies.LONGEST_WAIT:.0f} seconds"

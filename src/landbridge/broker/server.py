@@ -292,6 +292,8 @@ class Terminal:
                 f"from {address[:60]}",
                 hint="a token is good for ten minutes: keep it; or raise the limit max_requests_of_strangers",
             )
+        if self.cluster is not None:
+            return await self.cluster.answer_stranger(operation, arguments)
         return await self.operations.answer_stranger(operation, arguments)
 
     def check_tokens(self) -> None:

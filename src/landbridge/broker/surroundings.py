@@ -5,7 +5,7 @@ this terminal to others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from landbridge.broker.group import Consumer, Group
@@ -88,6 +88,21 @@ class Elsewhere(Protocol):
     async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
         """Ask a topic's owner whether it takes a batch, and have its middleware look at it. Returns the batch
         as it is to be stored."""
+
+    async def append_rows(
+        self, topic: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
+    ) -> None:
+        """Append rows of a stage at the topic's owner (``stage_rows.py``)."""
+
+    async def forget_producer(self, topic: str, producer: bytes) -> None:
+        """No more rows of this producer come."""
+
+    async def look_at(self, topic: str, subject: str) -> str:
+        """Ask a topic's owner whether messages of this subject may be written there. Returns the topic's
+        kind, empty where there is no such topic yet."""
+
+    def announce(self) -> None:
+        """What other nodes follow of unit 0 has changed: tell them to look."""
 
     def tell(self, topic: str, batch: Batch) -> None:
         """Append a batch of the terminal's own at the topic's owner. Nobody waits for it, and it is lost if

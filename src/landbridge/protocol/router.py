@@ -16,6 +16,7 @@ import msgspec
 from landbridge.errors import BadRequest
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
+from landbridge.protocol.merging import is_mergeable
 from landbridge.protocol.operations import OPERATIONS, Operation
 
 #: What lives with no topic, in the place of a topic's name.
@@ -199,7 +200,7 @@ class Router:
             return self._split(operation, frame, field)
         value = _named(operation, frame.args, field)
         if value in ALL:
-            return self._every(operation, frame)
+            return self._every(operation, frame) if is_mergeable(operation.name) else HERE
         return self._to(value, frame.request) if isinstance(value, str) else HERE
 
     def _every(self, operation: Operation[..., Any, Any], frame: frames.Call) -> Decision:

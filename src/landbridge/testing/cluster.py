@@ -93,6 +93,8 @@ class Nodes:
     async def close(self) -> None:
         for terminal in self.terminals.values():
             if not terminal.closing:
+                assert terminal.cluster is not None
+                terminal.cluster.last_words = 0
                 await terminal.close()
 
 

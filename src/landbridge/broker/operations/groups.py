@@ -64,6 +64,7 @@ class GroupOperations:
                 floor = await broker.position(found, request.start)
             if spec.dead_letter:
                 broker.check_target(caller, spec.dead_letter)
+                await broker.kind_elsewhere(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
             enter = partial(caller.enter, name=f"{topic}/{name}", after=spec, what="group")
             group = found.groups.get(name) or broker.create_group(
@@ -85,6 +86,7 @@ class GroupOperations:
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
+            await self._broker.kind_elsewhere(caller, spec.dead_letter)
         before = group.spec
         group.change(spec)
         if before == spec:
@@ -209,6 +211,11 @@ class GroupOperations:
         without a letter being lost or sent twice."""
         broker = self._broker
         group = self._group(request.topic, request.name)
+        if group.spec.dead_topic and not broker.has(group.spec.dead_topic):
+            raise BadRequest(
+                f"the dead letters of the group are in {group.spec.dead_topic}, which another node owns",
+                hint="read them there and publish them again; or move both topics to one node",
+            )
         dead = broker.topics.get(group.spec.dead_topic)
         caller.change_nothing()  # unless there are letters
         if dead is None:
