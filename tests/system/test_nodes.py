@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.servers import server_folder
-from tests.stores.test_replicas import Cluster
+from tests.proxy import Proxy
+from tests.servers import Valkey, server_folder
+from tests.stores.test_replicas import Cluster, online, soon
+from tests.system.history import History, duplicated
 from tests.system.nodes import (
     FAULTS,
     Fault,
@@ -24,8 +26,9 @@ from tests.system.nodes import (
     restarted,
     suffer,
 )
-from tests.system.test_promise import new_seed
+from tests.system.test_promise import new_seed, read_all
 from tests.system.test_stores import ENGINES, OnePrimary, findings
+from tests.waiting import eventually
 
 UNITS = 8
 #: Of each kind, in the slow test.
@@ -89,3 +92,64 @@ async def test_faults_of_nodes_and_of_a_cluster_lose_and_double_nothing(tmp_path
             assert await findings(url) == []
         finally:
             cluster.kill()
+
+
+async def promote_a_stale_copy(folder: Path, data: Path, options: str) -> list[str]:
+    """A server with two copies, of which one is cut off and later takes its place. Returns what was acked and
+    is gone."""
+    history = History()
+    primary = Valkey(folder / "primary").start()
+    async with Proxy(primary.port) as way:
+        near = Valkey(folder / "near", replicaof=f"127.0.0.1 {primary.port}").start()
+        far = Valkey(folder / "far", replicaof=f"127.0.0.1 {way.port}").start()
+        try:
+            await soon(lambda: online(primary) == 2)
+            places = ",".join(f"127.0.0.1:{server.port}" for server in (primary, near, far))
+            url = f"redis://{places}?name=bus&units={UNITS}{options}"
+            async with fleet_of(url, data, 2, "--no-registry") as fleet:
+                async with fleet.connect("producer") as bus:
+                    publishing = asyncio.ensure_future(publish_one_by_one(bus, history))
+                    await eventually(lambda: len(history.acked) > 50)
+                    way.is_silent = True
+                    known = len(history.acked)
+                    await asyncio.wait([publishing], timeout=5.0)  # acked meanwhile: by the near one at most
+                    print(f"{len(history.acked) - known} acked while a copy was cut off")
+                    primary.kill()
+                    near.kill()
+                    far.ask("REPLICAOF", "NO", "ONE")
+                    near.options["replicaof"] = f"127.0.0.1 {far.port}"
+                    near.start()
+                    publishing.cancel()
+                    await asyncio.gather(publishing, return_exceptions=True)
+                for node in fleet.nodes:
+                    await node.kill()
+                for node in fleet.nodes:
+                    await node.start()
+                await fleet.settled()
+                async with fleet.connect("check") as bus:
+                    found = [value for _, value in await read_all(bus, "orders")]
+            assert duplicated(found) == []
+            return history.lost(found)
+        finally:
+            for server in (primary, near, far):
+                server.kill()
+
+
+async def publish_one_by_one(bus: Any, history: History) -> None:
+    while True:
+        value = history.new("producer")
+        await bus.publish("orders", value)
+        history.stored([value])
+
+
+@pytest.mark.slow
+async def test_a_stale_copy_that_is_promoted_has_all_that_was_acked(tmp_path: Path) -> None:
+    with server_folder() as folder:
+        assert await promote_a_stale_copy(folder, tmp_path, "") == []
+
+
+@pytest.mark.slow
+async def test_where_one_copy_of_two_is_enough_the_same_loses_messages(tmp_path: Path) -> None:
+    """What the other tests would find, if there were something to find."""
+    with server_folder() as folder:
+        assert await promote_a_stale_copy(folder, tmp_path, "&replicas=1") != []
