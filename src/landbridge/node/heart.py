@@ -60,8 +60,9 @@ class Heart:
         return frozenset(self.table.owned(self.record.id)) - self._released
 
     @property
-    def is_alone(self) -> bool:
-        return len(self.table.candidates) < 2
+    def _may_take(self) -> bool:
+        """A node that can't be reached yet leaves units to those that can."""
+        return bool(self.record.url) or not any(node.url for node in self.table.candidates)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -131,7 +132,7 @@ class Heart:
                 async with asyncio.timeout(self.tenure.life):
                     if not is_due:
                         self.table = await self._roster.read()
-                        is_due = bool(self.plan.take)
+                        is_due = self._may_take and bool(self.plan.take)
                     if is_due:
                         beaten_at = await self._renew()
             except (BusError, TimeoutError) as error:
@@ -146,7 +147,8 @@ class Heart:
     async def _renew(self) -> float:
         asked_at = self._now()
         released = sorted(self._released)
-        table = await self._roster.beat(self.record, self.tenure.life, self.plan.take, released)
+        take = self.plan.take if self._may_take else ()
+        table = await self._roster.beat(self.record, self.tenure.life, take, released)
         self._released -= set(released)
         self.table = table
         # What another node has taken meanwhile is gone: the table says so.

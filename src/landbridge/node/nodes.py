@@ -20,9 +20,9 @@ from landbridge.broker.cluster import Cluster
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.server import Terminal
 from landbridge.client.context import Context
-from landbridge.client.wire import dial_of
+from landbridge.client.wire import Dial, dial_of
 from landbridge.core.cluster.table import NodeRecord
-from landbridge.errors import BadRequest, BusError
+from landbridge.errors import BadRequest, BusError, Disconnected
 from landbridge.node import logs, stores
 from landbridge.node.assembly import (
     SitePort,
@@ -107,7 +107,7 @@ class Node:
         self.cluster = Cluster(
             terminal,
             record.id,
-            lambda other: dial_of(Context(other.url, "", self._ca)),
+            self._dial,
             lambda: not self.heart.tenure.is_over(asyncio.get_running_loop().time()),
         )
         terminal.addresses = self._addresses
@@ -136,6 +136,11 @@ class Node:
         }
         for name, (help, value) in found.items():
             yield GatewayFigure(name, help, {"node": heart.record.name}, float(value), counts=False)
+
+    def _dial(self, other: NodeRecord) -> Dial:
+        if not other.url:
+            raise Disconnected(f"the node {other.name} is just being started")
+        return dial_of(Context(other.url, "", self._ca))
 
     def _known_addresses(self) -> list[str]:
         """Of all nodes in the table, also of those that are gone."""
