@@ -308,7 +308,7 @@ class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status
     default_hint = "list the services that are registered: this one may have been removed"
 
 
-class UnknownNode(Misuse, code="unknown_node", exit_status=107, http_status=404):
+class UnknownNode(Misuse, code="unknown_node", exit_status=108, http_status=404):
     """No node of the terminal has this name."""
 
     default_hint = "see 'landbridge node list'"

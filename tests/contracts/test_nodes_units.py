@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -142,3 +143,40 @@ async def test_trust_of_the_owner_of_unit_0_reaches_the_other_nodes(crashes: lis
         await second.mirror.refresh()
         with pytest.raises(BusError):
             second.authority.verify(now, made.token)
+
+
+class SlowHandle(MemoryHandle):
+    """Reads take turns of the loop, as they do on a server."""
+
+    async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().documents(unit, kind, prefix)
+
+
+async def test_nothing_is_made_in_a_unit_that_is_not_loaded_yet(crashes: list[Any]) -> None:
+    engine = MemoryStore(units=UNITS)
+    async with node(engine, *range(UNITS)) as first:
+        name = topics_of(first, 1)[0]
+        async with attach(first) as bus:
+            await bus.groups.create(name, "g")
+            await bus.publish(name, b"1")
+        second = Terminal(SlowHandle(engine))
+        await second.open_shared(Alone())
+        try:
+            taking, refused = asyncio.ensure_future(second.take(1)), 0
+            while not taking.done():
+                await asyncio.sleep(0)
+                if 1 in second.broker.owned:
+                    assert second.broker.topic_for(name).groups.keys() == {"g"}
+                    continue
+                refused += 1
+                with pytest.raises(NotOwner):
+                    second.broker.topic_for(name)
+                with pytest.raises(NotOwner):
+                    second.broker.topic(name)
+            await taking
+            assert refused > 3
+            assert second.broker.topics[name].log.end == 1
+        finally:
+            await second.close()

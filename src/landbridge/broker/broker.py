@@ -206,6 +206,8 @@ class Broker:
         self.handovers: OwnedUnits[Handovers] = OwnedUnits(self.not_owner)
         #: The other nodes of this terminal; None where it has no nodes, and owns all units.
         self.elsewhere: Elsewhere | None = None
+        #: Units that are being loaded: this process has claimed them, and doesn't know yet what is in them.
+        self._loading: set[int] = set()
         #: Called in a node with a unit that it has owned, when another node has claimed it.
         self.on_fenced: Callable[[int], None] = lambda unit: None
         #: Unit → the lease numbers of its groups begin with this number.
@@ -286,7 +288,11 @@ class Broker:
     @property
     def owned(self) -> frozenset[int]:
         """The units that this process owns."""
-        return self.writers.units
+        return self.writers.units - self._loading
+
+    def owns(self, unit: int) -> bool:
+        """Does this process own a unit?"""
+        return unit in self.writers and unit not in self._loading
 
     def not_owner(self, unit: int) -> NotOwner:
         """The error for what lives in a unit that this process doesn't own."""
@@ -298,12 +304,14 @@ class Broker:
         """Own a unit from now on: claim it, so that whoever owned it is fenced, and load it."""
         if unit in self.writers:
             return
-        owed = await self._claim(unit)
+        self._loading.add(unit)
         try:
-            await self._load_unit(unit, owed)
+            await self._load_unit(unit, await self._claim(unit))
         except BaseException:
             self._drop(unit)
             raise
+        finally:
+            self._loading.discard(unit)
 
     async def _load_unit(self, unit: int, owed: list[tuple[str, bytes]]) -> None:
         store = self.store
@@ -605,11 +613,13 @@ class Broker:
 
     def has(self, topic: str) -> bool:
         """Does the topic live in a unit that this process owns, or would it?"""
-        return topic in self.topics or self.unit_of(topic) in self.writers
+        found = self.topics.get(topic)
+        unit = self.unit_of(topic) if found is None else found.writer.unit
+        return self.owns(unit)
 
     def has_log(self, log: int) -> bool:
         """Does this process own the unit of a log?"""
-        return log % self.store.units in self.writers
+        return self.owns(log % self.store.units)
 
     def check_has(self, topic: str) -> None:
         """NotOwner where it doesn't."""
@@ -695,13 +705,13 @@ class Broker:
                     self.follow_middleware(other)
 
     def topic(self, name: str) -> Topic:
-        try:
-            return self.topics[name]
-        except KeyError:
-            if name in self.damaged:
-                raise self.damaged[name] from None
-            self.check_has(name)
-            raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
+        found = self.topics.get(name)
+        if found is not None and found.writer.unit not in self._loading:
+            return found
+        if name in self.damaged:
+            raise self.damaged[name]
+        self.check_has(name)
+        raise UnknownTopic(f"there is no topic {name[:200]!r}")
 
     def topic_for(
         self, name: str, *, create: bool = False, who: str = "", enter: Enter | None = None
@@ -709,7 +719,7 @@ class Broker:
         """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom. ``enter``:
         writes the entry of the audit log where it is made by an operation."""
         found = self.topics.get(name)
-        if found is not None:
+        if found is not None and found.writer.unit not in self._loading:
             return found
         self.check_has(name)
         if name in OWN:

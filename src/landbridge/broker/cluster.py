@@ -99,7 +99,7 @@ class NodeTerminal(Protocol):
     def operations(self) -> StrangerDesk: ...
 
 
-class Caller(NamedTuple):
+class JudgedPublisher(NamedTuple):
     """In whose name another node asks, as it has judged."""
 
     subject: str
@@ -225,7 +225,7 @@ class Cluster:
 
     def node_of(self, unit: int) -> str | None:
         """See ``protocol.router.Owners``."""
-        if unit in self._terminal.broker.owned:
+        if self._terminal.broker.owns(unit):
             return self.me
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
@@ -500,7 +500,7 @@ class Cluster:
         topic.check_backlog()
         if topic.chain is None:
             return batch
-        return accepted(await topic.chain.run(batch, Caller(asked.subject, asked.claims)))
+        return accepted(await topic.chain.run(batch, JudgedPublisher(asked.subject, asked.claims)))
 
     async def close(self) -> None:
         if self._told:  # what the status log says last, mostly

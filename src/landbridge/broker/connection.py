@@ -14,7 +14,7 @@ from landbridge.broker.authority import Authority, TokenIdentity, claims_of
 from landbridge.broker.broker import Broker
 from landbridge.broker.cluster import Cluster
 from landbridge.broker.fetches import Fetches
-from landbridge.broker.gathering import Gathering
+from landbridge.broker.gathering import Inquiry
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
@@ -32,11 +32,13 @@ from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
     BadRequest,
     BusError,
+    Disconnected,
     Forbidden,
     LeaseLost,
     LimitReached,
     NotOwner,
     ShuttingDown,
+    TerminalUnreachable,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -57,6 +59,8 @@ HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
+#: Nodes that a welcome names.
+MOST_ADDRESSES = 256
 #: What a client may use of this terminal beyond the frames of the first version.
 FEATURES = ["keys", "requests"]
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
@@ -88,7 +92,7 @@ class OperationsPort(Protocol):
     ) -> object: ...
 
 
-class Held(Exception):
+class FrameHeld(Exception):
     """Raised by a handler whose frame has to wait: it is handled again later, and nothing before it."""
 
 
@@ -104,6 +108,7 @@ class Host(Protocol):
     authority: Authority
     connections: set[Connection]
     strangers: Strangers
+    addresses: Callable[[], list[str]]
     closing: bool
     heartbeats: Heartbeats
     services: Services
@@ -318,7 +323,7 @@ class Connection(Incoming):
             for _ in begun:
                 self._handling = frame, begun
                 return FRAMES_AT_ONCE
-        except Held:
+        except FrameHeld:
             self._events.appendleft((frame, tail))
             return 0
         except BusError as error:
@@ -326,11 +331,11 @@ class Connection(Incoming):
         self._handling = None
         return _weight(frame)
 
-    def _hold(self, until: Coroutine[Any, Any, None]) -> Held:
+    def _hold(self, until: Coroutine[Any, Any, None]) -> FrameHeld:
         """The frame that is being handled, and all after it, wait for something."""
         self._is_held = True
         self.terminal.spawn(until).add_done_callback(self._go_on)
-        return Held()
+        return FrameHeld()
 
     def _go_on(self, done: asyncio.Task[None]) -> None:
         self._is_held = False
@@ -503,6 +508,7 @@ class Connection(Incoming):
                 limits.publish_window,
                 self.broker.stamp(),
                 FEATURES,
+                self.terminal.addresses()[:MOST_ADDRESSES],
             )
         )
 
@@ -673,8 +679,16 @@ class Connection(Incoming):
     def _gather(self, frame: Frame, decision: Gather) -> None:
         assert isinstance(frame, frames.Call)
         self._enter_wait(frame)
-        task = self.terminal.spawn(Gathering(self._ask_node, decision, frame, self._home()).run())
-        task.add_done_callback(partial(self._called, frame))
+        task = self.terminal.spawn(Inquiry(self._ask_node, decision, frame, self._home()).run())
+        task.add_done_callback(partial(self._gathered, frame))
+
+    def _gathered(self, frame: frames.Call, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Disconnected | TerminalUnreachable):
+            # A node is gone that had a part of the answer. The client comes again, and asks those that have
+            # its units by then.
+            self.close(for_client(error, "that was asked"))
+        self._called(frame, task)
 
     def _home(self) -> str:
         """The node that has the terminal's trust and settings; this one while nobody has."""

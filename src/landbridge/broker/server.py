@@ -6,7 +6,7 @@ import asyncio
 import platform
 import ssl
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -27,7 +27,7 @@ from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.routing import Routing
 from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
-from landbridge.broker.surroundings import Elsewhere
+from landbridge.broker.surroundings import Elsewhere, NodesPort
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
 from landbridge.core.trust.rate import AddressRate
@@ -82,6 +82,10 @@ class Terminal:
         self._started_at = 0
         #: Where it listens; empty where it doesn't.
         self.url = ""
+        #: Of a node: its place in the table of nodes.
+        self.nodes: NodesPort | None = None
+        #: Where the terminal's nodes are, for clients; empty where it has none.
+        self.addresses: Callable[[], list[str]] = list
         #: Held while a unit is taken or given up.
         self._moving = asyncio.Lock()
         #: Of a node: the terminal's trust and settings while another node owns them.
@@ -132,7 +136,7 @@ class Terminal:
                 await self._give_up(unit, fenced=False)
                 raise
         self._owners_changed()
-        log.info("took", terminal=self.name, unit=unit)
+        log.debug("took", terminal=self.name, unit=unit)
 
     async def give_up(self, unit: int, *, fenced: bool = False) -> None:
         """Own a unit no longer. ``fenced``: another node has claimed it already."""
@@ -151,7 +155,7 @@ class Terminal:
         if self.mirror is not None:
             self.mirror.look_anew()
         self._owners_changed()
-        log.info("gave up", terminal=self.name, unit=unit, fenced=fenced)
+        log.debug("gave up", terminal=self.name, unit=unit, fenced=fenced)
 
     def _owners_changed(self) -> None:
         if self.cluster is not None:
@@ -319,6 +323,7 @@ class Terminal:
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
+            "node": "" if self.nodes is None else self.nodes.record.name,
             "incarnation": self.broker.incarnation,
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,

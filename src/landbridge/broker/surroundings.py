@@ -11,6 +11,7 @@ from typing import Protocol
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.middleware import PublishingSubject
 from landbridge.broker.topic import Topic
+from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from landbridge.core.log.batch import Batch
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BusError
@@ -46,7 +47,25 @@ class Crossing(Protocol):
         """The groups that a topic has at all terminals; None where the registry has no such topic, or isn't
         known yet."""
 
+    @property
+    def has_others(self) -> bool:
+        """Does the customer have another terminal?"""
+
     async def close(self) -> None: ...
+
+
+class NodesPort(Protocol):
+    """What a terminal asks of the part of its process that keeps it in the table of nodes. Only a node has
+    one."""
+
+    #: What this node says of itself, and the table as it was heard of last.
+    record: NodeRecord
+    table: ClusterTable
+    #: Why the table can't be reached; empty while it can.
+    trouble: str
+
+    async def drain(self, name: str, draining: bool) -> ClusterTable:
+        """See ``core.cluster.roster.Roster``."""
 
 
 class Elsewhere(Protocol):

@@ -11,8 +11,9 @@ import os
 import resource
 import signal
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ from landbridge.client.wire import Dial, dial_of
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
+from landbridge.gateways.metrics import Condition
 from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
 from landbridge.node.events import beside
@@ -38,7 +40,7 @@ from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
-from landbridge.node.site import Site
+from landbridge.node.site import App, Site
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -55,6 +57,8 @@ ADMIN = "admin"
 ADMIN_LIFE = 365 * 86400.0
 #: A credential is renewed when less than this part of its life is left.
 RENEW_AT = 1 / 12
+#: Seconds that another node has to make a credential.
+TOKEN_WITHIN = 30.0
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
 #: The store's folder in the data folder.
@@ -74,10 +78,9 @@ async def serve(
     """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM. ``watching``: shows the
     progress of an opening that takes long; None: the log tells of it."""
     membership = membership or Membership()
-    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    limits = limits_of(plan)
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -85,43 +88,81 @@ async def serve(
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
             terminal.log_level = logs.log_level
             await terminal.open()
+        async with running(plan, terminal, membership, endpoint, tls) as started:
+            ready(started)
+            await settle(terminal)
+            await stop.wait()
+
+
+def limits_of(plan: NodePlan) -> Limits:
+    """The limits that a plan gives, once this process may open as many files as they need."""
+    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
+    return limits
+
+
+async def settle(terminal: Terminal) -> None:
+    """What exists now stays until the end: the garbage collector need not look at it again."""
+    await terminal.routing.until_idle()
+    gc.collect()
+    gc.freeze()
+
+
+@asynccontextmanager
+async def running(
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> AsyncIterator[NodeReady]:
+    """Serve with a terminal that is open, and close it at the end."""
+    try:
+        await membership.open(terminal)
+        endpoint = membership.endpoint(endpoint)
+        port = await terminal.listen(plan.host, plan.port, tls)
+        condition = partial(_condition, terminal)
+        http = http_port(plan, terminal, membership.app(), endpoint, tls, condition)
         try:
-            await membership.open(terminal)
-            endpoint = membership.endpoint(endpoint)
-            port = await terminal.listen(plan.host, plan.port, tls)
-            http = _http(plan, terminal, membership, endpoint, tls)
-            try:
-                url = endpoint.url("lb", port)
-                await membership.join(terminal, url, None if http is None else http.url)
-                context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
-                started = await _make_ready(plan, terminal, membership, context, http)
-                async with AsyncExitStack() as stack:
-                    dial = dial_to(terminal, is_part=True)
-                    await stack.enter_async_context(scheduling(terminal, dial))
-                    callbacks = callbacks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(callbacks)
-                    webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(webhooks)
-                    hub = hub_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(hub)
-                    if plan.events is not None:
-                        beside_it = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(beside_it)
-                        started = replace(started, events=(gateway.event_port, gateway.client_port))
-                    ready(started)
-                    # What exists now stays until the end: the garbage collector need not look at it again.
-                    await terminal.routing.until_idle()
-                    gc.collect()
-                    gc.freeze()
-                    await stop.wait()
-            finally:
-                stores.leave(terminal.store)
-                membership.stop()
-                if http is not None:
-                    await http.close()
+            url = endpoint.url("lb", port)
+            await membership.join(terminal, url, None if http is None else http.url)
+            data = None if plan.data is None else str(plan.data)
+            context = Context(url, "", endpoint.ca(), data)
+            started = await _make_ready(plan, terminal, membership, context, http)
+            async with gateways(plan, terminal, dial_to(terminal, is_part=True)) as events:
+                yield replace(started, events=events)
         finally:
-            await terminal.close()
-            await membership.close()
+            stores.leave(terminal.store)
+            membership.stop()
+            if http is not None:
+                await http.close()
+    finally:
+        await terminal.close()
+        await membership.close()
+
+
+def _condition(terminal: Terminal) -> tuple[bool, list[str]]:
+    return stores.condition(terminal.store, terminal.troubles)
+
+
+@asynccontextmanager
+async def gateways(plan: NodePlan, terminal: Terminal, dial: Dial) -> AsyncIterator[tuple[int, int] | None]:
+    """The gateways that are in the process of a terminal. Yields the ports of the event gateway, if one was
+    asked for."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(scheduling(terminal, dial))
+        # Of several nodes, each posts some of them, whichever has the topic that they wait in.
+        callbacks = callbacks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+        await stack.enter_async_context(callbacks)
+        webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
+        await stack.enter_async_context(webhooks)
+        hub = hub_of(terminal, dial, plan.allow_outgoing)
+        await stack.enter_async_context(hub)
+        if plan.events is None:
+            yield None
+            return
+        gateway = await stack.enter_async_context(beside(terminal, plan.events, dial_to(terminal)))
+        yield gateway.event_port, gateway.client_port
 
 
 async def _make_ready(
@@ -129,8 +170,16 @@ async def _make_ready(
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
+    return node_ready(plan, context, http, membership, url=context.url)
+
+
+def node_ready(
+    plan: NodePlan, context: Context, http: SitePort | None, membership: Membership | None, *, url: str
+) -> NodeReady:
+    """What a process tells once it can be used. ``membership``: None of a node that has no registry at the
+    moment."""
     return NodeReady(
-        url=context.url,
+        url=url,
         data=context.data,
         store=None if plan.store is None else str(plan.store),
         context=plan.context,
@@ -138,8 +187,9 @@ async def _make_ready(
         http=None if http is None else http.url,
         name=plan.name,
         pid=os.getpid(),
-        registry=membership.registry_url or None,
-        terminal=membership.terminal or None,
+        registry=context.registry if membership is None else membership.registry_url or None,
+        terminal=None if membership is None else membership.terminal or None,
+        node=plan.node,
     )
 
 
@@ -219,6 +269,8 @@ async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
 
 
 async def _new_token(terminal: Terminal) -> str:
+    if 0 not in terminal.broker.owned:
+        return await _token_from_elsewhere(terminal)
     await terminal.services.include(ADMIN, ["admin"], revive=True)
     now = terminal.broker.clock()
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
@@ -227,6 +279,14 @@ async def _new_token(terminal: Terminal) -> str:
         IssuedToken(token_id, ADMIN, ["admin"], now, now + int(life * SECOND))
     )
     return token
+
+
+async def _token_from_elsewhere(terminal: Terminal) -> str:
+    """The same, made by the node that has the terminal's first unit."""
+    token = terminal.issue_token(ADMIN, ["admin"], TOKEN_WITHIN)
+    async with asyncio.timeout(TOKEN_WITHIN), Bus(dial_to(terminal), token, name="landbridge up") as bus:
+        life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
+        return (await bus.tokens.create(ADMIN, ["admin"], life)).token
 
 
 async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Context) -> None:
@@ -315,19 +375,24 @@ class SitePort:
         await self._site.close()
 
 
-def _http(
-    plan: NodePlan, terminal: Terminal, membership: Membership, endpoint: Endpoint, tls: ssl.SSLContext | None
+def http_port(
+    plan: NodePlan,
+    terminal: Terminal,
+    registry: App | None,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    condition: Condition,
 ) -> SitePort | None:
+    """The HTTP port of a terminal; None where the plan has none. ``registry``: the one that it has, too."""
     if plan.http_port is None:
         return None
-    registry = membership.app()
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),
         registry,
-        lambda: stores.condition(terminal.store, terminal.troubles),
+        condition,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
     )

@@ -284,6 +284,8 @@ class Welcome(Frame, tag=32, frozen=True):
     time: Natural = 0
     #: What this terminal knows beyond the frames of the first version: "keys", "requests".
     features: Annotated[list[Text], Meta(max_length=64)] = []
+    #: Where the terminal's nodes are, if it has several: this one, and others to go to when it is gone.
+    nodes: Annotated[list[Text], Meta(max_length=256)] = []
 
 
 class Stored(Frame, tag=33, frozen=True):

@@ -26,6 +26,19 @@ def unknown_node(name: str) -> UnknownNode:
     return UnknownNode(f"no node is called {name}")
 
 
+def table_of(
+    now: int, nodes: Collection[NodeRecord], owners: dict[int, str], drained: Collection[str], units: int
+) -> ClusterTable:
+    """The table, of what a server keeps."""
+    shown = (replace(node, draining=node.draining or node.name in drained) for node in nodes)
+    return ClusterTable(
+        now=now,
+        nodes=tuple(sorted(shown, key=lambda node: (node.started_at, node.id))),
+        owners=owners,
+        units=units,
+    )
+
+
 class MemoryRoster:
     """``clock``: microseconds, what the server's clock is to the other drivers."""
 
@@ -89,6 +102,8 @@ class MemoryRoster:
             self._drained.add(name)
         return self._table(now)
 
+    async def close(self) -> None: ...
+
     def _tidy(self, now: int) -> None:
         """Cut leases that a clock which was set back has made longer, and forget who is long gone."""
         for node in list(self._nodes.values()):
@@ -104,13 +119,4 @@ class MemoryRoster:
         self._owners = {unit: owner for unit, owner in self._owners.items() if owner != id}
 
     def _table(self, now: int) -> ClusterTable:
-        nodes = (
-            replace(node, draining=node.draining or node.name in self._drained)
-            for node in self._nodes.values()
-        )
-        return ClusterTable(
-            now=now,
-            nodes=tuple(sorted(nodes, key=lambda node: (node.started_at, node.id))),
-            owners=dict(self._owners),
-            units=self.units,
-        )
+        return table_of(now, self._nodes.values(), dict(self._owners), self._drained, self.units)

@@ -53,19 +53,20 @@ def moves(table: ClusterTable, me: str, together: bool = False) -> Moves:
 def shares_of(table: ClusterTable) -> dict[str, int]:
     """Node -> how many units it should have, of the nodes that units may be given to. Shares differ by one
     at most; the larger ones go to nodes that have more already, then to those that have started earlier."""
-    nodes = table.candidates
+    nodes = _aged(table)
     if not nodes:
         return {}
     share, larger = divmod(table.units, len(nodes))
-    ranked = sorted(_aged(nodes), key=lambda node: len(table.owned(node.id)) <= share)
+    ranked = sorted(nodes, key=lambda node: len(table.owned(node.id)) <= share)
     return {node.id: share + (place < larger) for place, node in enumerate(ranked)}
 
 
 def leader_of(table: ClusterTable) -> NodeRecord | None:
     """The node that should have all units where they stay together: the one that has most of them, then the
-    one that has started first. None where units may be given to no node."""
-    return min(_aged(table.candidates), key=lambda node: -len(table.owned(node.id)), default=None)
+    one that has started first. None where no node is alive."""
+    return min(_aged(table), key=lambda node: -len(table.owned(node.id)), default=None)
 
 
-def _aged(nodes: list[NodeRecord]) -> list[NodeRecord]:
-    return sorted(nodes, key=lambda node: (node.started_at, node.id))
+def _aged(table: ClusterTable) -> list[NodeRecord]:
+    """The nodes that units may be given to. Where all that are alive drain, it is these."""
+    return sorted(table.candidates or table.live, key=lambda node: (node.started_at, node.id))

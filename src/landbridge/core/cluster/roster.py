@@ -45,3 +45,6 @@ class Roster(Protocol):
     async def drain(self, name: str, draining: bool) -> ClusterTable:
         """Whether the node of this name should give its units up and take none; it stays so when its
         process is started again. UnknownNode: there is none of that name, and ``draining`` is asked for."""
+
+    async def close(self) -> None:
+        """Disconnect. The next question connects again."""

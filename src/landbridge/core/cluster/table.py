@@ -19,6 +19,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     #: Random, another one for each start of the process.
     id: str
+    #: What the terminal calls itself, which is the same at all its nodes.
+    terminal: str = ""
     #: Where other nodes and clients reach its bus port: ``lb://HOST:PORT``.
     url: str = ""
     #: Where it answers HTTP: ``http://HOST:PORT``; empty where it doesn't.

@@ -51,6 +51,7 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")] = None
     low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
     damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
+    node: Annotated[str, about("Which of its nodes has answered; empty where it has none.")] = ""
     paused: Annotated[
         list[str], about("What operators have paused, who and why, 100 at most; told to observers.")
     ] = []
