@@ -7,11 +7,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from random import Random
 from typing import Any
 
 import pytest
 
-from landbridge.errors import BadRequest, BusError
+from landbridge.errors import BadRequest, BusError, LeaseLost
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.testing import FakeClock, attach
@@ -259,3 +260,67 @@ async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashe
             await eventually(lambda turn=turn: ends() == [turn] * 3)
             unit = nodes["a"].broker.unit_of(topics[turn % 3])
             await nodes.move(unit, "abc"[turn % 2])
+
+
+async def keep_moving(nodes: Nodes, seed: int, done: asyncio.Event) -> None:
+    """Units change their owners all the time, in good order and without a word."""
+    source = Random(seed)
+    while not done.is_set():
+        unit, to = source.randrange(UNITS), source.choice("abc")
+        if nodes.owners[unit] != to:
+            await (nodes.usurp(unit, to) if source.random() < 0.4 else nodes.move(unit, to))
+        await asyncio.sleep(source.uniform(0, 0.06))
+
+
+SEEDS = [(1, 15), *(pytest.param(seed, 60, marks=pytest.mark.slow) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize(("seed", "count"), SEEDS)
+async def test_transactions_across_nodes_happen_once_while_units_move(
+    nodes: Nodes, seed: int, count: int
+) -> None:
+    """From topic to topic, each message once, whoever owns them at the moment."""
+    pairs = 4
+    async with attach(nodes["a"]) as setup:
+        for number in range(pairs):
+            await setup.groups.create(f"in.{number}", "g")
+            await setup.groups.create(f"out.{number}", "check")
+    done = asyncio.Event()
+    moving = asyncio.ensure_future(keep_moving(nodes, seed, done))
+
+    async def publish(number: int) -> None:
+        async with attach(nodes["abcd"[number % 4]], patience=60) as bus:
+            for payload in range(count):
+                await bus.publish(f"in.{number}", b"%d" % payload)
+
+    async def pass_on(number: int, passed: set[bytes]) -> None:
+        node = nodes["abcd"[(number + 1) % 4]]
+        async with attach(node, patience=60) as bus, bus.subscribe(f"in.{number}", group="g") as messages:
+            while len(passed) < count:
+                message = await messages.poll(timeout=60)
+                assert message is not None
+                try:
+                    async with bus.transaction() as transaction:
+                        await transaction.publish(f"out.{number}", message.payload)
+                        await transaction.ack(message)
+                except LeaseLost:
+                    # It was given back when an owner changed, and comes again; or it happened.
+                    continue
+                passed.add(bytes(message.payload))
+                if await lag(bus, f"in.{number}") == 0:
+                    return
+
+    async def lag(bus: Any, topic: str) -> int:
+        shown = await bus.call("group.show", topic=topic, name="g")
+        return count if shown["floor"] < count else 0
+
+    work = [publish(number) for number in range(pairs)]
+    work += [pass_on(number, set()) for number in range(pairs)]
+    await asyncio.wait_for(asyncio.gather(*work), 100)
+    done.set()
+    await moving
+    async with attach(nodes["d"], patience=60) as bus:
+        for number in range(pairs):
+            found = await take(bus, f"out.{number}", "check", count)
+            assert Counter(found) == Counter(b"%d" % payload for payload in range(count))
+            assert (await bus.call("topic.show", name=f"out.{number}"))["end"] == count

@@ -9,7 +9,7 @@ import gc
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -308,6 +308,8 @@ class Broker:
         try:
             await self._load_unit(unit, await self._claim(unit))
         except BaseException:
+            if unit in self.handovers:
+                await self.handovers[unit].close(self.not_owner(unit))
             self._drop(unit)
             raise
         finally:
@@ -363,7 +365,7 @@ class Broker:
             writer.stop(why)
         gone = self._topics_in(unit)
         self._end_consumers(gone, why)
-        await handovers.close()
+        await handovers.close(why)
         if not fenced:
             writer.poke()
             await writer.drain()
@@ -396,6 +398,7 @@ class Broker:
             self.middleware.forget(topic.name)
             for group in list(topic.groups.values()):
                 group.close()
+                group.end_watchers(self.not_owner(unit))
         timer, self._changed_timers[unit] = self._changed_timers[unit], None
         if timer is not None:
             timer.cancel()
@@ -1178,7 +1181,8 @@ class Broker:
                 commit.writes.append(Trim(commit.unit, before))
                 commit.on_stored.append(lambda: self._trimmed_transactions(commit))
 
-            await writer.put(work)
+            with suppress(NotOwner):  # its new owner trims them
+                await writer.put(work)
 
     def _trimmed_transactions(self, commit: BrokerCommit) -> None:
         forgotten = self._forgotten[commit.unit] = commit.trimmed[commit.unit].forgotten

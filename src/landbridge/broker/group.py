@@ -264,6 +264,13 @@ class Group:
                 if not done.done():
                     done.set_result(None)
 
+    def end_watchers(self, why: BusError) -> None:
+        """Nobody here will know any more when messages are settled."""
+        watchers, self.watchers = self.watchers, {}
+        for done in watchers:
+            if not done.done():
+                done.set_exception(why)
+
     def changed(self) -> None:
         """The cursor moved: the next commit writes it, at the latest one of its own very soon."""
         if self.watchers:

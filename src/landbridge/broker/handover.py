@@ -114,6 +114,10 @@ class Handovers:
         self._owed: asyncio.Queue[_Owed] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._settling: set[asyncio.Task[None]] = set()
+        #: Why nothing is handed over any more.
+        self._closed: BusError | None = None
+        #: What will have the offsets of those that are owed.
+        self._waited_for: dict[asyncio.Future[int], None] = {}
 
     def load(self, documents: list[tuple[str, bytes]]) -> None:
         """Go on with what was committed before this start. Acks among it are in the groups' cursors already:
@@ -186,9 +190,17 @@ class Handovers:
                 return
 
     def _put(self, owed: _Owed) -> None:
+        if self._closed is not None:
+            _give_up(owed.done, self._closed)
+            return
         self._owed.put_nowait(owed)
+        self._waited_for[owed.done] = None
+        owed.done.add_done_callback(self._told)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._deliver_all())
+
+    def _told(self, done: asyncio.Future[int]) -> None:
+        self._waited_for.pop(done, None)
 
     async def _deliver_all(self) -> None:
         while True:
@@ -215,12 +227,23 @@ class Handovers:
             self._topics.report(owed.topic, error)
             return None
 
-    async def close(self) -> None:
-        """Stop. What is still owed is on disk, and is handed over after the next start."""
+    async def close(self, why: BusError | None = None) -> None:
+        """Stop. What is still owed is on disk, and is handed over after the next start. ``why``: what those
+        get who wait for it, where this process goes on without the unit."""
+        self._closed = why
         tasks = [*self._settling, *([] if self._task is None else [self._task])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if why is not None:
+            for done in list(self._waited_for):
+                _give_up(done, why)
+
+
+def _give_up(done: asyncio.Future[int], why: BusError) -> None:
+    if not done.done():
+        done.set_exception(why)
+        done.exception()  # perhaps nobody waits
 
 
 async def append_once(
