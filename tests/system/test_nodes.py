@@ -78,6 +78,14 @@ async def test_many_faults_lose_and_double_nothing(server: Any, tmp_path: Path) 
 
 
 @pytest.mark.slow
+async def test_a_server_is_killed_again_and_again_under_its_nodes(server: Any, tmp_path: Path) -> None:
+    url = server.url("bus", units=UNITS)
+    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+        await suffer(fleet, [again(server)] * 8, new_seed())
+    assert await findings(url) == []
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_faults_of_nodes_and_of_a_cluster_lose_and_double_nothing(tmp_path: Path) -> None:
     """Three primaries with a replica each."""
