@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from landbridge.errors import BadRequest, BusError
-from landbridge.testing import attach
+from landbridge.node.assembly import dial_to
+from landbridge.node.schedules import scheduling
+from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
 from tests.waiting import eventually
 
@@ -226,3 +229,33 @@ async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
     await publishing
     assert await take(bus, topic, "g", 2) == [b"before", b"meanwhile"]
     await eventually(lambda: topic in nodes["c"].broker.topics)
+
+
+async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:
+    clock, schedulers = FakeClock(), []
+    async with AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(run_nodes(("a", "b", "c"), units=UNITS, clock=clock))
+        for terminal in nodes.terminals.values():
+            stack.enter_context(clock.watched_by(terminal))
+            dial = dial_to(terminal, is_part=True)
+            scheduler = await stack.enter_async_context(scheduling(terminal, dial))
+            schedulers.append(scheduler)
+        bus = await stack.enter_async_context(attach(nodes["c"], patience=20))
+        topics = [topic_of(nodes, node) for node in "abc"]
+        for topic in topics:
+            await bus.schedules.create(topic, "tick", "@every 10s", payload="x")
+        assert len((await bus.call("schedule.list"))["schedules"]) == 3
+
+        def ends() -> list[int]:
+            every = [
+                terminal.broker.topics.get(topic) for topic in topics for terminal in nodes.terminals.values()
+            ]
+            return [topic.log.end for topic in every if topic is not None]
+
+        for turn in range(1, 7):
+            clock.advance(10)
+            for scheduler in schedulers:
+                scheduler.look()
+            await eventually(lambda turn=turn: ends() == [turn] * 3)
+            unit = nodes["a"].broker.unit_of(topics[turn % 3])
+            await nodes.move(unit, "abc"[turn % 2])

@@ -17,7 +17,8 @@ from landbridge.node.assembly import dial_to
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
-from landbridge.testing import attach, run_terminal
+from landbridge.testing import attach
+from tests.contracts.whole import run_whole
 from tests.waiting import LIMIT
 
 
@@ -57,7 +58,7 @@ async def web(**options: Any) -> AsyncIterator[Web]:
     site_options = {name: options.pop(name) for name in ("origins", "registry") if name in options}
     tls = options.pop("tls", (None, None))
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
-    async with run_terminal(**options) as terminal, attach(terminal) as bus:
+    async with run_whole(**options) as terminal, attach(terminal) as bus:
         site = Site(dial_to(terminal), answer_stranger=terminal.answer_stranger, **site_options)
         port = HttpPort(site, endpoint, 0, endpoint.tls(), most=64, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)

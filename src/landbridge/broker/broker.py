@@ -290,6 +290,10 @@ class Broker:
         """The units that this process owns."""
         return self.writers.units - self._loading
 
+    def owns(self, unit: int) -> bool:
+        """Does this process own a unit?"""
+        return unit in self.writers and unit not in self._loading
+
     def not_owner(self, unit: int) -> NotOwner:
         """The error for what lives in a unit that this process doesn't own."""
         owner = "" if self.elsewhere is None else self.elsewhere.owner_of(unit)
@@ -611,11 +615,11 @@ class Broker:
         """Does the topic live in a unit that this process owns, or would it?"""
         found = self.topics.get(topic)
         unit = self.unit_of(topic) if found is None else found.writer.unit
-        return unit in self.writers and unit not in self._loading
+        return self.owns(unit)
 
     def has_log(self, log: int) -> bool:
         """Does this process own the unit of a log?"""
-        return log % self.store.units in self.owned
+        return self.owns(log % self.store.units)
 
     def check_has(self, topic: str) -> None:
         """NotOwner where it doesn't."""

@@ -25,11 +25,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from landbridge.broker import topic as topics
+from landbridge.broker.authority import Authority
+from landbridge.broker.broker import Broker
 from landbridge.broker.handover import append_once
 from landbridge.broker.legs import Dial, Leg
 from landbridge.broker.middleware import PublishingSubject, accepted
@@ -37,14 +39,12 @@ from landbridge.broker.stage_rows import append_rows, forget_producer
 from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from landbridge.core.log import record
 from landbridge.core.log.batch import Batch
+from landbridge.core.log.store import Store
 from landbridge.core.names import is_rule_topic
 from landbridge.errors import BadRequest, BusError, Disconnected, NotOwner
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.operations import OPERATIONS
-
-if TYPE_CHECKING:
-    from landbridge.broker.server import Terminal
 
 #: Seconds that a frame waits for its unit to have an owner, before its client has to come again.
 OWNER_WITHIN = 5.0
@@ -62,7 +62,44 @@ NOT_FOUND = 404
 ANSWER_WITHIN = 30.0
 
 
-class Caller(NamedTuple):
+class RoutedConnection(Protocol):
+    """A client's connection."""
+
+    def owners_changed(self) -> None:
+        """Other nodes have other units now."""
+
+
+class Following(Protocol):
+    """What this node follows of the owner of unit 0."""
+
+    async def refresh(self) -> None: ...
+
+
+class StrangerDesk(Protocol):
+    """Answers operations."""
+
+    async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> object: ...
+
+
+class NodeTerminal(Protocol):
+    """The terminal of this node."""
+
+    broker: Broker
+    store: Store
+    authority: Authority
+    cluster: Cluster | None
+
+    @property
+    def connections(self) -> Iterable[RoutedConnection]: ...
+
+    @property
+    def mirror(self) -> Following | None: ...
+
+    @property
+    def operations(self) -> StrangerDesk: ...
+
+
+class JudgedPublisher(NamedTuple):
     """In whose name another node asks, as it has judged."""
 
     subject: str
@@ -125,7 +162,7 @@ class Cluster:
 
     def __init__(
         self,
-        terminal: Terminal,
+        terminal: NodeTerminal,
         me: str,
         dial: Callable[[NodeRecord], Dial],
         may_serve: Callable[[], bool] = lambda: True,
@@ -188,7 +225,7 @@ class Cluster:
 
     def node_of(self, unit: int) -> str | None:
         """See ``protocol.router.Owners``."""
-        if unit in self._terminal.broker.owned:
+        if self._terminal.broker.owns(unit):
             return self.me
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
@@ -463,7 +500,7 @@ class Cluster:
         topic.check_backlog()
         if topic.chain is None:
             return batch
-        return accepted(await topic.chain.run(batch, Caller(asked.subject, asked.claims)))
+        return accepted(await topic.chain.run(batch, JudgedPublisher(asked.subject, asked.claims)))
 
     async def close(self) -> None:
         if self._told:  # what the status log says last, mostly

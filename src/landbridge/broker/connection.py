@@ -14,7 +14,7 @@ from landbridge.broker.authority import Authority, TokenIdentity, claims_of
 from landbridge.broker.broker import Broker
 from landbridge.broker.cluster import Cluster
 from landbridge.broker.fetches import Fetches
-from landbridge.broker.gathering import Gathering
+from landbridge.broker.gathering import Inquiry
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
@@ -92,7 +92,7 @@ class OperationsPort(Protocol):
     ) -> object: ...
 
 
-class Held(Exception):
+class FrameHeld(Exception):
     """Raised by a handler whose frame has to wait: it is handled again later, and nothing before it."""
 
 
@@ -323,7 +323,7 @@ class Connection(Incoming):
             for _ in begun:
                 self._handling = frame, begun
                 return FRAMES_AT_ONCE
-        except Held:
+        except FrameHeld:
             self._events.appendleft((frame, tail))
             return 0
         except BusError as error:
@@ -331,11 +331,11 @@ class Connection(Incoming):
         self._handling = None
         return _weight(frame)
 
-    def _hold(self, until: Coroutine[Any, Any, None]) -> Held:
+    def _hold(self, until: Coroutine[Any, Any, None]) -> FrameHeld:
         """The frame that is being handled, and all after it, wait for something."""
         self._is_held = True
         self.terminal.spawn(until).add_done_callback(self._go_on)
-        return Held()
+        return FrameHeld()
 
     def _go_on(self, done: asyncio.Task[None]) -> None:
         self._is_held = False
@@ -679,7 +679,7 @@ class Connection(Incoming):
     def _gather(self, frame: Frame, decision: Gather) -> None:
         assert isinstance(frame, frames.Call)
         self._enter_wait(frame)
-        task = self.terminal.spawn(Gathering(self._ask_node, decision, frame, self._home()).run())
+        task = self.terminal.spawn(Inquiry(self._ask_node, decision, frame, self._home()).run())
         task.add_done_callback(partial(self._gathered, frame))
 
     def _gathered(self, frame: frames.Call, task: asyncio.Task[Any]) -> None:

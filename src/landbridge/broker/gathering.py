@@ -18,7 +18,7 @@ SLICE = 0.5
 NOT_THERE = 404
 
 
-class Gathering:
+class Inquiry:
     """One operation of one client."""
 
     def __init__(self, ask: Ask, decision: Gather, frame: frames.Call, home: str) -> None:
