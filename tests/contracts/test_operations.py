@@ -135,6 +135,8 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("audit.list", ["subscribe:$audit"]),
     ("status.levels service.suspend service.resume", ["operate"]),
     ("status.show terminal.metrics service.list route.show topology.show network.show", OBSERVE),
+    ("node.list node.show", OBSERVE),
+    ("node.drain node.resume", ["operate"]),
     ("service.show service.ping service.info service.stats", [*OBSERVE, "self"]),
     (
         "topic.show group.list group.show message.where message.why webhook.list type.list type.show",

@@ -4,14 +4,19 @@ happens to a node, to the server, or between them."""
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+import landbridge
 from tests.proxy import Proxy
-from tests.servers import Valkey, server_folder
+from tests.servers import Valkey, name_of, server_folder, shared_valkey
 from tests.stores.test_replicas import Cluster, online, soon
 from tests.system.history import History, duplicated
 from tests.system.nodes import (
@@ -26,9 +31,9 @@ from tests.system.nodes import (
     restarted,
     suffer,
 )
-from tests.system.test_promise import new_seed, read_all
+from tests.system.test_promise import SOURCE, new_seed, read_all, until
 from tests.system.test_stores import ENGINES, OnePrimary, findings
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 UNITS = 8
 #: Of each kind, in the slow test.
@@ -74,6 +79,14 @@ async def test_many_faults_lose_and_double_nothing(server: Any, tmp_path: Path) 
         await suffer(fleet, faults, seed)
         logs = "".join(node.log() for node in fleet.nodes)
     assert "the lease is over" in logs
+    assert await findings(url) == []
+
+
+@pytest.mark.slow
+async def test_a_server_is_killed_again_and_again_under_its_nodes(server: Any, tmp_path: Path) -> None:
+    url = server.url("bus", units=UNITS)
+    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+        await suffer(fleet, [again(server)] * 8, new_seed())
     assert await findings(url) == []
 
 
@@ -153,3 +166,85 @@ async def test_where_one_copy_of_two_is_enough_the_same_loses_messages(tmp_path:
     """What the other tests would find, if there were something to find."""
     with server_folder() as folder:
         assert await promote_a_stale_copy(folder, tmp_path, "&replicas=1") != []
+
+
+async def command(fleet: Fleet, *arguments: str) -> tuple[int, str, str]:
+    """A command of the command line, with the context that the nodes have made."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "landbridge", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "LANDBRIDGE_HOME": str(fleet.folder / "home"),
+        },
+    )  # fmt: skip
+    async with asyncio.timeout(LIMIT):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_operators_see_nodes_and_drain_them_and_the_registry_goes_with_the_home(tmp_path: Path) -> None:
+    url = shared_valkey().url(name_of(tmp_path), units=UNITS)
+    async with fleet_of(url, tmp_path, 2, http=True) as fleet, fleet.connect("operator") as bus:
+        first, second = fleet.nodes
+        found = await bus.nodes.list()
+        assert [(node.name, len(node.units), node.home) for node in found.nodes] == [
+            ("n0", 4, True),
+            ("n1", 4, False),
+        ]
+        # One more process is refused: as a second node of a name, and as one that wants all for itself.
+        for options, said in ((["--node", "n1"], "runs already"), ([], "in use")):
+            status, _, told = await command(
+                fleet, "up", "--data", str(tmp_path / "other"), "--store", url, "--port", "0", "--http-port",
+                "0", *options,
+            )  # fmt: skip
+            assert status != 0
+            assert said in told, told
+        # What one node lets in, the other one does.
+        made = await bus.tokens.create("alice", ["publish:t.*", "subscribe:t.*"])
+        for node in fleet.nodes:
+            async with landbridge.connect(node.url, token=made.token, patience=LIMIT) as alice:
+                for number in range(UNITS):
+                    await alice.publish(f"t.{number}", node.name.encode())
+        async with httpx.AsyncClient() as http:
+            for node in fleet.nodes:
+                site = f"http://127.0.0.1:{node.http_port}"
+                assert (await http.get(f"{site}/readyz")).status_code == 200
+                registry = await http.get(f"{site}/registry/v1/registry")
+                assert registry.status_code == 200, registry.text
+                assert "registry_key" in registry.json()
+                metrics = await http.get(
+                    f"{site}/metrics", headers={"Authorization": f"Bearer {fleet.token}"}
+                )
+                assert f'landbridge_node_units{{node="{node.name}"}} 4.0' in metrics.text
+        status, out, told = await command(fleet, "node", "drain", "n0")
+        assert status == 0, told
+
+        async def has_moved() -> bool:
+            row = await bus.nodes.show("n1")
+            return row.home and len(row.units) == UNITS
+
+        await until(has_moved)
+        status, out, _ = await command(fleet, "node", "list", "--json")
+        rows = json.loads(out)
+        assert [(row["name"], row["state"], len(row["units"])) for row in rows] == [
+            ("n0", "draining", 0),
+            ("n1", "live", UNITS),
+        ]
+        checks = (await command(fleet, "doctor"))[1]
+        assert "lb://" in checks
+        assert "fail  context" not in checks
+        assert "nodes" in checks
+        async with httpx.AsyncClient() as http:
+            registry = await http.get(f"http://127.0.0.1:{first.http_port}/registry/v1/registry")
+            assert registry.status_code == 200, registry.text
+        assert (await command(fleet, "node", "resume", "n0"))[0] == 0
+        status, _, told = await command(fleet, "node", "show", "n7")
+        assert status != 0
+        assert "no node is called n7" in told
+        await second.kill()
+        async with landbridge.connect(first.url, token=made.token, patience=LIMIT) as alice:
+            for number in range(UNITS):
+                await alice.publish(f"t.{number}", b"again")

@@ -325,7 +325,7 @@ async def _is_in_use(context: Context) -> bool:
     """Whether a terminal accepts the context's token at its address. A terminal on another machine may be
     away for a while, so its context always counts as in use."""
     try:
-        if not contexts.is_loopback(contexts.parse_url(context.url).host):
+        if not contexts.is_loopback(contexts.parse_urls(context.url)[0].host):
             return True
         async with asyncio.timeout(ANSWER_WITHIN):
             bus = await Bus(dial_of(context), context.token, name="landbridge up").open()

@@ -240,10 +240,19 @@ class Node:
             self._moves.clear()
             try:
                 await self._follow_table()
-            except BusError as error:
-                log.warning("units can't be moved", node=self._plan.node, why=str(error))
-                await asyncio.sleep(self.heart.tenure.pause)
-                self._moves.set()
+            except (BusError, TimeoutError) as error:
+                why = str(error) or "it takes longer than the lease"
+                log.warning("units can't be moved", node=self._plan.node, why=why)
+            except Exception as crash:  # the next table may be followed all the same
+                log.error("crash", what="moving units", exc_info=crash)
+            else:
+                continue
+            await asyncio.sleep(self.heart.tenure.pause)
+            self._moves.set()
+
+    def _lease(self) -> asyncio.Timeout:
+        """For what must not take longer than this node's lease lasts as it is known now."""
+        return asyncio.timeout(self.heart.tenure.life)
 
     async def _follow_table(self) -> None:
         """Own what the table says, as far as this node's lease lasts."""
@@ -255,14 +264,19 @@ class Node:
             await self._leave_home()
         for unit in lost:
             has_lost = is_over or unit not in heart.owned
-            await terminal.give_up(unit, fenced=has_lost)
+            try:
+                async with self._lease():
+                    await terminal.give_up(unit, fenced=has_lost)
+            except TimeoutError:  # the server is away: what waits for it is not waited for
+                await terminal.give_up(unit, fenced=True)
             if not has_lost:
                 heart.release(frozenset({unit}))
         taken = 0
         for unit in sorted(wanted - terminal.broker.owned):
             if unit not in heart.owned:
                 break  # the table has changed meanwhile
-            await terminal.take(unit)
+            async with self._lease():
+                await terminal.take(unit)
             taken += 1
             if unit == 0:
                 await self._come_home()
