@@ -137,6 +137,7 @@ def perform(act: Callable[[DemoStage, Path], Awaitable[None]], *, as_json: bool 
         stage.show_results()
         took = time.perf_counter() - begin
         stage.say(f"All promises kept, in {took:.0f} s. Next: [bold]landbridge up[/]")
+        stage.say("Its console is at http://127.0.0.1:7480; [bold]landbridge console[/] signs you in.")
     return 1 if stage.broken else 0
 
 

@@ -43,6 +43,8 @@ class Receiver:
 
     answer: Callable[[Received], bytes] = lambda request: OK
     port: int = 0
+    #: Where it listens.
+    address: str = "127.0.0.1"
     requests: list[Received] = field(default_factory=list)
     #: Requests that are being answered at the moment, and how many they were at most.
     busy: int = 0
@@ -59,7 +61,7 @@ class Receiver:
         return [request.body for request in self.requests]
 
     async def __aenter__(self) -> Receiver:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.address, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

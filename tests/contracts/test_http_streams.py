@@ -20,6 +20,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.gateways.http import events as gateway_events
 from landbridge.gateways.http import websocket
 from landbridge.gateways.http.events import text_of_batch
+from landbridge.node import http_connection
 from tests.contracts.web import Web, listening, take, web
 from tests.waiting import LIMIT, eventually
 
@@ -104,6 +105,25 @@ async def test_a_topic_that_is_made_anew_ends_its_stream(site: Web) -> None:
         assert event.kind == "refused"
         assert event.json()["code"] in ("other_log", "unknown_topic")
         assert [event async for event in events] == []
+
+
+async def test_the_deadlines_of_requests_are_not_those_of_a_websocket(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that was let in is no stranger, of which there are few."""
+    monkeypatch.setattr(http_connection, "BODY_WITHIN", 0.01)
+    monkeypatch.setattr(http_connection, "HEAD_WITHIN", 0.01)
+    headers = {"authorization": f"Bearer {site.token('publish:orders')}"}
+    address = f"{site.url.replace('http', 'ws', 1)}/v1/stream"
+    async with connect(
+        address, subprotocols=[Subprotocol("landbridge.v1")], additional_headers=headers
+    ) as socket:
+        assert not len(site.port._strangers)
+        for number in range(30):
+            message = {"op": "publish", "message": {"topic": "orders", "json": number}, "ref": number}
+            await socket.send(json.dumps(message))
+            assert json.loads(await socket.recv())["offset"] == number
+            await asyncio.sleep(0.001)
 
 
 async def test_a_revoked_token_ends_its_streams(site: Web) -> None:
@@ -239,6 +259,32 @@ async def test_publish_subscribe_and_settle(site: Web) -> None:
         assert (again["op"], again["problem"]["code"]) == ("refused", "lease_lost")
         assert (await ask(socket, op="unsubscribe", id=9, ref=1))["op"] == "done"
     assert [message["offset"] for message in await site.pull()] == [2, 3, 4]
+
+
+async def test_a_stream_subscribes_by_query(site: Web) -> None:
+    paid = {"state": ["paid"]}
+    async with stream(site) as socket:
+        asked = await ask(socket, op="subscribe", id=1, match=paid, group="g", start="earliest", ref="s")
+        rule = asked["topic"]
+        assert asked == {"op": "done", "ref": "s", "topic": rule}
+        assert [(each.rule, each.source) for each in await site.bus.rules.list()] == [(rule, "$content")]
+        for state in ("open", "paid"):
+            sent = await site.http.post("/v1/messages", json={"state": state})
+            assert sent.status_code == 201
+        message = (await hear(socket))["message"]
+        assert (message["topic"], message["json"]) == (rule, {"state": "paid"})
+        settled = await ask(socket, op="settle", receipts=[{"receipt": message["receipt"]}])
+        assert settled["op"] == "done"
+        of_orders = await ask(socket, op="subscribe", id=2, topic="orders", match=paid, group="g")
+        assert of_orders["topic"] != rule
+        for wrong in ({"match": {"state": "paid"}}, {"topic": rule, "match": paid}, {}):
+            refused = await ask(socket, op="subscribe", id=3, group="g", **wrong)
+            assert refused["problem"]["code"] == "bad_request", wrong
+        (entry, *_) = await site.bus.audit.list(operation="rule.create", name=rule)
+        assert entry.origin == "127.0.0.1"
+    async with stream(site, site.token("subscribe:orders")) as socket:
+        refused = await ask(socket, op="subscribe", id=1, match=paid, group="g")
+        assert refused["problem"]["code"] == "forbidden"
 
 
 async def test_the_token_may_come_first(site: Web) -> None:

@@ -595,7 +595,7 @@ async def test_a_transform_that_fails_refuses_its_batch(terminal: Terminal) -> N
     async with attach(terminal) as bus:
         for do, text in (
             ("raise", r"has raised KeyError: 'amount' \(test_middleware\.py, line \d+\)"),
-            ("lose", "given 1 messages and has returned 0 rows"),
+            ("lose", "given 1 message and has returned 0 rows"),
             ("text", "something else than rows"),
         ):
             await bus.topics.create(f"orders.{do}", middleware=[transform(do)])
@@ -628,7 +628,7 @@ async def test_a_transform_has_a_budget_of_time_and_holds_nobody_else_up(termina
         await bus.topics.create("slow", middleware=[transform("wait", within=0.05)])
         await bus.topics.create("quick", middleware=[transform("count", within=10)])
         for _ in range(transforms.MOST_STUCK):
-            with pytest.raises(MiddlewareFailed, match=r"more than 0\.05 s for 1 messages"):
+            with pytest.raises(MiddlewareFailed, match=r"more than 0\.05 s for 1 message"):
                 await bus.publish("slow", b"x")
             await bus.publish("quick", {"id": 1})
         with pytest.raises(MiddlewareFailed, match="have not come back"):

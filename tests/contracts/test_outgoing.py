@@ -249,7 +249,7 @@ async def test_what_waits_for_a_slow_endpoint_takes_no_place_of_others(
 
 
 async def test_a_slow_host_takes_only_its_own_part_of_the_room() -> None:
-    rooms, slow, most = HostRooms(4, 2), asyncio.Event(), [0, 0]
+    rooms, slow, most = HostRooms(8, 2), asyncio.Event(), [0, 0]
 
     async def send(url: str, until: asyncio.Event) -> str:
         async with rooms.taken(url):
@@ -270,5 +270,5 @@ async def test_a_slow_host_takes_only_its_own_part_of_the_room() -> None:
     assert most[0] == 2
     slow.set()
     assert len(await asyncio.gather(*waiting)) == 20
-    assert most[1] <= 4
+    assert most[1] <= 8
     assert not rooms._of_hosts

@@ -9,7 +9,8 @@ import pytest
 
 from landbridge.broker.server import Terminal
 from landbridge.core.names import RULES_GROUP
-from landbridge.errors import Forbidden, StoreFull
+from landbridge.errors import BacklogFull, Forbidden, StoreFull
+from landbridge.protocol.operations.topics import RetentionOptions
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import attach, run_terminal
 from landbridge.testing.faults import FaultyStore
@@ -96,3 +97,57 @@ async def test_wildcards_show_nothing_of_rules_whose_source_one_may_not_read(ter
                 else:
                     with pytest.raises(Forbidden):
                         await bus.topics.show(rule)
+
+
+async def test_costly_rules_of_one_source_hold_up_no_other_one(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        paid = (await bus.rules.create(PAID, "orders")).rule
+        for more in range(25):
+            path = f"$..[?count($..*) > {1000 + more}]"
+            await bus.rules.create({"kind": "jsonpath", "path": path}, "costly")
+        async with bus.publisher("costly") as out:
+            for _ in range(1000):
+                await out.send(list(range(60)))
+        slow = terminal.broker.topics["costly"]
+        rules = slow.groups[RULES_GROUP].delivery
+        await eventually(lambda: rules.cursor.floor > 0)
+        for number in range(3):
+            await bus.publish("orders", {"state": "paid", "n": number})
+            await until_routed(terminal, "orders")
+        assert len(await payloads(terminal, paid)) == 3
+        assert rules.cursor.floor < slow.log.end  # they are still at work
+
+
+async def test_the_topic_of_a_rule_keeps_no_more_than_its_source(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        short = RetentionOptions(max_age=3600.0, max_bytes=1 << 20, discard="any")
+        await bus.topics.create("orders", retention=short, max_backlog=4096)
+        await bus.topics.create("bills", retention=RetentionOptions(max_age=30 * 86400.0, settled=True))
+        orders = (await bus.rules.create(PAID, "orders")).rule
+        bills = (await bus.rules.create(PAID, "bills")).rule
+        kept = (await bus.topics.show(orders)).options
+        assert (kept.retention.max_age, kept.retention.max_bytes, kept.retention.discard) == (
+            3600.0, 1 << 20, "any",
+        )  # fmt: skip
+        assert kept.max_backlog == 4096
+        kept = (await bus.topics.show(bills)).options
+        assert (kept.retention.max_age, kept.retention.settled) == (7 * 86400.0, False)
+
+
+async def test_an_abandoned_group_of_a_rule_holds_no_more_than_its_topic_may(terminal: Terminal) -> None:
+    async with attach(terminal, patience=0.0) as bus:
+        await bus.topics.create("orders", max_backlog=1 << 20)
+        rule = (await bus.rules.create(PAID, "orders")).rule
+        other = (await bus.rules.create(LARGE, "orders")).rule
+        await bus.topics.update(rule, max_backlog=4096)
+        await bus.groups.create(rule, "abandoned", start="earliest")
+        with pytest.raises(BacklogFull, match=rule):
+            for _ in range(100):
+                await bus.publish("orders", {"state": "paid", "note": "x" * 500})
+                await until_routed(terminal, "orders")
+        held = terminal.broker.topics[rule].log.bytes
+        assert 4096 <= held < 3 * 4096
+        await bus.groups.delete(rule, "abandoned", force=True)
+        await bus.publish("orders", {"amount": 500})
+        await until_routed(terminal, "orders")
+        assert len(await payloads(terminal, other)) == 1

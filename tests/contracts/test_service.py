@@ -610,3 +610,44 @@ async def test_more_attempts_than_an_existing_group_allows_are_warned_of(
         async with asyncio.timeout(LIMIT):
             await done.wait()
     assert ("--max-attempts 11" in caplog.text) == warned
+
+
+async def test_a_handler_by_query(terminal: Terminal, crashes: list[Any]) -> None:
+    service = Service("billing")
+    seen: list[Any] = []
+
+    @service.on(query={"state": ["paid"]})
+    async def paid(order: dict[str, Any]) -> None:
+        seen.append(order["n"])
+
+    @service.on(["eu", "us"], query={"amount": [{"numeric": [">", 100]}]}, max_attempts=1)
+    async def large(order: dict[str, Any], message: Message) -> None:
+        raise ValueError(f"{order['n']} of {message.topic}")
+
+    async with attach(terminal) as bus, service.running(bus):
+        await eventually(lambda: sum(bool(topic.spec.rule) for topic in terminal.broker.topics.values()) == 3)
+        rules = {rule.source: rule.rule for rule in await bus.rules.list()}
+        assert set(rules) == {"$content", "eu", "us"}
+        for number in range(4):
+            await bus.publish(None, {"n": number, "state": "paid" if number % 2 else "open"})
+            await bus.publish("us", {"n": number, "amount": 150 * number})
+        await eventually(lambda: seen == [1, 3])
+        buried = await letters(bus, rules["us"], 3)
+        assert [letter.json()["n"] for letter in buried] == [1, 2, 3]
+        assert (await bus.groups.show(rules["eu"], "billing")).options.max_attempts == 1
+    assert {type(context["exception"]) for context in crashes} == {ValueError}
+    crashes.clear()
+
+
+def test_mistakes_in_a_handler_by_query() -> None:
+    service = Service("billing")
+    for arguments, options in (
+        ((), {}),
+        ((), {"query": {"state": "paid"}}),
+        (("orders.*",), {"query": {"state": ["paid"]}}),
+        (("orders",), {"query": {"state": ["paid"]}, "reply": True}),
+    ):
+        with pytest.raises(BadRequest):
+
+            @service.on(*arguments, **options)
+            async def handle(order: Any) -> None: ...

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -52,6 +53,8 @@ class Scene:
         self, terminal: Terminal, bus: Bus, clock: FakeClock | None, senders: gateway.WebhookSenders
     ) -> None:
         self.terminal, self.bus, self.clock, self.senders = terminal, bus, clock, senders
+        #: Which webhook the test is about.
+        self.webhook = ("orders", "shop")
 
     async def create(self, receiver: Receiver, **options: Any) -> str:
         await self.bus.topics.create("orders")
@@ -59,7 +62,7 @@ class Scene:
         return made.secret
 
     async def show(self) -> Any:
-        return await self.bus.webhooks.show("orders", "shop")
+        return await self.bus.webhooks.show(*self.webhook)
 
     async def until_it_signs_with(self, shown: str) -> None:
         """Until the sender has heard of a rotation: a moment after it is on disk."""
@@ -88,10 +91,14 @@ class Scene:
 
 @asynccontextmanager
 async def staged(
-    clock: FakeClock | None = None, store: Any = None, allowed: list[str] | None = None, **options: Any
+    clock: FakeClock | None = None,
+    store: Any = None,
+    allowed: list[str] | None = None,
+    within: float = 2.0,
+    **options: Any,
 ) -> AsyncIterator[Scene]:
     more: dict[str, Any] = {} if clock is None else {"clock": clock}
-    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=2.0))
+    http = OutgoingHttp(LOOPBACK if allowed is None else allowed, limits=OutgoingLimits(within=within))
     async with (
         run_terminal(store, **more, **options) as terminal,
         webhooks_of(terminal, dial_to(terminal), (), http) as senders,
@@ -162,6 +169,80 @@ async def test_a_webhook_begins_where_it_is_told_and_sends_what_matches(scene: S
         assert changed.url == receiver.url
         await scene.bus.publish("orders", b"4", key="us")
         await eventually(lambda: receiver.bodies.count(b"4") == 2)
+
+
+PAID = {"state": ["paid"]}
+
+
+@pytest.mark.parametrize("source", ["orders", "$content"])
+async def test_a_webhook_by_query_sends_what_its_rule_chooses(crashes: list[Any], source: str) -> None:
+    async with staged(store=MemoryStore(units=4)) as scene, Receiver() as receiver:
+        bus, topic = scene.bus, None if source == "$content" else source
+        made = await bus.webhooks.create(source, "paid", receiver.url, query=PAID, ordered=True)
+        assert (await bus.rules.list())[0].rule == made.rule
+        for number in range(6):
+            await bus.publish(topic, {"state": "paid" if number % 2 else "open", "n": number})
+        await eventually(lambda: len(receiver.requests) == 3)
+        assert [msgspec.json.decode(body)["n"] for body in receiver.bodies] == [1, 3, 5]
+        receiver.requests[0].verify(made.secret)
+        assert receiver.requests[2].headers["landbridge-topic"] == made.rule
+        assert receiver.requests[2].headers["landbridge-offset"] == "2"
+        scene.webhook = (source, "paid")
+        shown = await scene.until(lambda shown: shown.lag == 0)
+        assert shown.options.query == {"kind": "partial", "match": PAID}
+        assert (await bus.webhooks.replay(source, "paid", first=1)).messages == 2
+        await eventually(lambda: len(receiver.requests) == 5)
+        # The same query in another spelling is the same webhook, and another query another one.
+        again = await bus.webhooks.create(
+            source, "paid", receiver.url, query={"kind": "partial", "match": PAID}, ordered=True
+        )
+        assert (again.rule, again.secret) == (made.rule, "")
+        with pytest.raises(WebhookExists):
+            await bus.webhooks.create(source, "paid", receiver.url, query={"n": [1]}, ordered=True)
+        entries = [(entry.what, entry.name) for entry in await bus.audit.list(operation="webhook.create")]
+        assert {("rule", made.rule), ("webhook", f"{source}/paid")} <= set(entries)
+        await bus.webhooks.delete(source, "paid")
+        assert await bus.groups.list(topic=made.rule) == []
+        assert [rule.groups for rule in await bus.rules.list()] == [0]
+
+
+async def test_a_webhook_whose_rule_is_deleted_says_so_and_can_be_created_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    reads = ["subscribe:orders"]
+    async with Receiver() as receiver, attach(scene.terminal, subject="shop", scopes=reads) as shop:
+        await scene.create(receiver)
+        await scene.bus.webhooks.delete("orders", "shop")
+        made = await shop.webhooks.create("orders", "shop", receiver.url, query=PAID)
+        await scene.bus.rules.delete(made.rule)
+        shown = await scene.until(lambda shown: shown.lag is None and shown.trouble)
+        assert f"its rule {made.rule} was deleted" in shown.trouble
+        await scene.bus.publish("orders", {"state": "paid", "n": 1})
+        again = await shop.webhooks.create("orders", "shop", receiver.url, query=PAID)
+        assert (again.rule, again.secret, again.lag) == (made.rule, "", 0)
+        await scene.bus.publish("orders", {"state": "paid", "n": 2})
+        await scene.until(lambda shown: shown.delivered == 1 and not shown.trouble)
+        assert [msgspec.json.decode(body)["n"] for body in receiver.bodies] == [2]
+        await scene.bus.topics.delete("orders")
+        assert await scene.bus.webhooks.list() == []
+
+
+async def test_what_a_webhook_by_query_needs(scene: Scene) -> None:
+    async with attach(scene.terminal, subject="shop", scopes=["subscribe:orders.#"]) as shop:
+        await scene.bus.topics.create("invoices")
+        with pytest.raises(Forbidden):
+            await shop.webhooks.create("invoices", "w", "https://a.example/", query=PAID)
+        with pytest.raises(Forbidden):
+            await shop.webhooks.create("$content", "w", "https://a.example/", query=PAID)
+        with pytest.raises(BadRequest, match="an array is expected"):
+            await shop.webhooks.create("orders.eu", "w", "https://a.example/", query={"state": "paid"})
+        await scene.bus.topics.create("jobs", kind="queue")
+        with pytest.raises(BadRequest, match="queue"):
+            await scene.bus.webhooks.create("jobs", "w", "https://a.example/", query=PAID)
+        assert await scene.bus.rules.list() == []
+        assert await scene.bus.webhooks.list() == []
 
 
 async def test_a_failed_message_is_sent_again_with_the_same_id_and_the_others_go_on(timed: Scene) -> None:
@@ -262,6 +343,29 @@ async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
         await scene.create(receiver)
         await scene.bus.publish("orders", b"1")
         await scene.until(lambda shown: shown.delivered == 1)
+
+
+async def test_many_slow_receivers_do_not_hold_up_a_quick_one(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "MOST_AT_ONCE", 4)
+    hangs = Receiver(lambda request: HANG, address="0.0.0.0")
+    async with staged(within=600.0) as scene, Receiver() as quick, hangs as slow:
+        await scene.create(quick)
+        await scene.bus.publish("orders", b"0")
+        await scene.until(lambda shown: shown.delivered == 1)
+        await scene.bus.topics.create("reports")
+        for number in range(2, 8):
+            url = f"http://127.0.0.{number}:{slow.port}/"
+            await scene.bus.webhooks.create("reports", f"slow{number}", url)
+        for _ in range(4):
+            await scene.bus.publish("reports", b"{}")
+        await eventually(lambda: len(slow.requests) == 2)
+        for number in range(1, 4):
+            await scene.bus.publish("orders", b"%d" % number)
+            await scene.until(lambda shown: shown.lag == 0)
+        assert quick.bodies == [b"0", b"1", b"2", b"3"]
+        assert len(slow.requests) == 2  # not one of them has been answered meanwhile
 
 
 async def test_410_disables_with_an_event_and_resume_begins_anew(scene: Scene) -> None:

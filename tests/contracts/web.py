@@ -14,6 +14,7 @@ import httpx
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.node.assembly import dial_to
+from landbridge.node.console import ConsolePart
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
@@ -55,12 +56,22 @@ class Web:
 
 @asynccontextmanager
 async def web(**options: Any) -> AsyncIterator[Web]:
-    site_options = {name: options.pop(name) for name in ("origins", "registry") if name in options}
+    site_options = {
+        name: options.pop(name) for name in ("origins", "registry", "socketio") if name in options
+    }
     tls = options.pop("tls", (None, None))
+    most = options.pop("most", 64)
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
     async with run_whole(**options) as terminal, attach(terminal) as bus:
-        site = Site(dial_to(terminal), answer_stranger=terminal.answer_stranger, **site_options)
-        port = HttpPort(site, endpoint, 0, endpoint.tls(), most=64, hint="", web_sockets=True)
+        console = ConsolePart(terminal, dial_to(terminal))
+        site = Site(
+            dial_to(terminal),
+            answer_stranger=terminal.answer_stranger,
+            console=console.app,
+            **site_options,
+        )
+        terminal.broker.figures.append(site.figures)
+        port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)
         headers = {"authorization": f"Bearer {token}"}
         try:

@@ -21,10 +21,11 @@ from landbridge.client.context import Context, save, use
 from landbridge.testing import run_terminal
 
 ROOT = Path(__file__).parents[2]
-#: tests/docs/test_any_language.py runs the examples of the guide for other languages.
+#: tests/docs/test_any_language.py runs the examples of the guide for other languages, and test_mqtt_guide.py
+#: those of MQTT.
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "any-language.md"),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("any-language.md", "mqtt.md")),
 ]
 
 

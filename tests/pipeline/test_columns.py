@@ -182,12 +182,15 @@ def test_batches_are_cut_by_bytes_and_by_rows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_text_and_headers_are_written() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None], kind)
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}, {"key": "c", "value": b"\xff"}], None],
+        kind,
+    )
     table = pa.record_batch({"value": pa.array(["é", None]), "headers": headers})
     ((_, _, data),) = batches(table, "orders", lambda: ID, 5)
     batch = Batch.decode(data)
     assert batch.payloads() == ["é".encode(), b""]
-    assert (batch.headers(0), batch.headers(1)) == ({"a": b"1", "b": b""}, {})
+    assert (batch.headers(0), batch.headers(1)) == ({"a": "1", "b": "", "c": b"\xff"}, {})
 
 
 def test_a_row_without_a_topic_is_refused() -> None:

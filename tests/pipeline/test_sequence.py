@@ -173,7 +173,7 @@ def test_each_source_comes_out_in_order_and_once_also_across_a_restart(spark: An
     publish(site, [missing])
     run(job, place(spark, site))
     assert numbers(site) == {b"s%d" % source: every for source in range(7)}
-    assert all(headers["kept"] == b"yes" for _, _, headers in messages(site, "copy"))
+    assert all(headers["kept"] == "yes" for _, _, headers in messages(site, "copy"))
     rejects = {payload: headers for _, payload, headers in messages(site, "copy.rejects")}
     assert rejects == {
         b"no number": {"kept": b"yes", "reason": b"no sequence number: nothing at header:n"},

@@ -213,4 +213,4 @@ def test_a_stream_from_topic_to_topic(spark: Any, site: Site) -> None:
     query.awaitTermination(120)
     assert site.rows("copy") == [b"%d" % n for n in range(100)]
     batch = site.bus.fetch(site.topic("copy"), 0).batches[0].batch
-    assert (batch.key(0), batch.headers(0)) == (b"k", {"a": b"b"})
+    assert (batch.key(0), batch.headers(0)) == (b"k", {"a": "b"})

@@ -602,6 +602,11 @@ class Broker:
         """Commits to the store since the start."""
         return sum(writer.commits for writer in self.writers)
 
+    @property
+    def commit_seconds(self) -> float:
+        """What the commits have taken since the start, together."""
+        return sum(writer.commit_seconds for writer in self.writers)
+
     async def write(self, writes: Iterable[Write], *, unit: int = 0) -> None:
         """Commit these to a unit, with whatever cursors of it have changed, and wait."""
         await self.writers[unit].put(adding(writes))

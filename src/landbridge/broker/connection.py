@@ -373,6 +373,12 @@ class Connection(Incoming):
         return self.identity.token_id if self.identity is not None else ""
 
     @property
+    def expires_at(self) -> int:
+        """When the token or the credential expires, in microseconds."""
+        assert self.identity is not None  # as in ``scopes``
+        return self.identity.expires_at
+
+    @property
     def scopes(self) -> Scopes:
         assert self.identity is not None  # the session lets nothing but Hello through before
         return self.identity.scopes

@@ -39,6 +39,14 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_feeds: Annotated[Count, _about("Topics that are open as feeds (WebSub).")] = 1_000
     max_subscribers: Annotated[Count, _about("Subscriptions of one feed (WebSub).")] = 500
     max_rules: Annotated[Count, _about("Rules of all sources together.")] = 10_000
+    max_mqtt_connections: Annotated[Count, _about("Connections of MQTT, of one service.")] = 1_000
+    max_mqtt_sessions: Annotated[
+        Count, _about("Sessions of MQTT that outlive their connection, of one service.")
+    ] = 1_000
+    max_retained: Annotated[Count, _about("Retained messages (MQTT).")] = 10_000
+    mqtt_session_life: Annotated[
+        Seconds, _about("How long a session of MQTT outlives its connection at most.")
+    ] = 7 * 86400.0
     max_connections: Annotated[Count, _about("Connections.")] = 4_000
     max_subscriptions: Annotated[Count, _about("Subscriptions of one connection.")] = 1_000
     max_waits: Annotated[
@@ -107,6 +115,10 @@ CEILINGS = {
     "max_feeds": Ceiling(1, 100_000),
     "max_subscribers": Ceiling(1, 100_000),
     "max_rules": Ceiling(1, 10_000),
+    "max_mqtt_connections": Ceiling(1, 100_000),
+    "max_mqtt_sessions": Ceiling(1, 100_000),
+    "max_retained": Ceiling(1, 1_000_000),
+    "mqtt_session_life": Ceiling(1.0, 366 * 86400.0),
     "max_subscriptions": Ceiling(1, 100_000),
     "max_waits": Ceiling(1, 100_000),
     "max_requests": Ceiling(1, 1_000_000),

@@ -14,42 +14,46 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit, ChosenFrom
+from landbridge.broker.fair_thread import FairThread
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.group import Group
 from landbridge.broker.topic import Topic
 from landbridge.core.delivery.delivery import Condemned
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.retention import Retention
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
-from landbridge.core.rules.query import Query, Rule, canonical, read_query, topic_of
+from landbridge.core.rules.query import Query, Rule, document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
-from landbridge.errors import BadRequest, BusError, LimitReached, UnknownTopic
+from landbridge.errors import BacklogFull, BadRequest, BusError, LimitReached, UnknownTopic
 from landbridge.stores.writer import Commit
+
+T = TypeVar("T")
 
 #: Messages, bytes and copies of one turn; a batch that is larger takes several turns.
 TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
-#: Messages that are looked at before the thread asks whether it should stop.
+#: Seconds after which a turn ends with the part that is being looked at: costly rules take up to a second for
+#: a message, and the rules of other sources wait for the same thread.
+TURN_SECONDS = 0.1
+#: Messages of a part; after a part that took as long as a turn should, one at a time.
 PART = 16
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
 #: thousand of them stops the terminal for some tenths of a second.
 FREEZE_EVERY = 500
 #: Seconds after which a turn that failed is tried again.
 AGAIN_AFTER = 1.0
-#: What the topic of a rule keeps, unless somebody changes it: a week, and longer what a group hasn't settled.
-RETENTION = Retention()
+#: Seconds for which the topic of a rule keeps messages at most, unless somebody changes it.
+LONGEST_KEPT = 7 * 86400.0
 
 
 class SourceStretch(NamedTuple):
@@ -91,9 +95,12 @@ class EnterRule(Protocol):
 class RuleThread:
     """The rules of one source, compiled. Used by the thread alone."""
 
-    def __init__(self, stop: Event) -> None:
+    def __init__(self, stop: Event, clock: Callable[[], float] = time.monotonic) -> None:
         self._rules = RuleSet()
         self._stop = stop
+        self._clock = clock
+        #: Messages that are looked at before the thread asks whether the turn should end.
+        self._part = PART
         #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
         #: that failed, or when an operator lets the rules choose again.
         self._begins: dict[str, int] = {}
@@ -125,22 +132,32 @@ class RuleThread:
         """Let the rules choose."""
         begin = end = stretches[0].first + stretches[0].lo
         routed = Routed(begin, end, [], [])
+        ends_at = self._clock() + TURN_SECONDS
         for stretch in stretches:
             if stretch.batch.audience is not None and stretch.batch.origin is None:
                 # Published here for some groups alone: a redrive. The rules have seen it before.
                 end = stretch.first + stretch.hi
                 continue
-            # The rules find rows by part; the copies are of the whole stretch, so that they are few.
-            rows: dict[str, list[int]] = {}
-            for lo in range(stretch.lo, stretch.hi, PART):
-                if self._stop.is_set():
-                    return routed._replace(end=end)
-                self._match(stretch, lo, min(lo + PART, stretch.hi), rows, routed)
-            routed.chosen.extend(self._choices(stretch, rows))
-            end = stretch.first + stretch.hi
-            if len(routed.chosen) >= TURN_COPIES:
+            end = self._look(stretch, ends_at, routed)
+            if self._stop.is_set() or self._clock() >= ends_at or len(routed.chosen) >= TURN_COPIES:
                 break
         return routed._replace(end=end)
+
+    def _look(self, stretch: SourceStretch, ends_at: float, routed: Routed) -> int:
+        """Let the rules choose from a stretch until the turn is over, from one part of it at least. Returns
+        the offset behind the last message that they have looked at."""
+        # The rules find rows by part; the copies are of the whole stretch, so that they are few.
+        rows: dict[str, list[int]] = {}
+        at, now = stretch.lo, self._clock()
+        while at < stretch.hi and not self._stop.is_set():
+            began_at, lo, at = now, at, min(at + self._part, stretch.hi)
+            self._match(stretch, lo, at, rows, routed)
+            now = self._clock()
+            self._part = 1 if now - began_at >= TURN_SECONDS else min(PART, 2 * self._part)
+            if now >= ends_at:
+                break
+        routed.chosen.extend(self._choices(stretch, rows))
+        return stretch.first + at
 
     def _match(
         self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
@@ -236,7 +253,9 @@ class RuleRoute:
         changes, self._changes = self._changes, []
         if not stretches and not changes:
             return
-        refused, routed = await self._routing.run(partial(self._evaluate, changes, stretches))
+        refused, routed = await self._routing.run(
+            self.source.name, partial(self._evaluate, changes, stretches)
+        )
         for name, error in refused:
             self._broker.report(name, error)
         if routed is not None and routed.end > routed.begin:
@@ -280,6 +299,7 @@ class RuleRoute:
         if routed.chosen or routed.undecided:
             commit.need_room()
         keeps, messages_chosen = commit.keeps(log), 0
+        grown: set[Topic] = set()
         for rule, messages, first, chosen_from in routed.chosen:
             topic = self.rules.get(rule)
             if topic is None or topic.deleted or topic.spec.rule is None:
@@ -287,6 +307,7 @@ class RuleRoute:
             if topic.spec.rule.begin >= routed.end:
                 continue  # made anew meanwhile
             topic.save(commit)
+            grown.add(topic)
             if keeps and first >= log.first:
                 commit.append(topic.log, messages, held=(log.number, first), chosen=chosen_from)
             else:  # the source has let go of the batch meanwhile
@@ -298,10 +319,15 @@ class RuleRoute:
         )
         delivery.seek(max(before, routed.end))
         group.save(commit)
-        commit.on_stored.append(self._stored)
+        commit.on_stored.append(partial(self._stored, grown))
         commit.on_failed.append(partial(delivery.seek, before))
 
-    def _stored(self) -> None:
+    def _stored(self, grown: set[Topic]) -> None:
+        for topic in grown:
+            try:
+                topic.check_held()
+            except BacklogFull:
+                self.source.full_rules.add(topic)
         self.group.tell_watchers()
         if self.source.spec.retention.settled and not self.source.deleted:
             self._broker.trimmer.plan(self.source, soon=True)
@@ -322,7 +348,8 @@ class Routing:
         self.routes: dict[str, RuleRoute] = {}  #: by the name of the source
         self.stop = Event()
         #: One thread: it would share one core with the others anyway, and a rule set is for one thread alone.
-        self._pool = ThreadPoolExecutor(1, "landbridge-rules")
+        #: Sources share its time, so that one whose rules are costly holds up no other one.
+        self._thread = FairThread("landbridge-rules")
         #: Held while a rule is made or removed.
         self._changing = asyncio.Lock()
         self._routed = self._undecided = 0
@@ -351,16 +378,17 @@ class Routing:
         self.stop.set()
         for route in self.routes.values():
             route.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     async def until_idle(self) -> None:
         """Wait until the rules that are there are compiled."""
-        await self.run(lambda: None)
+        for source in list(self.routes):
+            await self.run(source, lambda: None)
 
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """Do something in the thread of the rules."""
+    async def run(self, source: str, work: Callable[[], T]) -> T:
+        """Do something for the rules of a source, in the thread of the rules."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await self._thread.run(source, work)
         except BusError:
             raise
         except Exception as crash:
@@ -397,15 +425,22 @@ class Routing:
                 found = broker.topics.get(name)
             self._check_room()
             origin = self._source(source, owner)
-            await self.run(partial(CompiledQuery, query))
+            await self.run(source, partial(CompiledQuery, query))
             if found is None:
-                rule = RuleSpec(source=source, query=_document(query), owner=owner)
-                most = broker.limits.max_backlog
-                spec = TopicSpec(name=name, retention=RETENTION, max_backlog=most, rule=rule)
-                found = broker.create_topic(spec, owner)
+                rule = RuleSpec(source=source, query=document_of(query), owner=owner)
+                found = broker.create_topic(self._spec(name, origin, rule), owner)
             await origin.writer.put(partial(self._make, origin, found, enter))
-        broker.observe("rule", name, "created", owner, after={"source": source, "query": _document(query)})
+        broker.observe("rule", name, "created", owner, after={"source": source, "query": document_of(query)})
         return found, True
+
+    def _spec(self, name: str, source: Topic, rule: RuleSpec) -> TopicSpec:
+        """The topic of a rule keeps its messages no longer than its source, and holds no more."""
+        kept = source.spec.retention
+        age = LONGEST_KEPT if kept.max_age is None else min(kept.max_age, LONGEST_KEPT)
+        most = min(self.broker.limits.max_backlog, source.spec.max_backlog)
+        return TopicSpec(
+            name=name, retention=replace(kept, settled=False, max_age=age), max_backlog=most, rule=rule
+        )
 
     def _make(self, source: Topic, topic: Topic, enter: EnterRule, commit: BrokerCommit) -> None:
         """The rule's topic and, for the first rule, the cursor of all, in one commit."""
@@ -479,9 +514,3 @@ def _forget(group: Group) -> None:
     """A group that was to be stored, and was not: retention must not wait for it."""
     group.topic.groups.pop(group.name, None)
     group.close()
-
-
-def _document(query: Query) -> dict[str, Any]:
-    """A query in its canonical form."""
-    found: dict[str, Any] = msgspec.json.decode(canonical(query))
-    return found

@@ -94,6 +94,8 @@ class Terminal:
         self.cluster: Cluster | None = None
         #: The key that signs the terminal's tokens is known: of a node, once the first one has made it.
         self.is_ready = asyncio.Event()
+        #: Where its process answers HTTP, with the console at ``/``; empty where it doesn't.
+        self.http_url = ""
 
     async def open(self) -> None:
         """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
@@ -328,6 +330,7 @@ class Terminal:
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,
             "damage": self.broker.damage.found[:MOST_FINDINGS],
+            "http": self.http_url,
         }
 
     @property

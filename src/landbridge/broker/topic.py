@@ -95,6 +95,8 @@ class Topic:
         self.on_made: Callable[[], None] | None = None
         #: Called when it has grown; None: nobody routes its messages.
         self.on_grown: Callable[[], None] | None = None
+        #: Topics of its rules that held as much as they may when they were last looked at.
+        self.full_rules: set[Topic] = set()
         #: What is done with its batches before they are stored; None: nothing.
         self.chain: Chain | None = None
         #: What is done with its messages before they are delivered; None: nothing.
@@ -241,6 +243,14 @@ class Topic:
     def check_backlog(self) -> None:
         """TopicPaused or BacklogFull where it takes no messages now."""
         self.check_pause()
+        self.check_held()
+        for topic in [*self.full_rules]:
+            if not topic.deleted:
+                topic.check_held()  # nobody publishes there: its source answers for what it holds
+            self.full_rules.discard(topic)
+
+    def check_held(self) -> None:
+        """BacklogFull where its slowest group is as far behind as it may be."""
         if self.log.bytes < self.spec.max_backlog:
             return
         settled_to = self.settled_to()

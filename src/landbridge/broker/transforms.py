@@ -18,7 +18,7 @@ from typing import Any
 from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.spec import TransformStage
 from landbridge.core.middleware.transform import GROUP, Transform, TransformRow, apply, rows_for, take_back
-from landbridge.core.wording import did_you_mean
+from landbridge.core.wording import counted, did_you_mean
 from landbridge.errors import BadRequest, BusError, MiddlewareFailed
 
 #: Calls of one stage that have not come back in time.
@@ -116,7 +116,8 @@ class Transforming:
             done.add_done_callback(self._came_back)
             thread.end()
             raise MiddlewareFailed(
-                f"the transform {name} has taken more than {self._spec.within:g} s for {len(rows)} messages",
+                f"the transform {name} has taken more than {self._spec.within:g} s "
+                f"for {counted(len(rows), 'message')}",
                 hint="give it more time with 'within', or smaller batches",
             )
         if self._is_over:

@@ -15,6 +15,7 @@ from landbridge.cli.options import (
     KeyFile,
     ListenOn,
     LogLevel,
+    flag,
     option,
     port,
 )
@@ -40,6 +41,7 @@ def http(
     origin: list[str] | None = option(
         "Let pages of this web site use it, e.g. https://console.example.com. Repeatable.", metavar="ORIGIN"
     ),
+    socketio: bool = flag("Serve Socket.IO, too.", "--socketio"),
     context: ContextName = None,
     log_level: LogLevel = "info",
 ) -> None:
@@ -62,6 +64,7 @@ def http(
         tls_cert=tls_cert,
         tls_key=tls_key,
         origins=origin or [],
+        socketio=socketio,
     )
     run(_serve(plan))
 

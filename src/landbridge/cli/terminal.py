@@ -329,7 +329,9 @@ def start(
     # Without a file, all of it may be in the flags and the environment.
     if config is not None or not {"terminal_id", "secure_key"} <= known.keys():
         known = terminal_file.read(file, os.environ, flags)
-    plan = member.plan_of(known)
+    plan = msgspec.structs.replace(
+        member.plan_of(known), sign_in=output.on_terminal() and not output.choice.json
+    )
 
     async def main() -> None:
         await assembly.serve(plan, announce, member.MemberOfRegistry(plan, known), output.watching())

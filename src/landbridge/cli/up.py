@@ -72,6 +72,7 @@ def up(
     tls_ca: Path | None = option(
         "Certificates to trust for other nodes.", metavar="FILE", default="the system's, or its own"
     ),
+    socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
         "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
@@ -83,12 +84,16 @@ def up(
     event_topic: str | None = option(
         "With --events: pass them through topics.", metavar="TOPIC", show_default=False
     ),
+    mqtt: int | None = option(
+        "Also serve MQTT on this port; 0 takes a free one.", "--mqtt", metavar="PORT", min=0, max=65535
+    ),
 ) -> None:
     """Start a terminal, until Ctrl-C or SIGTERM. The first start makes its credential and a context for it.
 
     Examples:
       landbridge up
       landbridge up --data ./bus --port 7430 --http-port 0 --context second
+      landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
       landbridge up --store @bus.url --node one --secret-file bus.key
@@ -121,12 +126,18 @@ def up(
         together=together,
         address=address,
         tls_ca=tls_ca,
+        # The link is a secret: a log or a program that reads the output doesn't get it.
+        sign_in=output.on_terminal() and not output.choice.json,
+        mqtt_port=mqtt,
+        socketio=socketio,
     )
     if address is not None:
         parse_url(address)
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
         raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
+    if socketio and plan.http_port is None:
+        raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
     if node is not None:
         run(_serve_node(plan, secret_file, with_registry=with_registry))
         return
@@ -174,6 +185,7 @@ def announce(ready: NodeReady) -> None:
         f"landbridge subscribe orders{suffix}",
         f"landbridge publish orders '{{\"id\": 1}}'{suffix}",
         f"landbridge status tail{suffix}",
+        *([f"landbridge console{suffix}"] if ready.http else []),
     ]
     facts = {
         "bus": ready.url,
@@ -183,6 +195,7 @@ def announce(ready: NodeReady) -> None:
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
         **({"node": ready.node} if ready.node else {}),
+        **({"mqtt": ready.mqtt} if ready.mqtt else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():
@@ -210,6 +223,9 @@ def _panel(ready: NodeReady, facts: dict[str, str], commands: list[str]) -> None
             padding=(0, 1),
         )
     )
+    if ready.sign_in:
+        screen.print("The console, by this link once:", style="dim")
+        screen.print(f"  {ready.sign_in}", style="cyan", markup=False, soft_wrap=True)
     screen.print("In another window:", style="dim")
     for command in commands:
         screen.print(f"  {command}", style="cyan", markup=False, soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from landbridge.cli import completion, output, units
@@ -26,6 +27,7 @@ from landbridge.cli.options import (
     start_of,
 )
 from landbridge.cli.output import columns
+from landbridge.cli.rule import read_match
 from landbridge.cli.sending import ATTEMPTS, SendingFlags
 from landbridge.core.wording import counted
 
@@ -46,7 +48,8 @@ SHOW = columns(
     "URL=url | State | Circuit | Owner | Group | Lag:count@yellow | Delivered:count | Failed:count@red | "
     "Buried:count@red | Last success=last_success_at:moment | Failing since=failing_since:moment | "
     "Blocked until=blocked_until:moment | Disabled=disabled_why@red | Trouble@red | Ordered | Rate | "
-    "Content type | Match | Secrets | Public keys:list | Paused=paused_at:moment | Paused by | Note"
+    "Content type | Match | Query | Rule | Secrets | Public keys:list | Paused=paused_at:moment | "
+    "Paused by | Note"
 )
 
 Name = Annotated[str, argument("NAME", "The webhook's name.", autocompletion=completion.webhook_names)]
@@ -81,6 +84,9 @@ def create(
     url: Url,
     *,
     options: WebhookFlags,
+    match: str | None = option(
+        "Only messages that this query chooses from the topic. It stays as it is.", metavar="JSON|@FILE"
+    ),
     secret: Secret = "",
     asymmetric: bool = flag("Sign with a key (Ed25519); the receiver gets its public one.", "--asymmetric"),
     start: str | None = start_of(START, "latest"),
@@ -94,8 +100,10 @@ def create(
       landbridge webhook create orders audit https://audit.example/ --ordered --from earliest
       landbridge webhook create orders bank https://bank.example/ --asymmetric
       landbridge webhook create orders eu https://eu.example/ --match-key 'eu-*' --rate 50
+      landbridge webhook create orders paid https://paid.example/ --match '{"state": ["paid"]}'
     """
-    wanted = options.as_asked() | given(start=start, asymmetric=asymmetric)
+    query = None if match is None else read_match(match)
+    wanted = options.as_asked() | given(start=start, asymmetric=asymmetric, query=query)
 
     async def work(bus: Bus) -> WebhookSigned:
         async with making(bus, topic):
@@ -109,7 +117,8 @@ def _show_secret(made: WebhookSigned) -> None:
     if not made.secret and not made.public_key:
         output.done(f"the webhook {made.name} of {made.topic} was there already")
         return
-    output.done(f"the webhook {made.name} of {made.topic} sends to {made.url}")
+    chosen = f" what {made.rule} chooses" if made.rule else ""
+    output.done(f"the webhook {made.name} of {made.topic} sends{chosen} to {made.url}")
     _show_key(made)
 
 
@@ -169,11 +178,13 @@ def show(topic: Topic, name: Name, context: ContextName = None) -> None:
 def _show(found: WebhookDetails) -> None:
     options, match = found.options, found.options.match
     patterns = {} if match is None else {"key": match.key, **match.headers}
+    query = None if options.query is None else msgspec.json.encode(options.query).decode()
     row = output.fields(options) | output.fields(
         found,
         secrets=counted(len(found.secrets), "valid secret"),
         public_keys=found.public_keys or None,
         match=" ".join(f"{name}={pattern}" for name, pattern in patterns.items() if pattern) or "everything",
+        query=query,
     )
     output.record(f"{found.topic} › {found.name}", SHOW, row)
     print()

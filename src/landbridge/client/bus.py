@@ -20,7 +20,7 @@ from landbridge.client.matching import MatchedTopics, sources_of
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
 from landbridge.client.publisher import MessageOptions, Publisher, Rows, Until
-from landbridge.client.pulling import PullSubscription
+from landbridge.client.pulling import MOST_HELD, PullSubscription
 from landbridge.client.reading import Reading
 from landbridge.client.replies import Reply
 from landbridge.client.requests import TIMEOUT, Asking
@@ -77,6 +77,7 @@ class WithNouns(Generic[W]):
     topics: nouns.TopicCalls[W]
     types: nouns.TypeCalls[W]
     groups: nouns.GroupCalls[W]
+    letters: nouns.LetterCalls[W]
     tokens: nouns.TokenCalls[W]
     services: nouns.ServiceCalls[W]
     status: nouns.StatusCalls[W]
@@ -288,11 +289,15 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         self._next_subscription += 1
         return number
 
-    def pull_from(self, topic: str, group: str) -> PullSubscription:
-        """A consumer of a group that gets messages only when it asks for them. Open it, then ``pull``."""
+    def pull_from(
+        self, topic: str, group: str, *, prefetch: int = MOST_HELD, start: Any = None
+    ) -> PullSubscription:
+        """A consumer of a group that gets messages only when it asks for them. Open it, then ``pull``.
+        ``prefetch``: messages that it may hold and not have settled. ``start``: where a new group begins, as
+        of ``subscribe``."""
         check_name(topic, "topic")
         check_name(group, "group")
-        return PullSubscription(self, self._new_subscription(), topic, group)
+        return PullSubscription(self, self._new_subscription(), topic, group, prefetch, start)
 
     async def close(self) -> None:
         """Disconnect: acks are sent and leases given back before. Callbacks of events are called no more."""

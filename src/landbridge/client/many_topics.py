@@ -152,6 +152,11 @@ class ManyTopics(Reading):
 
     # -- the topics --------------------------------------------------------------------------------
 
+    @property
+    def topics(self) -> list[str]:
+        """Those that are read at the moment."""
+        return list(self._members)
+
     async def _watch(self) -> None:
         """Join topics as they come. Ends with the bus."""
         while not self._closed:

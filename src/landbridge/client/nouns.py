@@ -123,11 +123,21 @@ class GroupCalls(Noun[W]):
     delete = Method(table.GROUP_DELETE)
 
 
+class LetterCalls(Noun[W]):
+    """``bus.letters``: the dead letters of groups."""
+
+    summary = Method(table.LETTER_SUMMARY)
+    list = Method(table.LETTER_LIST)
+    redrive = Method(table.LETTER_REDRIVE)
+    delete = Method(table.LETTER_DELETE)
+
+
 class TokenCalls(Noun[W]):
     """``bus.tokens``: the tokens that the terminal has made."""
 
     create = Method(table.TOKEN_CREATE)
     list = Pages(table.TOKEN_LIST, lambda page: page.tokens)
+    show = Method(table.TOKEN_SHOW)
     revoke = Method(table.TOKEN_REVOKE)
 
 
@@ -172,6 +182,7 @@ class TerminalCalls(Noun[W]):
 
     info = Method(table.TERMINAL_INFO)
     metrics = Method(table.TERMINAL_METRICS)
+    figures = Method(table.TERMINAL_FIGURES)
 
 
 class NetworkCalls(Noun[W]):
@@ -405,6 +416,7 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "topics": TopicCalls,
     "types": TypeCalls,
     "groups": GroupCalls,
+    "letters": LetterCalls,
     "tokens": TokenCalls,
     "services": ServiceCalls,
     "status": StatusCalls,

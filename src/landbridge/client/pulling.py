@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 from landbridge.client.line import TerminalLine
 from landbridge.client.message import DeliveredBatch, Message
@@ -22,8 +23,16 @@ KEPT_FOR = 0.5
 class PullSubscription(Subscription):
     """A consumer of a group that asks for its messages, made by ``bus.pull_from(…)``."""
 
-    def __init__(self, bus: TerminalLine, number: int, topic: str, group: str) -> None:
-        super().__init__(bus, number, topic, group, MOST_HELD, None)
+    def __init__(
+        self,
+        bus: TerminalLine,
+        number: int,
+        topic: str,
+        group: str,
+        prefetch: int = MOST_HELD,
+        start: Any = None,
+    ) -> None:
+        super().__init__(bus, number, topic, group, prefetch, start)
         #: Messages that were delivered and not pulled yet, each with the moment of the loop when it came.
         self._here: deque[tuple[float, Message]] = deque()
         #: How many messages the pull under way asks for; 0: there is none.
@@ -32,7 +41,9 @@ class PullSubscription(Subscription):
         self._turn = asyncio.Lock()
 
     def _subscribe(self, request: int) -> Frame:
-        return frames.Subscribe(request, self.number, self.topic, self.group, self.prefetch, by_pull=True)
+        return frames.Subscribe(
+            request, self.number, self.topic, self.group, self.prefetch, self._start, by_pull=True
+        )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:
         super()._on_subscribed(frame)
@@ -71,8 +82,11 @@ class PullSubscription(Subscription):
                 await asyncio.sleep(0)  # what was handed out in the same turn is on its way
         finally:
             self._ask_for(0)
-            while self._batches:
-                self._keep(self._take())
+            self._keep_all()
+
+    def _keep_all(self) -> None:
+        while (batch := self.take_batch()) is not None:  # which gives the credit of at-most-once back
+            self._keep(batch)
 
     def _keep(self, batch: DeliveredBatch) -> None:
         now = asyncio.get_running_loop().time()
@@ -80,8 +94,7 @@ class PullSubscription(Subscription):
 
     def _drop_stale(self) -> None:
         """Forget messages whose leases end soon. The terminal will deliver them again."""
-        while self._batches:
-            self._keep(self._take())
+        self._keep_all()
         oldest = asyncio.get_running_loop().time() - self.ack_within * KEPT_FOR
         while self._here and not self.at_most_once and self._here[0][0] < oldest:
             self._here.popleft()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from landbridge.client.bus import Bus, connect
 from landbridge.client.calling import THREADS, Resources, arguments_of, is_plain, name_of
 from landbridge.client.lifespan import Lifespan
 from landbridge.client.many_topics import ManyTopics
+from landbridge.client.matching import sources_of
 from landbridge.client.message import DeliveredBatch, Message
 from landbridge.client.payload import failure_of
 from landbridge.client.reading import Reading
@@ -39,7 +40,8 @@ from landbridge.client.registration import Registration
 from landbridge.client.replies import RequestMessage
 from landbridge.client.reporting import ErrorReporter
 from landbridge.client.subscription import place
-from landbridge.core.names import check_name, check_pattern, is_pattern
+from landbridge.core.names import CONTENT_TOPIC, check_name, check_pattern, is_pattern
+from landbridge.core.rules.query import read_query
 from landbridge.core.topic import group_spec
 from landbridge.errors import BadPayload, BadRequest, BusError, GroupExists, LeaseLost
 
@@ -97,6 +99,8 @@ class Route:
     options: dict[str, Any]
     #: It answers requests: what the handler returns is the reply.
     reply: bool = False
+    #: What it handles of the topics is what this query chooses; None: everything.
+    query: Mapping[str, Any] | None = None
     #: When a burial was last logged, in the loop's time, and how many came since.
     told_at = -1.0
     untold = 0
@@ -112,6 +116,9 @@ class Route:
                 f"Retry(attempts={self.retry.attempts}) is more than the group's max_attempts={most}",
                 hint="the terminal buries a message after max_attempts: raise it, or leave one of them out",
             )
+        if self.query is not None:
+            read_query(dict(self.query))
+            sources_of(self.topics)
         for topic in self.topics:  # a mistake is raised here, not when the service runs
             check_pattern(topic) if is_pattern(topic) else check_name(topic, "topic")
         if self.options:
@@ -133,7 +140,7 @@ class Route:
     @property
     def is_of_one_topic(self) -> bool:
         """Does it handle the messages of one topic, which is known?"""
-        return len(self.topics) == 1 and not is_pattern(self.topics[0])
+        return len(self.topics) == 1 and self.query is None and not is_pattern(self.topics[0])
 
     def values(self, message: Message, resources: Resources) -> dict[str, Any]:
         """The handler's arguments for a message. BadPayload if the payload is not of the wanted type."""
@@ -203,8 +210,9 @@ class Service:
 
     def on(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | None = None,
         *,
+        query: Mapping[str, Any] | None = None,
         group: str | None = None,
         concurrency: int | None = None,
         ordered: Literal["key"] | None = None,
@@ -218,6 +226,9 @@ class Service:
         """Handle a topic's messages, or those of several: ``"orders.*"``, ``["orders.eu", "returns"]``.
         ``group`` is the service's name unless it is given.
 
+        query: handle what this query chooses of the topics, or, without a topic, of all that is published
+        without one (docs/rules.md). The query's rule is made where there is none, and the group is one of the
+        rule's topic.
         ordered="key": messages of one key are handled one at a time and in order, by all consumers of the
         group together, and those of different keys at once; the group has the option ``order="key"``.
         reply: answer requests to the topic (``bus.request``): what the handler returns is the reply, and an
@@ -233,7 +244,11 @@ class Service:
             raise BadRequest(f"ordered={ordered!r}", hint="ordered='key'")
         if ordered is not None:
             options["order"] = ordered
-        topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        if topic is None and query is None:
+            raise BadRequest("a handler has a topic or a query", hint="service.on(topic), or query={…}")
+        if query is not None and reply:
+            raise BadRequest("requests go to a topic, not to a query", hint="leave out reply=")
+        topics = (CONTENT_TOPIC,) if topic is None else (topic,) if isinstance(topic, str) else tuple(topic)
         if not topics:
             raise BadRequest("no topic to handle", hint="a name, a pattern, or a list of them")
 
@@ -251,6 +266,7 @@ class Service:
                     longest,
                     options,
                     reply,
+                    query,
                 )
             )
             return handler
@@ -348,6 +364,7 @@ class Service:
         tasks: dict[asyncio.Task[None], tuple[DeliveredBatch, float]] = {}
         subscription = bus.subscribe(
             route.source,
+            match=route.query,
             group=route.group,
             prefetch=route.prefetch,
             start=route.start,

@@ -371,12 +371,12 @@ class WebhookSender:
 
     async def _read_topic(self) -> None:
         stored = self.stored
-        topic, group = self._key[0], self._form.group_name(self._key[1])
+        topic, group = stored.reads, self._form.group_name(self._key[1])
         is_closed = core.circuit(self._state, self._clock()) == "closed"
         is_slow = stored.spec.rate is not None and stored.spec.rate < 1
         width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
-        async with self._senders.bus_of(stored.owner, topic) as bus:
+        async with self._senders.bus_of(stored.owner, stored.spec.topic) as bus:
             # Subscribing would make a topic or a group that is gone, and the group without the match.
             await bus.groups.show(topic, group)
             subscription = bus.subscribe(topic, group=group, prefetch=width)
@@ -441,7 +441,7 @@ class WebhookSender:
             self._crash = error
             self._close.set()
             return
-        _tell(f"message {message.offset} of {self._key[0]} was not sent to a webhook", error)
+        _tell(f"message {message.offset} of {self.stored.reads} was not sent to a webhook", error)
         delay = core.retry_delay(message.id, message.attempt) or core.RETRIES[-1]
         try:
             await message.requeue(delay, cause=f"{type(error).__name__}: {error}"[: core.LONGEST_DETAIL])
@@ -452,7 +452,7 @@ class WebhookSender:
     async def _send(self, message: Message) -> None:
         spec, before = self.stored.spec, self._state
         number = core.number_of(before, spec, message.offset, message.attempt)
-        own = {"Landbridge-Topic": spec.topic, "Landbridge-Offset": str(message.offset)}
+        own = {"Landbridge-Topic": self.stored.reads, "Landbridge-Offset": str(message.offset)}
         own["Landbridge-Attempt"] = str(number)
         said = core.content_type(spec.content_type, message.headers.get("content-type"))
         attempt = await self._post(message.id, message.payload, said, own, number, message.offset)

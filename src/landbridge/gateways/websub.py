@@ -58,7 +58,7 @@ LOOK_EVERY = 1.0
 #: Messages of one subscription that are sent at the same time.
 WIDTH = 4
 #: Verifications and fetches under way at once, and to one host.
-MOST_AT_ONCE, MOST_AT_ONE_HOST = 8, 2
+MOST_AT_ONCE, MOST_AT_ONE_HOST = 16, 2
 #: Seconds after which something is tried again that the terminal has refused.
 AGAIN_AFTER = 1.0
 #: Seconds after which a source is fetched again whose page could not be published.

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from msgspec.structs import replace
@@ -34,10 +34,12 @@ from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticate
 from landbridge.gateways.metrics import Condition
 from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
+from landbridge.node.console import ConsolePart
 from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
+from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import App, Site
@@ -65,6 +67,8 @@ OTHER_FILES = 256
 DATABASE = stores.BUS
 #: HTTP requests at a time, without and with a registry in the process.
 MOST_REQUESTS, MOST_WITH_REGISTRY = 1024, 4096
+#: And connections by Socket.IO, each of which is a request for as long as it lives.
+MOST_SOCKETS = 2000
 #: Seconds that the terminal of a context has to answer, before the context counts as free.
 ANSWER_WITHIN = 2.0
 
@@ -97,7 +101,7 @@ async def serve(
 def limits_of(plan: NodePlan) -> Limits:
     """The limits that a plan gives, once this process may open as many files as they need."""
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_STRANGERS + OTHER_FILES)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
     return limits
 
 
@@ -122,15 +126,16 @@ async def running(
         endpoint = membership.endpoint(endpoint)
         port = await terminal.listen(plan.host, plan.port, tls)
         condition = partial(_condition, terminal)
-        http = http_port(plan, terminal, membership.app(), endpoint, tls, condition)
+        console = ConsolePart(terminal, dial_to(terminal))
+        http = http_port(plan, terminal, membership.app(), endpoint, tls, condition, console)
         try:
             url = endpoint.url("lb", port)
             await membership.join(terminal, url, None if http is None else http.url)
             data = None if plan.data is None else str(plan.data)
             context = Context(url, "", endpoint.ca(), data)
-            started = await _make_ready(plan, terminal, membership, context, http)
-            async with gateways(plan, terminal, dial_to(terminal, is_part=True)) as events:
-                yield replace(started, events=events)
+            started = await _make_ready(plan, terminal, membership, context, http, console)
+            async with gateways(plan, terminal, endpoint, tls, console) as ports:
+                yield replace(started, events=ports.events, mqtt=ports.mqtt)
         finally:
             stores.leave(terminal.store)
             membership.stop()
@@ -141,14 +146,24 @@ async def running(
         await membership.close()
 
 
+class GatewayPorts(NamedTuple):
+    """Where gateways listen; None where one wasn't asked for."""
+
+    #: Of the event gateway: for the source and for clients.
+    events: tuple[int, int] | None = None
+    mqtt: str | None = None
+
+
 def _condition(terminal: Terminal) -> tuple[bool, list[str]]:
     return stores.condition(terminal.store, terminal.troubles)
 
 
 @asynccontextmanager
-async def gateways(plan: NodePlan, terminal: Terminal, dial: Dial) -> AsyncIterator[tuple[int, int] | None]:
-    """The gateways that are in the process of a terminal. Yields the ports of the event gateway, if one was
-    asked for."""
+async def gateways(
+    plan: NodePlan, terminal: Terminal, endpoint: Endpoint, tls: ssl.SSLContext | None, console: ConsolePart
+) -> AsyncIterator[GatewayPorts]:
+    """The gateways that are in the process of a terminal."""
+    dial = dial_to(terminal, is_part=True)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(scheduling(terminal, dial))
         # Of several nodes, each posts some of them, whichever has the topic that they wait in.
@@ -158,26 +173,52 @@ async def gateways(plan: NodePlan, terminal: Terminal, dial: Dial) -> AsyncItera
         await stack.enter_async_context(webhooks)
         hub = hub_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(hub)
-        if plan.events is None:
-            yield None
-            return
-        gateway = await stack.enter_async_context(beside(terminal, plan.events, dial_to(terminal)))
-        yield gateway.event_port, gateway.client_port
+        if plan.http_port is not None:
+            await stack.enter_async_context(console.sampling(dial))
+        ports = GatewayPorts()
+        if plan.events is not None:
+            gateway = await stack.enter_async_context(beside(terminal, plan.events, dial_to(terminal)))
+            ports = ports._replace(events=(gateway.event_port, gateway.client_port))
+        if plan.mqtt_port is not None:
+            mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+            _, mqtt_port = await stack.enter_async_context(mqtt)
+            ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
+        yield ports
 
 
 async def _make_ready(
-    plan: NodePlan, terminal: Terminal, membership: Membership, context: Context, http: SitePort | None
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    context: Context,
+    http: SitePort | None,
+    console: ConsolePart,
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
-    return node_ready(plan, context, http, membership, url=context.url)
+    link = await sign_in(plan, http, console)
+    return node_ready(plan, context, http, membership, url=context.url, link=link)
+
+
+async def sign_in(plan: NodePlan, http: SitePort | None, console: ConsolePart) -> str | None:
+    """A link to the console, where the plan wants one."""
+    kept = find_context(plan.context)
+    if not plan.sign_in or http is None or kept is None:
+        return None
+    return http.url + await console.sessions.link(kept.token)
 
 
 def node_ready(
-    plan: NodePlan, context: Context, http: SitePort | None, membership: Membership | None, *, url: str
+    plan: NodePlan,
+    context: Context,
+    http: SitePort | None,
+    membership: Membership | None,
+    *,
+    url: str,
+    link: str | None,
 ) -> NodeReady:
     """What a process tells once it can be used. ``membership``: None of a node that has no registry at the
-    moment."""
+    moment. ``link``: to the console."""
     return NodeReady(
         url=url,
         data=context.data,
@@ -185,6 +226,7 @@ def node_ready(
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
+        sign_in=link,
         name=plan.name,
         pid=os.getpid(),
         registry=context.registry if membership is None else membership.registry_url or None,
@@ -382,19 +424,25 @@ def http_port(
     endpoint: Endpoint,
     tls: ssl.SSLContext | None,
     condition: Condition,
+    console: ConsolePart,
 ) -> SitePort | None:
     """The HTTP port of a terminal; None where the plan has none. ``registry``: the one that it has, too."""
     if plan.http_port is None:
         return None
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
+    most += MOST_SOCKETS if plan.socketio else 0
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),
         registry,
         condition,
+        console.app,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
+        socketio=plan.socketio,
     )
+    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
+    terminal.http_url = port.url
     return SitePort(site, port)

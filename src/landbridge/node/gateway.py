@@ -17,7 +17,7 @@ from landbridge.core.trust import credential
 from landbridge.core.trust.rate import AddressRate
 from landbridge.errors import LimitReached, Unauthenticated
 from landbridge.node import logs
-from landbridge.node.assembly import MOST_REQUESTS, OTHER_FILES, SitePort, allow_files, signals
+from landbridge.node.assembly import MOST_REQUESTS, MOST_SOCKETS, OTHER_FILES, SitePort, allow_files, signals
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
@@ -39,6 +39,8 @@ class GatewayPlan(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     #: Web sites whose pages may use the gateway.
     origins: list[str]
+    #: Serve Socket.IO, too.
+    socketio: bool = False
 
 
 class TokenDesk:
@@ -80,16 +82,18 @@ async def serve(plan: GatewayPlan, ready: Callable[[str], None]) -> None:
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = endpoint.tls()
     logs.take_over(asyncio.get_running_loop())
-    allow_files(MOST_REQUESTS + MOST_STRANGERS + OTHER_FILES)
+    allow_files(MOST_REQUESTS + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
     with signals() as stop:
         dial = dial_of(plan.terminal)
-        site = Site(dial, origins=plan.origins, answer_stranger=TokenDesk(dial).answer)
+        site = Site(
+            dial, origins=plan.origins, answer_stranger=TokenDesk(dial).answer, socketio=plan.socketio
+        )
         port = HttpPort(
             site,
             endpoint,
             plan.port,
             tls,
-            most=MOST_REQUESTS,
+            most=MOST_REQUESTS + (MOST_SOCKETS if plan.socketio else 0),
             hint="give --port another number",
             web_sockets=True,
         )

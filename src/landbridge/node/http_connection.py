@@ -61,7 +61,7 @@ class HttpConnection(H11Protocol):
         self._address = stranger.address
         #: None while the peer isn't counted.
         self._stranger: Stranger | None = stranger
-        self._known = False
+        self._known = self._is_handed_over = False
         self._waits_for = _Wait.ANSWER
         #: When the wait began, in the loop's time, and bytes that have come since.
         self._since = 0.0
@@ -94,6 +94,12 @@ class HttpConnection(H11Protocol):
         super().data_received(data)
         self._look()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Called by uvicorn: the transport is the WebSocket's from now on, and so are its deadlines."""
+        self._stop_waiting()
+        self._is_handed_over = True
+        super().handle_websocket_upgrade(event)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._look()
@@ -123,7 +129,7 @@ class HttpConnection(H11Protocol):
         """See what the connection waits for, and how long it may."""
         state = self.conn.their_state
         waits_for = {h11.IDLE: _Wait.HEAD, h11.SEND_BODY: _Wait.BODY}.get(state, _Wait.ANSWER)
-        if waits_for is self._waits_for or self.transport.is_closing():
+        if waits_for is self._waits_for or self.transport.is_closing() or self._is_handed_over:
             return
         self._stop_waiting()
         self._waits_for = waits_for

@@ -34,8 +34,10 @@ from landbridge.node.assembly import (
     limits_of,
     node_ready,
     settle,
+    sign_in,
     signals,
 )
+from landbridge.node.console import ConsolePart
 from landbridge.node.heart import Heart, new_id
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
@@ -168,7 +170,8 @@ class Node:
             port = await terminal.listen(plan.host, plan.port, self._tls)
             door = RegistryDoor(self._registry, self._registry_at, self._ca)
             stack.push_async_callback(door.close)
-            http = self._http(door)
+            console = ConsolePart(terminal, dial_to(terminal))
+            http = self._http(door, console)
             if http is not None:
                 stack.push_async_callback(http.close)
             url = plan.address or self._endpoint.url("lb", port)
@@ -176,10 +179,10 @@ class Node:
             self.heart.say(record)
             # From here on others reach this node, so it may have the registry and the links.
             await self._until_home()
-            dial = dial_to(terminal, is_part=True)
-            events = await stack.enter_async_context(gateways(plan, terminal, dial))
-            started = await self._make_ready(http)
-            yield replace(started, events=events)
+            parts = gateways(plan, terminal, self._endpoint, self._tls, console)
+            ports = await stack.enter_async_context(parts)
+            started = await self._make_ready(http, console)
+            yield replace(started, events=ports.events, mqtt=ports.mqtt)
             stores.leave(self._store)
 
     async def _until_ready(self) -> None:
@@ -332,7 +335,7 @@ class Node:
         owner = self.heart.table.owner(0)
         return "" if owner is None or owner.id == self.heart.record.id else owner.http
 
-    def _http(self, door: RegistryDoor) -> SitePort | None:
+    def _http(self, door: RegistryDoor, console: ConsolePart) -> SitePort | None:
         has_registry = self._new_membership().app() is not None
         return http_port(
             self._plan,
@@ -341,6 +344,7 @@ class Node:
             self._endpoint,
             self._tls,
             self.condition,
+            console,
         )
 
     def condition(self) -> tuple[bool, list[str]]:
@@ -355,11 +359,12 @@ class Node:
             troubles = [f"{free} of {self._store.units} units are at no node", *troubles]
         return takes and free < self._store.units, troubles
 
-    async def _make_ready(self, http: SitePort | None) -> NodeReady:
+    async def _make_ready(self, http: SitePort | None, console: ConsolePart) -> NodeReady:
         plan = self._plan
         url = ",".join(self._addresses())
         context = Context(url, "", self._ca, None if plan.data is None else str(plan.data))
         if self._home is not None:
             context = await self._home.context(find_context(plan.context), context)
         await keep_context(self.terminal, plan.context, context)
-        return node_ready(plan, context, http, self._home, url=self.heart.record.url)
+        link = await sign_in(plan, http, console)
+        return node_ready(plan, context, http, self._home, url=self.heart.record.url, link=link)

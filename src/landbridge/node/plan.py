@@ -48,6 +48,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     allow_outgoing: list[str] = []
     #: None: no event gateway.
     events: EventsPlan | None = None
+    #: The port of MQTT, 0 for a free one; None: no MQTT.
+    mqtt_port: int | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
@@ -62,6 +64,10 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     #: Certificates to trust for the other nodes; None: its own, if that has signed itself, else the system's.
     tls_ca: Path | None = None
+    #: Make a link to the console, for a person who sees what the process prints.
+    sign_in: bool = False
+    #: Serve Socket.IO at the HTTP port.
+    socketio: bool = False
 
 
 class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,3 +91,7 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     events: tuple[int, int] | None = None
     #: Its name among the nodes of its terminal; None where it is the only process.
     node: str | None = None
+    #: A link that signs in to the console, once; None where the plan wants none. It is a secret.
+    sign_in: str | None = None
+    #: Where MQTT is served; None: nowhere.
+    mqtt: str | None = None

@@ -9,7 +9,7 @@ from uvicorn import Config
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
-from landbridge.protocol.http import LET_IN, problem
+from landbridge.protocol.http import CUT, LET_IN, problem
 from landbridge.transport.strangers import Stranger, Strangers
 
 #: Seconds in which a peer has to show a good token.
@@ -62,7 +62,7 @@ class WebSocketConnection(WSProtocol):
             await send({"type": "websocket.http.response.start", "status": 503, "headers": headers})
             await send({"type": "websocket.http.response.body", "body": refusal.encode()})
             return
-        scope["extensions"] = {**scope.get("extensions", {}), LET_IN: self._let_in}
+        scope["extensions"] = {**scope.get("extensions", {}), LET_IN: self._let_in, CUT: self.transport.abort}
         await self._served(scope, receive, send)
 
     def _let_in(self) -> None:

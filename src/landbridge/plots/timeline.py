@@ -97,20 +97,27 @@ def lines(axis: TimeAxis, series: Sequence[Series], title: str, show: Callable[[
     return _svg([*body, _axis(axis), _pointers(axis, series, show)], title)
 
 
-def sparkline(values: Sequence[float | None], title: str, colour: str = "s0") -> str:
-    """A line without axes, scaled to its largest value."""
+def sparkline(
+    values: Sequence[float | None], title: str, colour: str = "s0", *, stretch: bool = False
+) -> str:
+    """A line without axes, scaled to its largest value. ``stretch``: it fills the width that it is given."""
     width, height = 140, 28
     top = max((value for value in values if value is not None), default=0) or 1
+    gaps = max(1, len(values) - 1)
     points = [
-        (width * (i + 0.5) / len(values), height - 3 - (height - 6) * (value or 0) / top)
+        (
+            width * (i / gaps if stretch else (i + 0.5) / len(values)),
+            height - 3 - (height - 6) * (value or 0) / top,
+        )
         for i, value in enumerate(values)
     ]
     if len(points) == 1:
         points = [(0.0, points[0][1]), (float(width), points[0][1])]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     area = f"{points[0][0]:.1f},{height} {path} {points[-1][0]:.1f},{height}" if points else ""
+    fit = ' preserveAspectRatio="none"' if stretch else ""
     return (
-        f'<svg class="spark" viewBox="0 0 {width} {height}" role="img" aria-label="{text(title)}">'
+        f'<svg class="spark" viewBox="0 0 {width} {height}"{fit} role="img" aria-label="{text(title)}">'
         f"<title>{text(title)}</title>"
         f'<polygon class="area {colour}" points="{area}"/>'
         f'<polyline class="line {colour}" points="{path}"/></svg>'

@@ -64,9 +64,14 @@ class _Place(NamedTuple):
 
 
 def svg(
-    nodes: Sequence[TopologyNode], links: Iterable[TopologyLink], routes: Iterable[Sequence[str]] = ()
+    nodes: Sequence[TopologyNode],
+    links: Iterable[TopologyLink],
+    routes: Iterable[Sequence[str]] = (),
+    *,
+    in_page: bool = False,
 ) -> str:
-    """``routes``: paths as ids, the source first. What belongs to terminals that aren't there is left out."""
+    """``routes``: paths as ids, the source first. What belongs to terminals that aren't there is left out.
+    ``in_page``: for a page of HTML, whose style sheet has the letters and the colours."""
     bands = _bands(nodes)
     known = {node.id for node in nodes}
     drawn = sorted(
@@ -78,9 +83,10 @@ def svg(
     places, frames, height = _layout(bands, rows, width)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 34}" '
-        f'viewBox="0 0 {width} {height + 34}" role="img" aria-label="terminals and their links">',
-        f"<style>{_STYLE}</style>",
-        f'<rect width="{width}" height="{height + 34}" fill="#fff"/>',
+        f'viewBox="0 0 {width} {height + 34}" class="topology" role="img" '
+        f'aria-label="terminals and their links">',
+        *([] if in_page else [f"<style>{_STYLE}</style>"]),
+        f'<rect class="sheet" width="{width}" height="{height + 34}" fill="#fff"/>',
         *frames,
     ]
     for number, route in enumerate(routes):
@@ -135,8 +141,8 @@ def _layout(
         filled = [row for row in (servers, clients) if row]
         height = _BAND_TITLE + (len(filled) - 1) * _ROW + _BOX_HEIGHT + 26
         frames.append(
-            f'<rect x="{_MARGIN / 2:g}" y="{y}" width="{width - _MARGIN}" height="{height}" rx="14" '
-            f'fill="#f5f7fa" stroke="#e1e6ec"/>'
+            f'<rect class="band" x="{_MARGIN / 2:g}" y="{y}" width="{width - _MARGIN}" '
+            f'height="{height}" rx="14" fill="#f5f7fa" stroke="#e1e6ec"/>'
             f'<text class="region" x="{_MARGIN / 2 + 16:g}" y="{y + 22}">'
             f"{escape(region or 'no region')}</text>"
         )
@@ -230,11 +236,13 @@ def _box(node: TopologyNode, place: _Place) -> str:
     dash = ' stroke-dasharray="6 4"' if node.mode == "client" else ""
     stroke = "#3e4c59" if node.up else _DOWN
     fill = "#fff" if node.up and not node.draining else "#eceff3"
+    state = "" if node.up and not node.draining else " off"
     name = node.name if len(node.name) <= 15 else f"{node.name[:14]}…"
     return (
         f"<g><title>{escape(node.name)} ({escape(node.id)})</title>"
-        f'<rect x="{place.x - _BOX_WIDTH / 2:g}" y="{place.y - _BOX_HEIGHT / 2:g}" width="{_BOX_WIDTH}" '
-        f'height="{_BOX_HEIGHT}" rx="9" fill="{fill}" stroke="{stroke}" stroke-width="1.6"{dash}/>'
+        f'<rect class="box{state}" x="{place.x - _BOX_WIDTH / 2:g}" y="{place.y - _BOX_HEIGHT / 2:g}" '
+        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="9" fill="{fill}" stroke="{stroke}" '
+        f'stroke-width="1.6"{dash}/>'
         f'<text class="name" x="{place.x:g}" y="{place.y - 1:g}">{escape(name)}</text>'
         f'<text class="note" x="{place.x:g}" y="{place.y + 14:g}">{" · ".join(notes)}</text></g>'
     )
@@ -249,5 +257,5 @@ def _key(y: float) -> str:
             f'<path d="M {x:g} {y} h 16" stroke="{colour}" stroke-width="3"/>'
             f'<text class="key" x="{x + 20:g}" y="{y + 4}">{words}</text>'
         )
-        x, least = x + 82, most
+        x, least = x + 94, most
     return "".join(parts)

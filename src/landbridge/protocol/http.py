@@ -62,6 +62,17 @@ def caller_known(scope: Mapping[str, Any]) -> None:
         extensions[LET_IN]()
 
 
+#: Name of the ASGI extension by which an application cuts a connection whose peer takes nothing.
+CUT = "landbridge.cut"
+
+
+def cut_caller(scope: Mapping[str, Any]) -> None:
+    """Have the port cut a connection at once, with what its peer has not taken."""
+    extensions = scope.get("extensions") or {}
+    if CUT in extensions:
+        extensions[CUT]()
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a refusal. ``detail`` is what happened, ``hint`` what to do about it."""
 

@@ -27,7 +27,8 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 #: Rows of a page, where the request doesn't say.
 PAGE = 1000
-#: Separates the words of the nodes in the word that a watch goes on with.
+#: Groups that are told of as furthest behind.
+MOST_BEHIND = 10
 _encode = msgspec.json.Encoder().encode
 _decode_marks = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -135,8 +136,31 @@ def _first(answers: Answers, home: str) -> Any:
     return next(iter(answers.values()))
 
 
+def _figures(answers: Answers, home: str) -> dict[str, Any]:
+    found = dict(answers[home])
+    for name, value in found.items():
+        if name not in ("time", "started_at", "free") and type(value) in (int, float):
+            found[name] = sum(answer[name] for answer in answers.values())
+    free = [answer["free"] for answer in answers.values() if answer["free"] is not None]
+    found["free"] = min(free, default=None)
+    found["low"] = any(answer["low"] for answer in answers.values())
+    found["troubles"] = [each for answer in answers.values() for each in answer["troubles"]]
+    behind = [row for answer in answers.values() for row in answer["behind"]]
+    found["behind"] = sorted(behind, key=lambda row: -row["lag"])[:MOST_BEHIND]
+    return found
+
+
+def _letters(answers: Answers, home: str) -> dict[str, Any]:
+    rows = [row for answer in answers.values() for row in answer["causes"]]
+    rows.sort(key=lambda row: (row["topic"], row["group"], row["cause"]))
+    whole = all(answer["whole"] for answer in answers.values()) and len(rows) <= PAGE
+    return {"causes": rows[:PAGE], "whole": whole}
+
+
 _MERGED: dict[str, Callable[[Answers, str], Any]] = {
     "terminal.info": _info,
+    "terminal.figures": _figures,
+    "letter.summary": _letters,
     "service.show": _service,
     "service.ping": _ping,
     "message.where": _lists("places"),

@@ -137,6 +137,8 @@ class Writer(Generic[C]):
         self._idle: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self.commits = 0  #: number of commits made, failed ones included
+        self.commit_seconds = 0.0  #: what they have taken, together
+        self._since = 0.0  #: when the commit under way began, in the loop's time
 
     def put(self, work: Callable[[C], T]) -> asyncio.Future[T]:
         """Queue work for the next commit. The future has the work's result when the commit is on disk, or the
@@ -211,6 +213,7 @@ class Writer(Generic[C]):
         writes = commit.seal()
         if writes:
             self._committing = True
+            self._since = self._loop.time()
             stored = asyncio.ensure_future(self._commit(writes))
             stored.add_done_callback(partial(self._on_stored, commit))
         else:
@@ -248,6 +251,7 @@ class Writer(Generic[C]):
 
     def _on_stored(self, commit: C, stored: asyncio.Future[Bounds]) -> None:
         self.commits += 1
+        self.commit_seconds += self._loop.time() - self._since
         self._committing = False
         if stored.cancelled():
             error: BaseException | None = StoreFailed("the commit was given up")

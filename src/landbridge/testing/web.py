@@ -13,10 +13,11 @@ from landbridge.testing.terminal import run_terminal
 
 
 @asynccontextmanager
-async def run_web() -> AsyncIterator[tuple[str, str]]:
-    """Yields the address of the HTTP port, and a token that may do everything."""
+async def run_web(*, socketio: bool = False) -> AsyncIterator[tuple[str, str]]:
+    """Yields the address of the HTTP port, and a token that may do everything. ``socketio``: with Socket.IO,
+    too."""
     async with run_terminal() as terminal:
-        site = Site(dial_to(terminal))
+        site = Site(dial_to(terminal), socketio=socketio)
         port = HttpPort(site, Endpoint("127.0.0.1"), 0, None, most=1000, hint="", web_sockets=True)
         try:
             yield port.url, terminal.issue_token("test", ["admin"], 3600.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from typing import Any
 
@@ -11,21 +10,16 @@ import msgspec
 from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
-from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.group import LETTER_HEADERS, Enter, Group, Home
+from landbridge.broker.group import Enter, Group, Home
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.topic import Topic
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
-from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.names import RULES_GROUP
 from landbridge.core.options import differences
 from landbridge.core.topic import group_spec, new_group
 from landbridge.core.wording import counted
-from landbridge.errors import BadRequest, GroupExists, LeaseLost, OffsetGone, OtherLog
+from landbridge.errors import BadRequest, GroupExists, OffsetGone, OtherLog
 from landbridge.protocol import operations as table
-
-#: Messages per commit of a redrive.
-REDRIVE_AT_ONCE = 1000
 
 
 class GroupOperations:
@@ -41,7 +35,6 @@ class GroupOperations:
         dispatcher.register(table.GROUP_SHOW, self.show)
         dispatcher.register(table.GROUP_SEEK, self.seek)
         dispatcher.register(table.GROUP_ADVANCE, self.advance)
-        dispatcher.register(table.GROUP_REDRIVE, self.redrive)
         dispatcher.register(table.GROUP_DELETE, self.delete)
 
     async def create(self, caller: AuditedCaller, request: table.GroupCreate) -> table.GroupRow:
@@ -99,14 +92,7 @@ class GroupOperations:
         return describe_group(group)
 
     def _group(self, topic: str, name: str) -> Group:
-        """A group that is to be changed. BadRequest for the one whose cursor rules move."""
-        group = self._broker.group(topic, name)
-        if name == RULES_GROUP and group.damaged is None:
-            raise BadRequest(
-                f"the group {name} of {topic} says how far rules have come",
-                hint="it goes with the last rule: 'landbridge rule list', 'landbridge rule delete'",
-            )
-        return group
+        return changeable(self._broker, topic, name)
 
     async def _save(self, group: Group) -> None:
         """Wait until what has changed of a group is on disk."""
@@ -205,102 +191,16 @@ class GroupOperations:
         await self._broker.delete_group(group, caller.subject, enter)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
-    async def redrive(self, caller: AuditedCaller, request: table.OfGroup) -> table.Redriven:
-        """Each dead letter goes back into the topic, for this group alone, and is settled in the dead-letter
-        topic in the same commit. A redrive is a cursor like any other, so it can be repeated and interrupted
-        without a letter being lost or sent twice."""
-        broker = self._broker
-        group = self._group(request.topic, request.name)
-        if group.spec.dead_topic and not broker.has(group.spec.dead_topic):
-            raise BadRequest(
-                f"the dead letters of the group are in {group.spec.dead_topic}, which another node owns",
-                hint="read them there and publish them again; or move both topics to one node",
-            )
-        dead = broker.topics.get(group.spec.dead_topic)
-        caller.change_nothing()  # unless there are letters
-        if dead is None:
-            return table.Redriven(redriven=0)
-        reader = self._redrive_group(dead, request.topic, request.name)
-        redriven = 0
-        consumer = broker.new_consumer()  # the operation itself
-        while True:
-            handouts = reader.catch_up().take(broker.clock(), consumer, REDRIVE_AT_ONCE, dead.log.batch_at)
-            if not handouts:
-                if reader.delivery.missing is not None:
-                    await dead.log.read(reader.delivery.missing)
-                    continue
-                if reader.delivery.more:
-                    continue
-                break
-            try:
-                letters = [(h.lease, h.ranges, h.batch) for h in handouts]
-                enter = None
-                if not redriven:  # of the first commit; the others go on with the same
-                    about = {"redrive of the letters up to": dead.log.end}
-                    enter = partial(caller.enter, name=f"{request.topic}/{request.name}", after=about)
-                await self._put_back(group, reader, letters, consumer, enter)
-            except BaseException:
-                reader.delivery.release(broker.clock(), consumer, counted=False)
-                raise
-            redriven += sum(len(handout.batch) for handout in handouts if handout.batch.is_letter)
-        reader.changed()
-        return table.Redriven(redriven=redriven)
 
-    def _redrive_group(self, dead: Topic, topic: str, name: str) -> Group:
-        # A name of its own for each group, which no client can take.
-        named = hashlib.sha256(f"{topic}/{name}".encode()).hexdigest()[:32]
-        reader = f"$redrive.{named}"
-        found = dead.groups.get(reader)
-        if found is not None:
-            return found
-        match = {"headers": {"lb-topic": topic, "lb-group": name}}
-        spec = group_spec({"topic": dead.name, "name": reader, "match": match, "dead_letter": ""})
-        return self._broker.create_group(dead, spec, dead.log.first)
-
-    async def _put_back(
-        self,
-        group: Group,
-        reader: Group,
-        letters: list[tuple[int, list[tuple[int, int]], Batch]],
-        consumer: int,
-        enter: Enter | None,
-    ) -> None:
-        broker = self._broker
-        batches = []
-        for _, _, batch in letters:
-            if not batch.is_letter:
-                continue  # somebody else's message that only looks like a dead letter of this group
-            headers = [
-                encode_headers({k: v for k, v in batch.headers(i).items() if k not in LETTER_HEADERS})
-                for i in range(len(batch))
-            ]
-            again = Batch.decode(
-                build(
-                    batch.payloads(),
-                    id=broker.new_id(),
-                    time=broker.clock(),
-                    keys=batch.keys(),
-                    headers=headers,
-                    ids=[batch.id_of(i).encode() for i in range(len(batch))],
-                    priorities=batch.priorities(),
-                )
-            )
-            again.audience = frozenset({group.name})
-            batches.append(again)
-
-        def work(commit: BrokerCommit) -> None:
-            if not all(reader.delivery.holds(lease, consumer, ranges) for lease, ranges, _ in letters):
-                raise LeaseLost("the letters were given back meanwhile", hint="redrive again")
-            for again in batches:
-                broker.append(commit, group.topic.name, again)
-            for lease, ranges, _ in letters:
-                held = reader.delivery.ack(commit.now, lease, consumer, ranges)
-                commit.on_failed.append(partial(reader.unsettle, held))
-            reader.save(commit)
-            if enter is not None:
-                enter(commit)
-
-        await reader.topic.writer.put(work)
+def changeable(broker: Broker, topic: str, name: str) -> Group:
+    """A group that is to be changed. BadRequest for the one whose cursor rules move."""
+    group = broker.group(topic, name)
+    if name == RULES_GROUP and group.damaged is None:
+        raise BadRequest(
+            f"the group {name} of {topic} says how far rules have come",
+            hint="it goes with the last rule: 'landbridge rule list', 'landbridge rule delete'",
+        )
+    return group
 
 
 def _floor(topic: Topic | Home, offset: int) -> int:

@@ -82,7 +82,7 @@ class MessageOperations:
             origin = batch.origin
             places.append(
                 table.MessagePlace(
-                    id=request.id,
+                    id=request.id or await _id_at(found, offset),
                     topic=found.name,
                     terminal=self._terminal.name,
                     offset=offset,
@@ -151,12 +151,12 @@ class MessageOperations:
         return found
 
     async def _at(self, topic: str | None, offset: int, id: str) -> tuple[Topic, int, Batch]:
-        """The message of this id at an offset."""
+        """The message of this id at an offset; of any id, if that is empty."""
         if topic is None:
             raise BadRequest("an offset is of one topic", hint="name the topic")
         found = self._broker.topic(topic)
         here = await found.log.read(offset) if found.log.first <= offset < found.log.end else None
-        if here is None or here[0] > offset or here[1].id_of(offset - here[0]) != id:
+        if here is None or here[0] > offset or id not in ("", here[1].id_of(offset - here[0])):
             raise UnknownMessage(f"no message {id[:100]!r} at offset {offset} of {topic}")
         return found, offset, here[1]
 
@@ -185,6 +185,12 @@ class MessageOperations:
                 if at_once == LOOK_AT_ONCE:
                     await turns.looked_at(len(part))
         return None
+
+
+async def _id_at(topic: Topic, offset: int) -> str:
+    """The id of a message that was just found there."""
+    here = await topic.log.read(offset)
+    return here[1].id_of(offset - here[0]) if here is not None and here[0] <= offset else ""
 
 
 def _state(group: Group, offset: int) -> tuple[str, str]:

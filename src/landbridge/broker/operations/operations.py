@@ -14,6 +14,7 @@ from landbridge.broker.operations.errors import ErrorOperations
 from landbridge.broker.operations.event_types import EventTypeOperations
 from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
+from landbridge.broker.operations.letters import LetterOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.nodes import NodeOperations, NodesHost
@@ -57,10 +58,11 @@ class Operations(Dispatcher):
         RuleOperations(broker, routing).register(self)
         EventTypeOperations(broker).register(self)
         GroupOperations(broker).register(self)
+        LetterOperations(broker).register(self)
         PausingOperations(broker, terminal).register(self)
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
-        WebhookOperations(broker).register(self)
+        WebhookOperations(broker, routing).register(self)
         WebSubOperations(broker, terminal).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 import msgspec
 
 from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
+from landbridge.broker.fair_thread import FairThread
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher
 from landbridge.broker.operations.events import read_payload
 from landbridge.broker.routing import Routing
@@ -33,8 +34,8 @@ class RuleOperations:
 
     def __init__(self, broker: Broker, routing: Routing) -> None:
         self._broker, self._routing = broker, routing
-        #: One test at a time: it may take as long as its rules' budgets allow.
-        self._testing = asyncio.Lock()
+        #: Tests share a thread: one may take as long as its rules' budgets allow.
+        self._testing = FairThread("landbridge-rule-tests")
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(table.RULE_CREATE, self.create)
@@ -110,8 +111,7 @@ class RuleOperations:
             asked, more = [("", request.match)], False
         else:
             asked, more = self._asked(request)
-        async with self._testing:
-            verdicts = await asyncio.to_thread(_verdicts, asked, content)
+        verdicts = await self._testing.run(caller.subject, partial(_verdicts, asked, content))
         return table.RuleVerdicts(verdicts=verdicts, next=asked[-1][0] if more else "")
 
     def _asked(self, request: table.RuleTest) -> tuple[list[tuple[str, dict[str, object]]], bool]:

@@ -32,6 +32,16 @@ class TokenHost(Protocol):
         """Stop accepting a token's id or ``sub:SUBJECT``, and end the connections that have it."""
 
 
+class CallerWithToken(TokenBearer, Protocol):
+    """Who asks, with the token or the credential that was shown."""
+
+    @property
+    def token_id(self) -> str: ...
+
+    @property
+    def expires_at(self) -> int: ...
+
+
 class TokenOperations:
     """The handlers of token.*"""
 
@@ -43,7 +53,16 @@ class TokenOperations:
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(table.TOKEN_CREATE, self.create)
         dispatcher.register(table.TOKEN_LIST, self.list_page)
+        dispatcher.register(table.TOKEN_SHOW, self.show)
         dispatcher.register(table.TOKEN_REVOKE, self.revoke)
+
+    async def show(self, caller: CallerWithToken, request: table.Nothing) -> table.TokenShown:
+        return table.TokenShown(
+            id=caller.token_id,
+            subject=caller.subject,
+            scopes=caller.scopes.as_texts(),
+            expires_at=caller.expires_at,
+        )
 
     async def create(self, caller: AuditedCaller, request: table.TokenCreate) -> table.TokenMade:
         subject, scopes, life = request.subject, request.scopes, request.life

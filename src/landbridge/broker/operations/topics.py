@@ -126,7 +126,8 @@ class TopicOperations:
         most = max(1, min(request.limit, PAGE))
         rows: list[table.TopicRow] = []
         turns = Turns()
-        for name in sorted(name for name in self._broker.topics if name > request.after):
+        part = request.contains
+        for name in sorted(name for name in self._broker.topics if name > request.after and part in name):
             await turns.looked_at(TOPIC_COUNTS)
             topic = self._broker.topics.get(name)
             if topic is not None and may_see(self._broker.topics, caller, name):
@@ -322,7 +323,9 @@ def _changed(spec: TopicSpec, request: table.TopicOptions) -> TopicSpec:
 
 
 def describe_topic(topic: Topic) -> table.TopicRow:
-    return table.TopicRow(**_facts(topic), groups=len(topic.groups))
+    durable = [group for group in topic.groups.values() if group.durable]
+    lag = max((group.delivery.cursor.lag(topic.log.end) for group in durable), default=0)
+    return table.TopicRow(**_facts(topic), groups=len(topic.groups), lag=lag)
 
 
 def _facts(topic: Topic) -> dict[str, Any]:

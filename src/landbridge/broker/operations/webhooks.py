@@ -24,10 +24,13 @@ from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
+from landbridge.broker.group import Group
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
+from landbridge.broker.routing import Routing
 from landbridge.core.addresses import read_url
 from landbridge.core.options import differences, read_options
+from landbridge.core.rules.query import read_query
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import (
     KEY_SIZE,
@@ -68,8 +71,8 @@ LONGEST_NOTE = 1000
 class WebhookOperations:
     """The handlers of webhook.*"""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, routing: Routing) -> None:
+        self._broker, self._routing = broker, routing
         self._documents = broker.documents
         self._groups = GroupOperations(broker)
         #: Held while a webhook is made, so that their number is right.
@@ -111,7 +114,8 @@ class WebhookOperations:
         async with self._making:
             if await self._documents.read(place) is None:
                 await self._check_room()
-                await self._make_group(caller, spec, request.start)
+                stored = replace(stored, rule=await self._make_rule(caller, spec))
+                await self._make_group(caller, stored, request.start)
                 edits = [_edit(place, stored, ""), _edit(_state_place(place), WebhookState(), "")]
                 try:
                     await self._commit(caller, place, edits, "created", None, stored)
@@ -126,8 +130,9 @@ class WebhookOperations:
                 f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
             )
         caller.change_nothing()
-        if not self._has_group(place):
-            await self._make_group(caller, spec, request.start)
+        if not self._has_group(found):
+            await self._make_rule(caller, spec)
+            await self._make_group(caller, found, request.start)
         return await self._tell(place, found, "")
 
     async def _check_room(self) -> None:
@@ -141,9 +146,18 @@ class WebhookOperations:
         if count >= self._broker.limits.max_webhooks:
             raise LimitReached(f"there are {count} webhooks, as many as max_webhooks allows")
 
-    async def _make_group(self, caller: AuditedCaller, spec: WebhookSpec, start: Any) -> None:
+    async def _make_rule(self, caller: AuditedCaller, spec: WebhookSpec) -> str:
+        """The topic of the rule of its query, which is made where there is none."""
+        if spec.query is None:
+            return ""
+        enter = partial(caller.enter, what="rule")
+        topic, _ = await self._routing.create(read_query(spec.query), spec.topic, caller.subject, enter)
+        return topic.name
+
+    async def _make_group(self, caller: AuditedCaller, stored: StoredWebhook, start: Any) -> None:
+        spec = stored.spec
         wanted = table.GroupCreate(
-            spec.topic,
+            stored.reads,
             core.group_name(spec.name),
             discipline="fifo",
             ack_within=ACK_WITHIN,
@@ -159,8 +173,8 @@ class WebhookOperations:
             return replace(stored, spec=spec, owner=caller.subject)
 
         place, changed = await self._change(caller, request, work)
-        if self._has_group(place) and changed.spec.match != self._group(place).spec.match:
-            options = table.GroupOptions(place.topic, core.group_name(place.key), match=changed.spec.match)
+        if self._has_group(changed) and changed.spec.match != self._group(changed).spec.match:
+            options = table.GroupOptions(changed.reads, core.group_name(place.key), match=changed.spec.match)
             await self._groups.update(caller, options)
         return await self._describe(place, changed)
 
@@ -221,8 +235,8 @@ class WebhookOperations:
         place = _place(request.topic, request.name)
         _, stored = await self._read(place)
         _check_may_change(caller, stored)
-        group = self._group(place)
-        topic = self._broker.topic(place.topic)
+        group = self._group(stored)
+        topic = self._broker.topic(stored.reads)
         if by_offset:
             first, end = request.first or 0, topic.log.end if request.end is None else request.end
         else:
@@ -266,8 +280,10 @@ class WebhookOperations:
             raise _busy(place)
         # The documents first: without them nobody reads the group, and so nobody makes it anew.
         try:
-            group = self._group(place)
-            name = f"{place.topic}/{group.name}"
+            group = self._broker.group(
+                place.topic if stored is None else stored.reads, core.group_name(place.key)
+            )
+            name = f"{group.topic.name}/{group.name}"
             enter = partial(caller.enter, name=name, before=group.spec, what="group")
             await self._broker.delete_group(group, caller.subject, enter)
         except (UnknownGroup, UnknownTopic):
@@ -340,7 +356,7 @@ class WebhookOperations:
             failing_since=state.failing_since or None,
             blocked_until=blocked,
             disabled_why=state.disabled_why if core.is_disabled(stored, state) else "",
-            trouble=state.trouble,
+            trouble=self._trouble(stored, state),
             paused_at=stored.paused_at or None,
             paused_by=stored.paused_by,
             note=stored.note,
@@ -350,7 +366,7 @@ class WebhookOperations:
     async def _describe(self, place: DocumentPlace, stored: StoredWebhook) -> table.WebhookRow:
         state = core.take_up(stored, await self._read_state(place))
         try:
-            group = self._group(place)
+            group = self._group(stored)
             lag = group.catch_up().cursor.lag(group.topic.log.end)
         except (UnknownGroup, UnknownTopic):
             lag = None
@@ -359,6 +375,7 @@ class WebhookOperations:
             topic=place.topic,
             name=place.key,
             url=stored.spec.url,
+            rule=stored.rule,
             owner=stored.owner,
             state="paused" if stored.paused_at else "disabled" if is_disabled else "active",
             circuit=core.circuit(state, self._broker.clock()),
@@ -369,15 +386,22 @@ class WebhookOperations:
             last_success_at=state.last_success_at or None,
         )
 
+    def _trouble(self, stored: StoredWebhook, state: WebhookState) -> str:
+        """Why nothing is read at the moment: by the sender's word, where it is not plain from here."""
+        rule = self._broker.topics.get(stored.rule)
+        if stored.rule and (rule is None or rule.deleted):
+            return f"its rule {stored.rule} was deleted: create the webhook again, with the same options"
+        return state.trouble
+
     # -- documents and the group -------------------------------------------------------------------
 
-    def _group(self, place: DocumentPlace) -> Any:
-        return self._broker.group(place.topic, core.group_name(place.key))
+    def _group(self, stored: StoredWebhook) -> Group:
+        return self._broker.group(stored.reads, core.group_name(stored.spec.name))
 
-    def _has_group(self, place: DocumentPlace) -> bool:
-        """Whether it is there: somebody may have deleted it."""
+    def _has_group(self, stored: StoredWebhook) -> bool:
+        """Whether it is there: somebody may have deleted it, or the rule with its topic."""
         try:
-            self._group(place)
+            self._group(stored)
         except (UnknownGroup, UnknownTopic):
             return False
         return True

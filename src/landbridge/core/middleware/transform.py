@@ -11,6 +11,7 @@ import msgspec
 
 from landbridge.core.log.batch import HeaderValue
 from landbridge.core.middleware.rows import BatchRows
+from landbridge.core.wording import counted
 from landbridge.errors import BusError, InvalidMessage, MiddlewareFailed
 
 KEYS = "change keys before storing: groups choose messages by them"
@@ -76,8 +77,9 @@ def apply(transform: Transform, name: str, given: list[TransformRow]) -> list[Tr
         raise MiddlewareFailed(f"the transform {name} has raised {text}{_place(error)}") from None
     rows = given if found is None else found
     if not isinstance(rows, list) or len(rows) != count:
-        got = f"{len(rows)} rows" if isinstance(rows, list) else type(rows).__name__
-        raise MiddlewareFailed(f"the transform {name} was given {count} messages and has returned {got}")
+        got = counted(len(rows), "row") if isinstance(rows, list) else type(rows).__name__
+        had = counted(count, "message")
+        raise MiddlewareFailed(f"the transform {name} was given {had} and has returned {got}")
     for row in rows:
         if (
             not isinstance(row, TransformRow)

@@ -77,6 +77,12 @@ def read_query(raw: object) -> Query:
     return query
 
 
+def document_of(query: Query) -> dict[str, Any]:
+    """A query as a document, in its canonical form."""
+    found: dict[str, Any] = msgspec.json.decode(canonical(query))
+    return found
+
+
 def canonical(query: Query) -> bytes:
     """The canonical form of a query: JSON with sorted names and with all defaults. Two partial queries that
     differ only in the order of fields or of alternatives, or in how a number is written, have the same

@@ -3,7 +3,7 @@ too."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -27,11 +27,13 @@ class WebhookSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ordered: bool = False
     #: Requests per second at most; None: no limit.
     rate: float | None = None
-    #: Which messages of the topic; None: all.
+    #: Which messages of the topic, or of the rule's topic; None: all.
     match: Match | None = None
+    #: A query in its canonical form: the messages that its rule chooses from the topic; None: there is none.
+    query: dict[str, Any] | None = None
 
 
-class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and what came back."""
 
     #: The header webhook-id: the message's id, where a header can hold it.

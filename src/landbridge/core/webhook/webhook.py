@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from landbridge.core.addresses import read_url
 from landbridge.core.names import check_name
 from landbridge.core.options import read_options
+from landbridge.core.rules.query import document_of, read_query
 from landbridge.core.time import SECOND
 from landbridge.core.topic import LONGEST, LONGEST_PATTERN, MOST_HEADERS
 from landbridge.core.webhook.signature import read_secret
@@ -82,6 +83,8 @@ class StoredWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     created_at: int
     #: Newest first.
     secrets: tuple[WebhookSecret, ...]
+    #: The topic of the rule of its query; empty: it has no query.
+    rule: str = ""
     #: When it was paused, by whom and why; 0: it is not.
     paused_at: int = 0
     paused_by: str = ""
@@ -89,6 +92,11 @@ class StoredWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: When it was told to go on the last time.
     resumed_at: int = 0
     tests: tuple[WebhookProbe, ...] = ()
+
+    @property
+    def reads(self) -> str:
+        """The topic whose messages are sent: that of its rule, where it has a query."""
+        return self.rule or self.spec.topic
 
 
 class WebhookState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -151,7 +159,7 @@ def webhook_spec(raw: dict[str, Any]) -> WebhookSpec:
             raise BadRequest(
                 f"match has at most {MOST_HEADERS} headers and patterns of {LONGEST_PATTERN} characters"
             )
-    return spec
+    return spec if spec.query is None else replace(spec, query=document_of(read_query(spec.query)))
 
 
 def check_content_type(said: str | None) -> None:

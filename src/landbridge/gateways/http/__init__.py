@@ -5,7 +5,6 @@ with that token, so the terminal alone decides what the caller may do. Read in t
 
     exchange        one request and its answer
     sessions        pooled connections, one for each token
-    gathering       single messages that come together share a batch
     publish         publishing, also requests that may be repeated
     forms           messages as JSON
     cloudevents     messages as CloudEvents 1.0

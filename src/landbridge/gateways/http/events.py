@@ -22,7 +22,7 @@ from landbridge.core.names import check_name
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadRequest, BusError, OffsetGone, OtherLog, ShuttingDown
 from landbridge.gateways.http.exchange import ClientGone, HttpRequest, number_of
-from landbridge.gateways.http.forms import MessageShown, payload_form, shown, shown_headers
+from landbridge.gateways.http.forms import MessageShown, fields_of_log, payload_form, shown, shown_headers
 from landbridge.gateways.http.pull import receipt_of
 from landbridge.gateways.http.sessions import HttpSession, SessionPool, answered_soon
 from landbridge.protocol import operations as table
@@ -131,14 +131,14 @@ async def _of_log(
             raise BadRequest(f"{name} is for a stream of a group", hint="group=NAME")
     bus = session.bus
     async with answered_soon():
-        offset, log = await _beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
+        offset, log = await beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
     await request.begin(200, _HEADERS)
     # The id alone: a client that is cut off before the first event goes on from here, too.
     await request.send_part(b"retry: %d\nid: %b:%d\n\n" % (RETRY, topic.encode(), offset - 1))
     while True:
         found = await watch.over(bus.fetch(topic, offset, AT_ONCE))
         assert found is not None
-        _check(topic, offset, found.first, log, found.log)
+        check_stretch(topic, offset, found.first, log, found.log)
         for fetched in found.batches:
             batch = fetched.batch
             if fetched.first < offset:
@@ -153,7 +153,7 @@ async def _of_log(
                 await request.send_part(b": nothing new\n\n")
 
 
-async def _beginning(bus: Bus, topic: str, last: bytes | None, start: str | None) -> tuple[int, str]:
+async def beginning(bus: Bus, topic: str, last: bytes | None, start: str | None) -> tuple[int, str]:
     """Where a stream begins, and in which log."""
     if last:
         name, colon, text = last.decode("latin-1").rpartition(":")
@@ -182,7 +182,8 @@ async def _beginning(bus: Bus, topic: str, last: bytes | None, start: str | None
     return offset, bounds["log"]
 
 
-def _check(topic: str, offset: int, first: int, log: str, log_now: str) -> None:
+def check_stretch(topic: str, offset: int, first: int, log: str, log_now: str) -> None:
+    """Raise why a stream can't go on from an offset, where the log is another one or doesn't have it."""
     if log != log_now:
         raise OtherLog(f"{topic} was made anew", hint="begin again, without Last-Event-ID")
     if first > offset:
@@ -241,20 +242,10 @@ def _event_of(name: bytes, offset: int, payload: bytes | None, batch: Batch, ind
     id = b"id: %b:%d\n" % (name, offset)
     if payload is not None:
         return id + _payload_event(payload)
-    headers = batch.headers(index)
-    key = batch.key(index)
-    priorities = batch.priorities()
-    message = MessageShown(
-        topic=topic,
-        offset=offset,
-        id=batch.id_of(index),
-        time=batch.time_of(index),
-        attempt=1,
-        key=key.decode(errors="replace") if key else None,
-        priority=0 if priorities is None else priorities[index],
-        headers=shown_headers(headers),
-        **payload_form(batch.payload(index), headers.get("content-type")),
-    )
+    fields = fields_of_log(topic, offset, batch, index)
+    form = payload_form(batch.payload(index), fields["headers"].get("content-type"))
+    fields["headers"] = shown_headers(fields["headers"])
+    message = MessageShown(**fields, **form)
     return id + _event("", _encode(message))
 
 

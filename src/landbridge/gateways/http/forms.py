@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from landbridge.client.message import Message
 from landbridge.client.publisher import Moment, Rows
-from landbridge.core.log.batch import HeaderValue
+from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.core.time import parse_span
 from landbridge.errors import BadPayload, BadRequest
 
@@ -125,6 +125,11 @@ _SAID_BY_CURL = "application/x-www-form-urlencoded"
 def payload_form(payload: bytes, content_type: object) -> dict[str, Any]:
     """The payload as a member of a JSON object. Its content type decides, if the payload is what that says;
     without one, JSON is tried before text."""
+    return plain_form(payload, content_type) or {"base64": base64.b64encode(payload).decode()}
+
+
+def plain_form(payload: bytes, content_type: object) -> dict[str, Any] | None:
+    """The same for a payload that is JSON or text; None for any other."""
     said = content_type.partition(";")[0].strip().lower() if isinstance(content_type, str) else ""
     if said == _SAID_BY_CURL:
         said = ""
@@ -135,7 +140,7 @@ def payload_form(payload: bytes, content_type: object) -> dict[str, Any]:
             return {"text": payload.decode()}
         except UnicodeDecodeError:
             pass
-    return {"base64": base64.b64encode(payload).decode()}
+    return None
 
 
 def shown_headers(headers: dict[str, HeaderValue]) -> dict[str, Any]:
@@ -160,6 +165,22 @@ def shown(message: Message, receipt: str | None) -> MessageShown:
         headers=shown_headers(headers),
         **payload_form(message.payload, headers.get("content-type")),
     )
+
+
+def fields_of_log(topic: str, offset: int, batch: Batch, index: int) -> dict[str, Any]:
+    """What is shown of a message of a log, beside its payload. Headers are as they are."""
+    key = batch.key(index)
+    priorities = batch.priorities()
+    return {
+        "topic": topic,
+        "offset": offset,
+        "id": batch.id_of(index),
+        "time": batch.time_of(index),
+        "attempt": 1,
+        "key": key.decode(errors="replace") if key else None,
+        "priority": 0 if priorities is None else priorities[index],
+        "headers": batch.headers(index),
+    }
 
 
 def moment_of(given: str | float | None, name: str) -> Moment:

@@ -16,10 +16,10 @@ from landbridge.core.log.keys import check_key
 from landbridge.core.names import CONTENT_TOPIC
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadPayload, BadRequest, BusError, TimedOut, TooLarge
+from landbridge.gateways.gathering import place
 from landbridge.gateways.http import cloudevents
 from landbridge.gateways.http.exchange import HeaderPair, HttpRequest, number_of, text_of
 from landbridge.gateways.http.forms import MessageForTopic, MessageGiven, check_json, moment_of, read
-from landbridge.gateways.http.gathering import place
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
 from landbridge.protocol.http import caller_known
 

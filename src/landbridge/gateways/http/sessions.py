@@ -32,7 +32,7 @@ from landbridge.errors import (
     TerminalUnreachable,
     Unauthenticated,
 )
-from landbridge.gateways.http.gathering import MessageGathering
+from landbridge.gateways.gathering import MessageGathering
 from landbridge.gateways.http.receipts import LeasePlace, ReceiptSeal, new_key
 from landbridge.protocol import frames
 

@@ -75,11 +75,12 @@ async def settle_many(pool: SessionPool, request: HttpRequest) -> None:
         request.own_headers({})
         request.query(())
         given: SettlementsGiven = read(await request.body(MOST_BYTES), SettlementsGiven, "the body")
-        done = await asyncio.gather(*(_settle_one(pool, session, one) for one in given.receipts))
+        done = await asyncio.gather(*(settle_each(pool, session, one) for one in given.receipts))
         await request.answer(200, msgspec.json.encode(SettlementsDone(list(done))))
 
 
-async def _settle_one(pool: SessionPool, session: HttpSession, given: SettlementGiven) -> SettlementDone:
+async def settle_each(pool: SessionPool, session: HttpSession, given: SettlementGiven) -> SettlementDone:
+    """Settle one message of several, and say what has become of it."""
     try:
         await settle(pool, session, given)
     except BusError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import structlog
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
-from landbridge.core.names import check_name
+from landbridge.core.names import CONTENT_TOPIC, check_name
 from landbridge.errors import BadFrame, BadRequest, BusError, LimitReached, Misuse, Unauthenticated
 from landbridge.gateways.http.cross_origin import CrossOrigin
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT
@@ -28,6 +28,7 @@ from landbridge.gateways.http.forms import MessageForTopic, MessageShown, read, 
 from landbridge.gateways.http.pull import receipt_of
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
 from landbridge.gateways.http.settle import MOST_SETTLED, SettlementGiven, settle
+from landbridge.protocol import operations as table
 from landbridge.protocol.http import Problem, bearer_token, caller_known, problem_of
 
 log = structlog.get_logger("landbridge.http")
@@ -53,10 +54,16 @@ class AuthOp(msgspec.Struct, tag_field="op", tag="auth", forbid_unknown_fields=T
 
 
 class SubscribeOp(msgspec.Struct, tag_field="op", tag="subscribe", forbid_unknown_fields=True, kw_only=True):
-    """Read a group, or without one the topic from now on."""
+    """Read a group, or without one the topic from now on. With a query, what it chooses: its rule is made
+    where there is none."""
 
     id: Annotated[int, Meta(ge=0, le=1 << 31, description="The client's number for it.")]
-    topic: str
+    topic: Annotated[
+        str | None, Meta(description="None, with a query: what was published without a topic.")
+    ] = None
+    match: Annotated[
+        dict[str, Any] | None, Meta(description="A query of the topic: a pattern, or with its kind.")
+    ] = None
     group: str | None = None
     credit: Annotated[int, Meta(ge=1, le=MOST_CREDIT, description="Messages that may be unsettled.")] = (
         USUAL_CREDIT
@@ -100,6 +107,7 @@ class DoneOp(msgspec.Struct, tag_field="op", tag="done", omit_defaults=True, kw_
     ref: Ref = None
     id: Annotated[str | None, Meta(description="Of a message that was published.")] = None
     offset: Annotated[int | None, Meta(description="Of a message that was published.")] = None
+    topic: Annotated[str | None, Meta(description="Of a subscription by query: the rule's.")] = None
 
 
 class RefusedOp(msgspec.Struct, tag_field="op", tag="refused", omit_defaults=True, kw_only=True):
@@ -138,7 +146,7 @@ async def serve_stream(
     token = bearer_token(
         next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
     )
-    stream = WebSocketStream(pool, receive, send)
+    stream = WebSocketStream(pool, receive, send, str((scope.get("client") or ("",))[0]))
     try:
         if token:  # checked before anything is accepted
             async with pool.used(token, "") as session:
@@ -180,10 +188,12 @@ class StreamOver(Exception):
 class WebSocketStream:
     """One WebSocket, from the moment when it is accepted."""
 
-    def __init__(self, pool: SessionPool, receive: Receive, send: Send) -> None:
+    def __init__(self, pool: SessionPool, receive: Receive, send: Send, address: str) -> None:
         self._pool = pool
         self._receive = receive
         self._send = send
+        #: Of the client, for the audit log.
+        self._address = address
         self._is_serving = False
         #: Subscriptions by the client's numbers, and the tasks that send their messages.
         self._reading: dict[int, tuple[Subscription, asyncio.Task[None]]] = {}
@@ -286,20 +296,20 @@ class WebSocketStream:
                 if isinstance(outcome, BaseException):
                     raise outcome
         elif isinstance(op, SubscribeOp):
-            await self._subscribe(session, op)
+            return await self._subscribe(session, op)
         elif isinstance(op, UnsubscribeOp):
             await self._unsubscribe(session, op.id)
         else:
             raise BadRequest("the client is known already")
         return DoneOp(ref=op.ref)
 
-    async def _subscribe(self, session: HttpSession, op: SubscribeOp) -> None:
+    async def _subscribe(self, session: HttpSession, op: SubscribeOp) -> DoneOp:
         if op.id in self._reading:
             raise BadRequest(f"there is a subscription {op.id} already")
         if len(self._reading) >= MOST_SUBSCRIPTIONS:
             raise LimitReached(f"{MOST_SUBSCRIPTIONS} subscriptions of one stream")
-        check_name(op.topic, "topic")
-        subscription = session.bus.subscribe(op.topic, group=op.group, prefetch=op.credit, start=op.start)
+        topic = await self._topic_of(session, op)
+        subscription = session.bus.subscribe(topic, group=op.group, prefetch=op.credit, start=op.start)
         assert isinstance(subscription, Subscription)  # of one topic
         await subscription.open()
         if op.id in self._reading:  # meanwhile
@@ -308,6 +318,19 @@ class WebSocketStream:
         session.streams[subscription.number] = subscription
         reading = asyncio.ensure_future(self._deliver(session, op, subscription))
         self._reading[op.id] = subscription, reading
+        return DoneOp(ref=op.ref, topic=None if op.match is None else topic)
+
+    async def _topic_of(self, session: HttpSession, op: SubscribeOp) -> str:
+        """The topic that a subscription reads: of a query, that of its rule."""
+        if op.match is not None:
+            source = CONTENT_TOPIC if op.topic is None else check_name(op.topic, "topic")
+            wanted = {"match": op.match, "source": source}
+            made = await session.bus.call_for(self._address, table.RULE_CREATE.name, wanted)
+            rule: str = made["rule"]
+            return rule
+        if op.topic is None:
+            raise BadRequest("a subscription has a topic or a query", hint="topic, or match")
+        return check_name(op.topic, "topic")
 
     async def _unsubscribe(self, session: HttpSession, id: int) -> None:
         found = self._reading.pop(id, None)

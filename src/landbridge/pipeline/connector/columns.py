@@ -269,9 +269,17 @@ def _filled(array: pa.Array) -> pa.Array:
 def _encoded_headers(array: pa.Array) -> pa.Array:
     rows = []
     for row in array.to_pylist():
-        pairs: Mapping[str, bytes] = {each["key"]: each["value"] or b"" for each in row or ()}
-        rows.append(encode_headers(pairs))
+        rows.append(encode_headers({each["key"]: _header(each["value"]) for each in row or ()}))
     return pa.array(rows, pa.binary())
+
+
+def _header(value: bytes | None) -> str | bytes:
+    """A table has bytes in the place of text. What was text is text again, as other doors expect of a content
+    type for example."""
+    try:
+        return (value or b"").decode()
+    except UnicodeDecodeError:
+        return value or b""
 
 
 def _ends(array: pa.Array) -> memoryview:

@@ -18,6 +18,7 @@ from landbridge.protocol.operations.common import *
 from landbridge.protocol.operations.topics import *
 from landbridge.protocol.operations.event_types import *
 from landbridge.protocol.operations.groups import *
+from landbridge.protocol.operations.letters import *
 from landbridge.protocol.operations.tokens import *
 from landbridge.protocol.operations.services import *
 from landbridge.protocol.operations.terminal import *

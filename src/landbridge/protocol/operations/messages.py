@@ -30,9 +30,9 @@ class MessageWait(Arguments, frozen=True):
 
 
 class OfMessage(Arguments, frozen=True):
-    """A message by its id."""
+    """A message by its id, or by its offset in a topic."""
 
-    id: MessageId
+    id: Annotated[str, about("Id of the message; empty: the offset says which.")]
     topic: InTopic = None
     offset: Annotated[
         int | None, about("Its offset in that topic, where it is known: nothing is searched then.")

@@ -59,10 +59,11 @@ class Operation(Generic[P, R, A]):
     #: "here": the node that was asked.
     where: str
 
-    def read(self, arguments: dict[str, Any]) -> R:
-        """The request that arguments from outside make. BadRequest says which of them is wrong."""
+    def read(self, arguments: dict[str, Any], *, strict: bool = True) -> R:
+        """The request that arguments from outside make. BadRequest says which of them is wrong. ``strict``:
+        numbers and the like are of their own types; False: they may be text, as forms have them."""
         try:
-            request: R = msgspec.convert(arguments, self.request)
+            request: R = msgspec.convert(arguments, self.request, strict=strict)
         except msgspec.ValidationError as error:
             raise self._mistake(error, arguments) from None
         return request

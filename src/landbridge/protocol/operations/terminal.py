@@ -8,7 +8,7 @@ from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
 from landbridge.core.status import Levels
-from landbridge.protocol.operations.common import Level, Nothing, TerminalName
+from landbridge.protocol.operations.common import GroupName, Level, Nothing, TerminalName, TopicName
 from landbridge.protocol.operations.operation import Arguments, Result, about, operation
 
 
@@ -52,9 +52,46 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
     damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
     node: Annotated[str, about("Which of its nodes has answered; empty where it has none.")] = ""
+    http: Annotated[str, about("Where its process answers HTTP, with the console at /; empty: nowhere.")] = ""
     paused: Annotated[
         list[str], about("What operators have paused, who and why, 100 at most; told to observers.")
     ] = []
+
+
+class GroupBehind(Result, frozen=True, kw_only=True):
+    """A group that has much to settle."""
+
+    topic: TopicName
+    name: GroupName
+    lag: Annotated[int, about("Messages that are not settled.")]
+
+
+class TerminalFigures(Result, frozen=True, kw_only=True):
+    """What a terminal has done since its start, and what there is. A caller that asks again makes rates of
+    them."""
+
+    time: Annotated[int, about("Its clock, in microseconds.")]
+    started_at: Annotated[int, about("When it was started, in microseconds.")]
+    published: Annotated[int, about("Messages taken.")]
+    published_bytes: Annotated[int, about("Bytes of them.")]
+    delivered: Annotated[int, about("Messages handed to consumers, each time counted.")]
+    delivered_bytes: Annotated[int, about("Bytes of them.")]
+    acked: Annotated[int, about("Messages settled by their consumers.")]
+    requeued: Annotated[int, about("Messages that failed and were given back.")]
+    buried: Annotated[int, about("Messages given up.")]
+    refused: Annotated[int, about("Publishes refused.")]
+    forbidden: Annotated[int, about("Operations that a token's scopes did not allow.")]
+    commits: Annotated[int, about("Commits to the store.")]
+    commit_seconds: Annotated[float, about("What the commits have taken, together.")]
+    connections: Annotated[int, about("Connections now.")]
+    topics: Annotated[int, about("Topics now.")]
+    groups: Annotated[int, about("Durable groups, at the last count.")]
+    lag: Annotated[int, about("Messages not settled in all durable groups, at the last count.")]
+    bytes: Annotated[int, about("Bytes of all logs, at the last count.")]
+    behind: Annotated[list[GroupBehind], about("The groups that are furthest behind, ten at most.")]
+    free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")]
+    low: Annotated[bool, about("It has no room for messages: publishes are refused.")]
+    troubles: Annotated[list[str], about("What an operator should look at, 100 at most; empty: all is well.")]
 
 
 # -- the entries ---------------------------------------------------------------------------------------
@@ -91,4 +128,9 @@ TERMINAL_METRICS = operation(
     "terminal.metrics", Nothing, str, "GET /v1/terminal/metrics",
     "Return the terminal's metrics in Prometheus' text format.", scope="observe",
     where="here",
+)  # fmt: skip
+TERMINAL_FIGURES = operation(
+    "terminal.figures", Nothing, TerminalFigures, "GET /v1/terminal/figures",
+    "Return what the terminal has done since its start, and what there is: counts that rates are made of.",
+    scope="observe", where="every",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from landbridge.protocol.operations.common import SCOPES_HELP, After, Next
+from landbridge.protocol.operations.common import SCOPES_HELP, After, Next, Nothing
 from landbridge.protocol.operations.operation import Arguments, Result, about, operation
 
 
@@ -57,6 +57,15 @@ class TokenRows(Result, frozen=True, kw_only=True):
     next: Next
 
 
+class TokenShown(Result, frozen=True, kw_only=True):
+    """What the caller's own token or credential is good for."""
+
+    id: Annotated[str, about("Names the token in token.revoke; empty for a credential.")]
+    subject: Annotated[str, about("The service that it is for.")]
+    scopes: Annotated[list[str], about("What its bearer may do now.")]
+    expires_at: Annotated[int, about("When it expires, in microseconds.")]
+
+
 class Revoked(Result, frozen=True, kw_only=True):
     """What was revoked."""
 
@@ -80,6 +89,10 @@ TOKEN_LIST = operation(
     "token.list", TokenList, TokenRows, "GET /v1/tokens",
     "List the tokens that were made here and have not expired.", scope="admin",
     where="home",
+)  # fmt: skip
+TOKEN_SHOW = operation(
+    "token.show", Nothing, TokenShown, "GET /v1/token", "Show what the token that asks may do.",
+    where="here",
 )  # fmt: skip
 TOKEN_REVOKE = operation(
     "token.revoke", TokenRevoke, Revoked, "POST /v1/tokens/revoke",

@@ -106,6 +106,7 @@ class TopicList(Arguments, frozen=True, kw_only=True):
 
     after: After = ""
     limit: Limit = 1000
+    contains: Annotated[str, about("Topics alone whose name has this text in it; empty: all.")] = ""
 
 
 class TopicWait(Arguments, frozen=True):
@@ -160,6 +161,7 @@ class TopicRow(TopicFacts, frozen=True, kw_only=True):
     """A topic, in short."""
 
     groups: Annotated[int, about("The number of its groups.")]
+    lag: Annotated[int, about("Messages that the durable group which is furthest behind hasn't settled.")] = 0
 
 
 class TopicDetails(TopicFacts, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
@@ -60,6 +60,10 @@ class WebhookCreate(WebhookOptions, frozen=True):
     topic: TopicName
     name: WebhookName
     url: WebhookUrl
+    query: Annotated[
+        dict[str, Any] | None,
+        about("Send what this query chooses from the topic alone: a pattern, or with its kind; None: all."),
+    ] = None
     secret: Secret = ""
     asymmetric: Annotated[
         bool, about("Sign with a key that is made and never shown (Ed25519, v1a) instead of a secret.")
@@ -125,6 +129,9 @@ class WebhookRow(Result, frozen=True, kw_only=True):
     url: Annotated[
         str, about("Where messages are sent to. In a list, others than its owner and observers see no path.")
     ]
+    rule: Annotated[
+        str, about("The topic of the rule of its query, whose messages are sent; empty: it has no query.")
+    ]
     owner: Annotated[str, about("The subject in whose name the topic is read.")]
     state: Annotated[
         Literal["active", "paused", "disabled"],
@@ -151,7 +158,7 @@ class WebhookDetails(WebhookRow, frozen=True, kw_only=True):
     """A webhook with its options and its last attempts."""
 
     options: Annotated[WebhookSpec, about("Its options, as webhook.create takes them.")]
-    group: Annotated[str, about("The group of the topic whose cursor it moves.")]
+    group: Annotated[str, about("The group whose cursor it moves, of the topic or of the rule's topic.")]
     created_at: Annotated[int, about("When it was made, in microseconds.")]
     secrets: Annotated[
         list[int | None],
@@ -197,8 +204,8 @@ _WEBHOOK = "/v1/topics/{topic}/webhooks/{name}"
 WEBHOOK_CREATE = operation(
     "webhook.create", WebhookCreate, WebhookSigned, "POST /v1/topics/{topic}/webhooks",
     "Create a webhook, which sends messages of the topic to a URL and reads them in the caller's name; one "
-    "that exists with the same options is left as it is.", scope=READ_TOPIC,
-    where="topic:{topic}",
+    "that exists with the same options is left as it is. A query makes its rule where there is none.",
+    scope=READ_TOPIC, where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_UPDATE = operation(
     "webhook.update", WebhookUpdate, WebhookRow, f"PATCH {_WEBHOOK}",

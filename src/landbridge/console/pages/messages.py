@@ -1,0 +1,156 @@
+"""The messages of a topic: browsed, searched, one of them in full, and publishing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from landbridge.client.bus import Bus
+from landbridge.console import forms, payloads, searching
+from landbridge.console.action import Action
+from landbridge.console.page import Fragment, Page, PageView
+from landbridge.console.pages.topics import TOPIC
+from landbridge.core.time import parse_span
+from landbridge.errors import BadRequest
+
+READ, WRITE = "subscribe:{topic}", "publish:{topic}"
+#: Seconds after which the newest messages are looked at again.
+EVERY = 2.0
+#: Parameters of a search.
+FILTERS = ("from", "key", "text", "rule")
+JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
+
+
+async def page(view: PageView) -> dict[str, Any]:
+    return {"title": view.names["topic"], "is_search": any(view.query.get(name) for name in FILTERS)}
+
+
+async def found(view: PageView) -> dict[str, Any]:
+    topic, query = view.names["topic"], view.query
+    if not any(query.get(name) for name in FILTERS):
+        result = await searching.last(view.bus, topic)
+        messages = result.messages[::-1]
+    else:
+        test = searching.read_test(query.get("key", ""), query.get("text", ""), query.get("rule", ""))
+        begin = await searching.begin_at(view.bus, topic, query.get("from", ""))
+        result = await searching.search(view.bus, topic, begin, test)
+        messages = result.messages
+    return {"found": result, "messages": messages, "excerpt": payloads.excerpt}
+
+
+async def one(view: PageView) -> dict[str, Any]:
+    topic = view.names["topic"]
+    message = await searching.one(view.bus, topic, _offset(view.names["offset"]))
+    return {
+        "title": f"{topic} {message.offset}",
+        "message": message,
+        "payload": payloads.shown(message.payload),
+        "headers": payloads.header_rows(message.headers),
+    }
+
+
+async def copied(view: PageView) -> dict[str, Any]:
+    """A form for publishing, with the content of the message that is to be sent again."""
+    topic, copy = view.names["topic"], view.query.get("copy", "")
+    values = {"payload": "", "key": "", "headers": "", "type": JSON}
+    if copy and view.may(READ, topic=topic):
+        message = await searching.one(view.bus, topic, _offset(copy))
+        kind = str(message.headers.get("content-type", ""))
+        try:
+            values["payload"], values["type"] = (
+                message.payload.decode(),
+                kind if kind in (JSON, TEXT) else TEXT,
+            )
+        except UnicodeDecodeError:
+            values["payload"], values["type"] = base64.b64encode(message.payload).decode(), BYTES
+        values["key"] = message.key
+        values["headers"] = "\n".join(
+            f"{name}: {payloads.header_text(value)}"
+            for name, value in message.headers.items()
+            if name != "content-type" and not name.startswith("lb-")
+        )
+    return {"title": topic, "values": values}
+
+
+def _offset(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise BadRequest(f"{text[:40]!r} is not an offset")
+    return int(text)
+
+
+# -- publishing ----------------------------------------------------------------------------------------
+
+
+def read_message(fields: forms.Fields) -> dict[str, Any]:
+    """A message from a form. Raises BadRequest where its payload is not what it says it is."""
+    kind = forms.first(fields, "type") or TEXT
+    found: dict[str, Any] = {
+        "topic": forms.first(fields, "topic"),
+        "payload": _payload(kind, forms.first(fields, "payload")),
+        "key": forms.first(fields, "key") or None,
+        "headers": {"content-type": kind, **_headers(forms.first(fields, "headers"))},
+        "id": forms.first(fields, "id") or None,
+        "priority": int(forms.first(fields, "priority") or "0"),
+    }
+    if after := forms.first(fields, "after"):
+        try:
+            found["deliver_at"] = parse_span(after)
+        except ValueError as error:
+            raise BadRequest(f"after: {error}") from None
+    return found
+
+
+def _payload(kind: str, text: str) -> bytes:
+    if kind == BYTES:
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except (binascii.Error, ValueError):
+            raise BadRequest("the payload is not base64", hint="choose text, or encode it") from None
+    if kind == JSON:
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequest(f"the payload is not JSON: {error}", hint="mend it, or choose text") from None
+    return text.encode()
+
+
+def _headers(text: str) -> Mapping[str, str]:
+    pairs = {}
+    for line in filter(str.strip, text.splitlines()):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise BadRequest(f"{line[:60]!r} is not a header", hint="NAME: VALUE, a line each")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+async def publish(bus: Bus, message: dict[str, Any]) -> Mapping[str, Any]:
+    options = {name: value for name, value in message.items() if name not in ("topic", "payload")}
+    receipt = await bus.publish(message["topic"], message["payload"], **options)
+    return {"offset": receipt.offset, "id": receipt.id}
+
+
+PAGES = [
+    Page(
+        f"{TOPIC}/messages", "Messages", "messages.html", scope=READ, under="/console/topics", load=page,
+        fragments=[Fragment("found", "_messages.html", found, every=EVERY)], query=FILTERS,
+    ),
+    Page(
+        f"{TOPIC}/messages/{{offset}}", "Message", "message.html", scope=READ, under="/console/topics",
+        load=one,
+    ),
+    Page(
+        f"{TOPIC}/publish", "Publish", "publish.html", scope=WRITE, under="/console/topics", load=copied,
+        query=("copy",),
+    ),
+]  # fmt: skip
+ACTIONS = [
+    Action(
+        "message.publish", None, "Publish", done="Stored in {topic} at offset {offset}", scope=WRITE,
+        read=read_message, perform=publish, stays=True,
+    ),
+]  # fmt: skip

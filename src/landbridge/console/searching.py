@@ -1,0 +1,185 @@
+"""Looks through the log of a topic for the messages that a page shows, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from landbridge.client.bus import Bus
+from landbridge.core.log.batch import Batch, HeaderValue
+from landbridge.core.rules.budget import Budget, OverBudget, Spending
+from landbridge.core.rules.content import content_of
+from landbridge.core.rules.query import read_query
+from landbridge.core.rules.ruleset import CompiledQuery
+from landbridge.core.time import SECOND, parse_moment
+from landbridge.errors import BadRequest, UnknownMessage
+
+#: Messages on a page.
+ROWS = 50
+#: What one search looks at: messages, bytes, and seconds of this process. The page offers to go on.
+MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
+#: Bytes that are read at a time, and messages that are looked at in one turn of the loop.
+AT_ONCE, A_TURN = 1 << 20, 64
+#: Does the message with this index in a batch belong on the page?
+Test: TypeAlias = Callable[[Batch, int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message of a log."""
+
+    offset: int
+    id: str
+    time: int
+    key: str
+    payload: bytes
+    headers: dict[str, HeaderValue]
+    origin: str
+    priority: int = 0
+    deliver_at: int = 0
+    expires_at: int = 0
+
+
+@dataclass
+class Found:
+    """What a search has found."""
+
+    #: The oldest offset of the log, and the next one that a message will get.
+    first: int = 0
+    end: int = 0
+    messages: list[FoundMessage] = field(default_factory=list)
+    #: Where the search began, and where the next one goes on.
+    begin: int = 0
+    next: int = 0
+    #: Messages that were looked at.
+    scanned: int = 0
+
+    @property
+    def is_end(self) -> bool:
+        """Has the whole log been looked through?"""
+        return self.next >= self.end
+
+
+def read_test(key: str, text: str, rule: str) -> Test | None:
+    """What the filters of the page choose; None: all messages. ``rule`` is a query as JSON."""
+    tests: list[Test] = []
+    if key:
+        wanted = key.encode()
+        tests.append(lambda batch, index: batch.key(index) == wanted)
+    if text:
+        part = text.encode()
+        tests.append(lambda batch, index: part in batch.payload(index))
+    if rule.strip():
+        tests.append(_rule(rule))
+    if not tests:
+        return None
+    return lambda batch, index: all(test(batch, index) for test in tests)
+
+
+def _rule(rule: str) -> Test:
+    try:
+        raw = msgspec.json.decode(rule)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the rule is not JSON: {error}", hint='{"state": ["paid"]}') from None
+    query, spending = CompiledQuery(read_query(raw)), Spending(Budget())
+
+    def test(batch: Batch, index: int) -> bool:
+        headers = batch.raw_headers()
+        content = content_of(batch.payload(index), batch.key(index), headers[index] if headers else b"")
+        spending.begin()
+        try:
+            return query.matches(content, spending)
+        except OverBudget:
+            return False
+
+    return test
+
+
+async def begin_at(bus: Bus, topic: str, start: str) -> int:
+    """The offset of a beginning: an offset, "earliest", "latest" or a moment."""
+    start = start.strip()
+    if start.replace(",", "").isdecimal() and len(start) < 20:
+        return int(start.replace(",", ""))
+    stretch = await bus.fetch(topic, 0, 1)
+    if start in ("", "earliest"):
+        return stretch.first
+    if start == "latest":
+        return max(stretch.first, stretch.end - ROWS)
+    try:
+        moment = int(parse_moment(start, time.time()) * SECOND)
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"not a place in the log: {error}", hint="an offset, earliest, latest or -2h"
+        ) from None
+    return int((await bus.topics.seek_time({topic: moment}))[topic])
+
+
+async def search(bus: Bus, topic: str, begin: int, test: Test | None, rows: int = ROWS) -> Found:
+    """The messages from an offset on that pass a test, so many at most."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MOST_SECONDS
+    found = Found(begin=begin, next=begin)
+    size = 0
+    while len(found.messages) < rows:
+        stretch = await bus.fetch(topic, found.next, AT_ONCE)
+        found.first, found.end = stretch.first, stretch.end
+        if found.next < stretch.first:
+            found.begin = found.next = stretch.first
+        if not stretch.batches:
+            break
+        for fetched in stretch.batches:
+            size += len(fetched.batch.encode())
+            for offset in range(max(found.next, fetched.first), fetched.end):
+                found.scanned += 1
+                found.next = offset + 1
+                if test is None or test(fetched.batch, offset - fetched.first):
+                    found.messages.append(
+                        _message(offset, fetched.batch, offset - fetched.first, fetched.origin)
+                    )
+                    if len(found.messages) >= rows:
+                        return found
+                if not found.scanned % A_TURN:
+                    await asyncio.sleep(0)
+                if found.scanned >= MOST_SCANNED or loop.time() > until:
+                    return found
+        if size >= MOST_BYTES:
+            break
+    return found
+
+
+async def last(bus: Bus, topic: str) -> Found:
+    """The newest messages of a log."""
+    return await search(bus, topic, await begin_at(bus, topic, "latest"), None)
+
+
+async def one(bus: Bus, topic: str, offset: int) -> FoundMessage:
+    """The message with an offset. Raises UnknownMessage."""
+    found = await search(bus, topic, offset, None, rows=1)
+    if not found.messages or found.messages[0].offset != offset:
+        raise UnknownMessage(
+            f"{topic} has no message with the offset {offset}",
+            hint=f"its offsets go from {found.first} to {found.end - 1}",
+        )
+    return found.messages[0]
+
+
+def _message(offset: int, batch: Batch, index: int, origin: str) -> FoundMessage:
+    priorities, deliver_at, expires_at = batch.priorities(), batch.deliver_at(), batch.expires_at()
+    key: Any = batch.key(index)
+    return FoundMessage(
+        offset=offset,
+        id=batch.id_of(index),
+        time=batch.time_of(index),
+        key=key.decode(errors="replace") if key else "",
+        payload=batch.payload(index),
+        headers=batch.headers(index),
+        origin=origin,
+        priority=0 if priorities is None else priorities[index],
+        deliver_at=0 if deliver_at is None else deliver_at[index],
+        expires_at=0 if expires_at is None else expires_at[index],
+    )

@@ -1,0 +1,1 @@
+"""MQTT without I/O: sessions that outlive their connection, and messages in flight."""

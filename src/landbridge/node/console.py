@@ -1,0 +1,41 @@
+"""The console of a terminal's process: what it measures, and who has signed in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from landbridge.broker.server import Terminal
+from landbridge.client.bus import Bus
+from landbridge.client.wire import Dial
+from landbridge.console.samples import Samples
+from landbridge.console.sessions import SessionTable
+from landbridge.node.site import Later
+
+#: The subject of the credential by which the console takes its samples.
+SUBJECT = "console"
+#: Seconds; a fresh credential is made at every connection.
+TOKEN_LIFE = 3600.0
+
+
+class ConsolePart:
+    """The console of a terminal. ``dial`` reaches the terminal in memory, for sessions."""
+
+    def __init__(self, terminal: Terminal, dial: Dial) -> None:
+        self._terminal = terminal
+        self.sessions = SessionTable(dial)
+        self.samples = Samples()
+        self.app = Later(
+            "landbridge.console.app",
+            lambda app: app.Console(self.sessions, self.samples, terminal.name),
+        )
+
+    @asynccontextmanager
+    async def sampling(self, dial: Dial) -> AsyncIterator[None]:
+        """Take samples of the terminal in the block. ``dial`` is for parts of the process."""
+
+        def token() -> str:
+            return self._terminal.issue_token(SUBJECT, ["observe"], TOKEN_LIFE)
+
+        async with Bus(dial, token, name=SUBJECT) as bus, self.samples.taken(bus):
+            yield
