@@ -209,11 +209,8 @@ async def test_nothing_is_lost_or_doubled_while_units_move(nodes: Nodes) -> None
     await moving
     async with attach(nodes["d"], patience=60) as mine:
         for topic in topics:
-            await mine.groups.create(topic, "again", start="earliest")
-            found = await take(mine, topic, "again", count)
+            found = await stored(mine, topic)
             assert found == [b"%d" % number for number in range(count)], Counter(found).most_common(2)
-            shown = await mine.call("topic.show", name=topic)
-            assert shown["end"] == count
 
 
 async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
@@ -260,6 +257,21 @@ async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashe
             await eventually(lambda turn=turn: ends() == [turn] * 3)
             unit = nodes["a"].broker.unit_of(topics[turn % 3])
             await nodes.move(unit, "abc"[turn % 2])
+
+
+def end_of(nodes: Nodes, topic: str) -> int:
+    """Where a topic ends, as its owner knows."""
+    owner = nodes[nodes.owners[nodes["a"].broker.unit_of(topic)]]
+    found = owner.broker.topics.get(topic)
+    return 0 if found is None else found.log.end
+
+
+async def stored(bus: Any, topic: str) -> list[bytes]:
+    """All that a topic has, by offset: what a group gets may come twice."""
+    found: list[bytes] = []
+    while batches := (await bus.fetch(topic, len(found))).batches:
+        found += [bytes(payload) for each in batches for payload in each.batch.payloads()]
+    return found
 
 
 async def keep_moving(nodes: Nodes, seed: int, done: asyncio.Event) -> None:
@@ -321,6 +333,7 @@ async def test_transactions_across_nodes_happen_once_while_units_move(
     await moving
     async with attach(nodes["d"], patience=60) as bus:
         for number in range(pairs):
-            found = await take(bus, f"out.{number}", "check", count)
+            # The last outputs may be on their way still, where the answer was lost.
+            await eventually(lambda name=f"out.{number}": end_of(nodes, name) >= count)
+            found = await stored(bus, f"out.{number}")
             assert Counter(found) == Counter(b"%d" % payload for payload in range(count))
-            assert (await bus.call("topic.show", name=f"out.{number}"))["end"] == count

@@ -21,7 +21,7 @@ from landbridge.stores.writer import adding
 ALL = 1 << 62
 
 
-class Publishing(Protocol):
+class RowTopics(Protocol):
     """What is asked of the broker."""
 
     topics: dict[str, Topic]
@@ -31,7 +31,7 @@ class Publishing(Protocol):
 
 
 async def append_rows(
-    broker: Publishing, name: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
+    broker: RowTopics, name: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
 ) -> None:
     """``left``: rows for this topic that were left before these."""
     topic = broker.topic_for(name, create=True)
@@ -58,7 +58,7 @@ async def append_rows(
     await topic.writer.put(work)
 
 
-def forget_producer(broker: Publishing, name: str, producer: bytes) -> None:
+def forget_producer(broker: RowTopics, name: str, producer: bytes) -> None:
     """All rows of a decision are there."""
     if (topic := broker.topics.get(name)) is not None:
         topic.log.forget_producer(producer)

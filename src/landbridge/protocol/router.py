@@ -78,7 +78,7 @@ Decision: TypeAlias = Here | There | Unknown | Everywhere | Gather
 HERE, EVERYWHERE = Here(), Everywhere()
 
 
-class Under(NamedTuple):
+class AskedThere(NamedTuple):
     """A request that a leg has not answered."""
 
     node: str
@@ -95,7 +95,7 @@ class Router:
         #: Subscription → where it is. Those of this node aren't here.
         self.subscriptions: dict[int, There] = {}
         self._topics: dict[int, str] = {}
-        self.requests: dict[int, Under] = {}
+        self.requests: dict[int, AskedThere] = {}
 
     # -- from the client ---------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Router:
             if found is None:
                 return HERE
             if frame.request:
-                self.requests[frame.request] = Under(*found, None)
+                self.requests[frame.request] = AskedThere(*found, None)
             if isinstance(frame, frames.Unsubscribe):
                 self._forget(frame.subscription)
             return found
@@ -138,7 +138,7 @@ class Router:
     def _to(self, topic: str, request: int, subscription: int | None = None) -> There | Here | Unknown:
         found = self._find(topic)
         if isinstance(found, There) and request:
-            self.requests[request] = Under(*found, subscription)
+            self.requests[request] = AskedThere(*found, subscription)
         return found
 
     def _subscribe(self, frame: frames.Subscribe, here: Callable[[int], str | None]) -> Decision:

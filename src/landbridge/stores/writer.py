@@ -114,7 +114,8 @@ class Writer(Generic[C]):
         check: Callable[[], None] | None = None,
     ) -> None:
         """``fenced``: called once when another owner has claimed the unit; callers get the error that it
-        makes. ``check``: called before a commit leaves, and raises a BusError where it must not."""
+        makes. ``check``: called before a commit is formed and before it leaves, and raises a BusError where it
+        must not."""
         self._fenced, self._check = fenced, check
         self.unit = unit
         self._store = store
@@ -186,6 +187,8 @@ class Writer(Generic[C]):
         if self._stopped:
             self._next()
             return
+        if self._check is not None and not self._may_write():
+            return
         commit = self._begin()
         commit.full, self._full = self._full, None
         if commit.full is None and self._store.is_low:
@@ -219,6 +222,21 @@ class Writer(Generic[C]):
         else:
             self._end(commit, None)
             self._next()
+
+    def _may_write(self) -> bool:
+        """Is the unit still this process's to write? If not, nothing is decided by what is in memory, which
+        may be older than what is stored: whoever waits is told."""
+        assert self._check is not None
+        try:
+            self._check()
+        except BusError as error:
+            waiting, self._waiting = self._waiting, deque()
+            self._ended += [(then, error) for _, then in waiting]
+            self._next()
+            if self._ended:
+                self._loop.call_soon(self._tell_all)
+            return False
+        return True
 
     def _commit(self, writes: list[Write]) -> Awaitable[Bounds]:
         if self._check is not None:

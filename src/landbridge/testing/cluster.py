@@ -66,9 +66,12 @@ class Nodes:
                 terminal.cluster.follow(self.table)
 
     async def take(self, node: str, *units: int) -> None:
+        terminal = self.terminals[node]
         for unit in units:
+            # As a node does that finds its lease over: what it knew of the unit may be old.
+            await terminal.give_up(unit, fenced=True)
             self.owners[unit] = node
-            await self.terminals[node].take(unit)
+            await terminal.take(unit)
         self.tell()
 
     async def move(self, unit: int, to: str) -> None:
