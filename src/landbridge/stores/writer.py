@@ -114,7 +114,7 @@ class Writer(Generic[C]):
         check: Callable[[], None] | None = None,
     ) -> None:
         """``fenced``: called once when another owner has claimed the unit; callers get the error that it
-        makes. ``check``: called before a commit is formed and before it leaves, and raises a BusError where it
+        makes. ``check``: called before a commit is formed and before it leaves; raises a BusError where it
         must not."""
         self._fenced, self._check = fenced, check
         self.unit = unit
