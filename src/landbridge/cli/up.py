@@ -13,6 +13,9 @@ from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel,
 from landbridge.core.cluster.roster import LIFE
 from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
 
+#: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
+LEAST_LIFE = 1.0
+
 
 def up(
     data: Path | None = option(
@@ -128,6 +131,8 @@ def up(
     if reset_operator and not with_registry:
         raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
     if node is not None:
+        if node_life < LEAST_LIFE:
+            raise typer.BadParameter(f"--node-life is at least {LEAST_LIFE:g} s")
         run(_serve_node(plan, secret_file, with_registry=with_registry))
         return
     only_nodes = {
