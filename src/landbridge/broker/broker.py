@@ -365,16 +365,21 @@ class Broker:
             writer.stop(why)
         gone = self._topics_in(unit)
         self._end_consumers(gone, why)
-        await handovers.close(why)
-        if not fenced:
-            writer.poke()
-            await writer.drain()
-        for topic in gone:
-            for group in list(topic.groups.values()):
-                group.close()
-        if not fenced:
-            await writer.close(why)
-        self._drop(unit)
+        try:
+            await handovers.close(why)
+            if not fenced:
+                writer.poke()
+                await writer.drain()
+            for topic in gone:
+                for group in list(topic.groups.values()):
+                    group.close()
+            if not fenced:
+                await writer.close(why)
+        except BaseException:  # whoever waits has no time left
+            writer.stop(why)
+            raise
+        finally:
+            self._drop(unit)
 
     def _end_consumers(self, gone: list[Topic], why: BusError) -> None:
         for topic in gone:

@@ -135,7 +135,8 @@ class Terminal:
                 await self.stages.open(unit)
                 await self.routing.open(unit)
             except BaseException:
-                await self._give_up(unit, fenced=False)
+                # Nothing was promised yet that isn't stored, and the server may be away.
+                await self._give_up(unit, fenced=True)
                 raise
         self._owners_changed()
         log.debug("took", terminal=self.name, unit=unit)

@@ -13,6 +13,9 @@ from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel,
 from landbridge.core.cluster.roster import LIFE
 from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
 
+#: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
+LEAST_LIFE = 1.0
+
 
 def up(
     data: Path | None = option(
@@ -139,6 +142,8 @@ def up(
     if socketio and plan.http_port is None:
         raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
     if node is not None:
+        if node_life < LEAST_LIFE:
+            raise typer.BadParameter(f"--node-life is at least {LEAST_LIFE:g} s")
         run(_serve_node(plan, secret_file, with_registry=with_registry))
         return
     only_nodes = {

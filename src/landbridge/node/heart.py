@@ -44,6 +44,8 @@ class Heart:
         self._roster = roster
         self._task: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
+        #: How often the lease was over before it was renewed: others may have had the units meanwhile.
+        self.lapses = 0
         #: Units that this node has given up, which the table doesn't know yet.
         self._released: set[int] = set()
 
@@ -146,6 +148,7 @@ class Heart:
 
     async def _renew(self) -> float:
         asked_at = self._now()
+        self.lapses += self.tenure.is_over(asked_at)
         released = sorted(self._released)
         take = self.plan.take if self._may_take else ()
         table = await self._roster.beat(self.record, self.tenure.life, take, released)

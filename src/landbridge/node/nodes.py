@@ -110,7 +110,7 @@ class Node:
             terminal,
             record.id,
             self._dial,
-            lambda: not self.heart.tenure.is_over(asyncio.get_running_loop().time()),
+            lambda: not self._is_over(),
         )
         terminal.addresses = self._addresses
         terminal.nodes = self.heart
@@ -119,6 +119,8 @@ class Node:
         self._home: Membership | None = None
         self._home_failed: BusError | None = None
         self._moves = asyncio.Event()
+        #: The lapses of the lease after which this node has given up what it had.
+        self._lapses = 0
         self._mover: asyncio.Task[None] | None = None
         self._watchdog: asyncio.Task[None] | None = None
 
@@ -253,6 +255,11 @@ class Node:
             await asyncio.sleep(self.heart.tenure.pause)
             self._moves.set()
 
+    def _is_over(self) -> bool:
+        """Is this node's lease over, or was it, and the units that it had aren't given up yet?"""
+        now = asyncio.get_running_loop().time()
+        return self.heart.lapses != self._lapses or self.heart.tenure.is_over(now)
+
     def _lease(self) -> asyncio.Timeout:
         """For what must not take longer than this node's lease lasts as it is known now."""
         return asyncio.timeout(self.heart.tenure.life)
@@ -260,9 +267,11 @@ class Node:
     async def _follow_table(self) -> None:
         """Own what the table says, as far as this node's lease lasts."""
         terminal, heart = self.terminal, self.heart
-        is_over = heart.tenure.is_over(asyncio.get_running_loop().time())
+        is_over = self._is_over()
+        lapses = heart.lapses
         wanted = heart.owned - frozenset(() if is_over else heart.plan.release)
-        lost = sorted(terminal.broker.owned - wanted, reverse=True)
+        # After a lapse, what this process knows of a unit may be older than what is stored.
+        lost = sorted(terminal.broker.owned - (frozenset() if is_over else wanted), reverse=True)
         if 0 in lost:
             await self._leave_home()
         for unit in lost:
@@ -274,6 +283,7 @@ class Node:
                 await terminal.give_up(unit, fenced=True)
             if not has_lost:
                 heart.release(frozenset({unit}))
+        self._lapses = lapses
         taken = 0
         for unit in sorted(wanted - terminal.broker.owned):
             if unit not in heart.owned:

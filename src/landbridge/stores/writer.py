@@ -257,8 +257,9 @@ class Writer(Generic[C]):
             error = failure
         self._load = None
         if error is not None:
-            if waiting not in self._waiting:
-                return  # the writer was stopped meanwhile, and the caller was told
+            if waiting not in self._waiting:  # the writer was stopped meanwhile, and the caller was told
+                self._next()
+                return
             self._waiting.remove(waiting)
             if not isinstance(error, BusError):
                 self._report(error)
