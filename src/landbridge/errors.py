@@ -168,6 +168,18 @@ class WebhookExists(Misuse, code="webhook_exists", exit_status=93, http_status=4
     default_hint = "'landbridge webhook update' changes it"
 
 
+class UnknownOutlet(Misuse, code="unknown_outlet", exit_status=110, http_status=404):
+    """The topic has no mail or SMS outlet of that name."""
+
+    default_hint = "see 'landbridge mail list' and 'landbridge sms list'"
+
+
+class OutletExists(Misuse, code="outlet_exists", exit_status=111, http_status=409):
+    """The mail or SMS outlet exists with other options, or is another service's."""
+
+    default_hint = "'landbridge mail update' and 'landbridge sms update' change it"
+
+
 class UnknownFeed(Misuse, code="unknown_feed", exit_status=104, http_status=404):
     """The topic is not open as a feed, or the URL is no feed's."""
 

@@ -446,9 +446,9 @@ def test_status_levels(shared: Place) -> None:
 def test_status_tail(shared: Place, topic: str) -> None:
     shared.call("publish", topic, "x")
     # The terminal's own parts (schedules, callbacks) connect first.
-    events = shared.call("status", "tail", "--from", "earliest", "--count", "14", "--json").lines
+    events = shared.call("status", "tail", "--from", "earliest", "--count", "18", "--json").lines
     assert [event["event"] for event in events[:2]] == ["connect", "authenticate"]
-    plain = shared.call("status", "tail", "--from", "earliest", "--count", "14").out
+    plain = shared.call("status", "tail", "--from", "earliest", "--count", "18").out
     assert "connect" in plain
     assert "admin@127.0.0.1:" in plain
 

@@ -37,7 +37,12 @@ def test_a_link_is_printed_and_works_once(with_http: tuple[Place, Up]) -> None:
 def test_a_browser_is_opened_where_there_is_one(with_http: tuple[Place, Up]) -> None:
     place, up = with_http
     opened: list[str] = []
-    with patch("webbrowser.open", lambda url: not opened.append(url)):
+
+    def open_it(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    with patch("webbrowser.open", open_it):
         result = place.call("console")
     assert (result.status, len(opened)) == (0, 1)
     assert opened[0].startswith(up.ready["http"])

@@ -1,5 +1,5 @@
-"""The pages of control in a real browser: services, schedules, rules, webhooks, feeds, tokens, the audit log,
-limits and the map, every action by what it changes for whoever looks."""
+"""The pages of control in a real browser: services, schedules, rules, webhooks, feeds, mail, SMS, tokens, the
+audit log, limits and the map, every action by what it changes for whoever looks."""
 
 from __future__ import annotations
 
@@ -195,7 +195,8 @@ PAGES = [
     "/console/schedules", "/console/topics/looks/schedules/daily", "/console/new-schedule",
     "/console/rules", "/console/new-rule", "/console/rules-test?source=looks&payload=1",
     "/console/webhooks", "/console/topics/looks/webhooks/shop", "/console/new-webhook", "/console/websub",
-    "/console/tokens", "/console/audit", "/console/limits", "/console/limits/max_topics",
+    "/console/mail", "/console/new-mail", "/console/topics/looks/mail/team", "/console/sms",
+    "/console/new-sms", "/console/tokens", "/console/audit", "/console/limits", "/console/limits/max_topics",
 ]  # fmt: skip
 
 
@@ -206,6 +207,7 @@ def test_every_page_of_control_is_accessible_and_fits_a_phone(site: Site, person
         bus.webhooks.create("looks", "shop", "https://example.com/" + "x" * 200)
         bus.rules.create({"state": ["paid"]}, "looks")
         bus.websub.open("looks")
+        bus.mails.create("looks", "team", "smtps://mail.example", "bus@a.example", ("x@a.example",))
     page, axe = person.page, Axe()
     for path in PAGES:
         for scheme in ("light", "dark"):

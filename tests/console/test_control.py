@@ -179,6 +179,57 @@ async def test_webhook_is_made_tested_replayed_rotated_and_deleted(site: Web, ad
     assert await site.bus.webhooks.list() == []
 
 
+async def test_mail_outlet_from_its_making_to_its_deletion(site: Web, admin: Browser):
+    made = await admin.act(
+        "mail.create", topic="orders", name="team", server="smtps://mail.example:465", sender="bus@a.example",
+        to="x@a.example\ny@a.example", subject="{{ topic }}", digest_every="10m", digest_most="5", user="u",
+        password="hidden-word", ordered="false", html="false", rate="", match="",
+    )  # fmt: skip
+    assert made["to"] == "/console/topics/orders/mail/team"
+    spec = (await site.bus.mails.show("orders", "team")).options
+    assert (spec.to, spec.subject) == (("x@a.example", "y@a.example"), "{{ topic }}")
+    assert spec.digest is not None
+    assert (spec.digest.every, spec.digest.most) == (600.0, 5)
+    shown = await admin.raw(made["to"])
+    assert "y@a.example" in shown
+    assert "hidden-word" not in shown
+    await admin.act("mail.pause", topic="orders", name="team", note="quiet")
+    assert "quiet" in await admin.see(made["to"])
+    await admin.act(
+        "mail.update", topic="orders", name="team", server="smtps://mail.example:465", sender="bus@a.example",
+        to="z@a.example", rate="2",
+    )  # fmt: skip
+    spec = (await site.bus.mails.show("orders", "team")).options
+    assert (spec.to, spec.digest, spec.rate, spec.user) == (("z@a.example",), None, 2.0, "u")
+    assert "smtps://mail.example:465" in await admin.see("/console/mail")
+    replayed = await admin.act("mail.replay", topic="orders", name="team", first="0")
+    assert "mailed again" in replayed["asked"]
+    await admin.act("mail.delete", topic="orders", name="team")
+    assert await site.bus.mails.list() == []
+
+
+async def test_sms_outlet_from_its_making_to_its_deletion(site: Web, admin: Browser):
+    made = await admin.act(
+        "sms.create", topic="orders", name="team", account="AC1", secret="hidden-word", sender="+15550000001",
+        to="+15550000002", per_day="100", per_month="", receipts="", incoming="", rate="", match="",
+        ordered="false",
+    )  # fmt: skip
+    spec = (await site.bus.sms.show("orders", "team")).options
+    assert (spec.per_day, spec.per_month) == (100, None)
+    shown = await admin.raw(made["to"])
+    assert "0 of 100" in shown
+    assert "hidden-word" not in shown
+    await admin.act(
+        "sms.update", topic="orders", name="team", account="AC1", sender="+15550000001", to="+15550000003",
+    )  # fmt: skip
+    spec = (await site.bus.sms.show("orders", "team")).options
+    assert (spec.to, spec.per_day) == ("+15550000003", None)
+    assert "AC1" in await admin.see("/console/sms")
+    assert "charged again" in (await admin.act("sms.replay", topic="orders", name="team", first="0"))["asked"]
+    await admin.act("sms.delete", topic="orders", name="team")
+    assert await site.bus.sms.list() == []
+
+
 async def test_feed_is_opened_after_a_warning_and_closed(site: Web, admin: Browser):
     opened = await admin.act("websub.open", topic="news")
     assert "without a token" in opened["asked"]

@@ -18,15 +18,19 @@ from landbridge.protocol.mqtt.encoding import encode
 from landbridge.protocol.mqtt.packets import (
     AckPacket,
     AskedFilter,
+    ConnackPacket,
     ConnectPacket,
+    DisconnectPacket,
     PublishPacket,
     SubscribePacket,
     Will,
 )
 from landbridge.protocol.mqtt.properties import PacketKind
+from landbridge.protocol.mqtt.reasons import Reason
+from landbridge.protocol.mqtt.stream import PacketStream
 from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.mqtt import V5, V311, Site, mqtt_site, properties
-from tests.waiting import eventually, turns
+from tests.waiting import LIMIT, eventually, turns
 
 
 @pytest.fixture
@@ -657,3 +661,41 @@ async def test_a_client_that_publishes_and_goes_at_once_is_not_acked_for_what_is
     assert groups <= {group_of("shop", "x", "a/#")}
     filters = [each["filter"] for row in sessions for each in row.value.get("filters", [])]
     assert bool(groups) == (filters == ["a/#"])
+
+
+async def test_a_subscription_that_breaks_the_protocol_leaves_no_group_without_a_session(site: Site) -> None:
+    token = site.token("subscribe:#").encode()
+    connect = ConnectPacket(version=5, client_id="x", password=token, properties={"session_expiry": 9})
+    filters = [AskedFilter(filter="t", qos=1), AskedFilter(filter="$share/g/t", qos=1, no_local=True)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(encode(connect, 5) + encode(SubscribePacket(packet_id=1, filters=filters), 5))
+    async with asyncio.timeout(LIMIT):
+        answer = await reader.read()
+    stream = PacketStream(1 << 20, 5)
+    stream.feed(answer)
+    connack, disconnect = stream.next(), stream.next()
+    assert isinstance(connack, ConnackPacket)
+    assert isinstance(disconnect, DisconnectPacket)
+    assert disconnect.reason == Reason.PROTOCOL_ERROR
+    writer.close()
+    await eventually(lambda: not site.gateway.connections)
+    [row] = await site.bus.documents.list(SESSIONS)
+    assert [each["filter"] for each in row.value["filters"]] == ["t"]
+    assert [group.name for group in await site.bus.groups.list()] == [group_of("shop", "x", "t")]
+
+
+async def test_what_comes_again_comes_in_order(site: Site, version: Any) -> None:
+    kept = {"clean": False, "expiry": 60 if version == V5 else None, "manual": True}
+    async with site.client("d", version, **kept) as d:
+        assert await d.subscribe("t", 1) == 1
+        for number in range(30):
+            await site.bus.publish("t", b"%d" % number)
+        got = await d.take(30)
+        for message in got[::3]:
+            d.paho.ack(message.mid, 1)
+        await eventually(lambda: len(next(iter(site.gateway.clients.values())).window) == 20)
+    await eventually(lambda: not site.gateway.connections)
+    async with site.client("d", version, **kept) as d:
+        again = await d.take(20)
+        assert [m.payload for m in again] == [m.payload for index, m in enumerate(got) if index % 3]
+        assert all(m.dup for m in again)

@@ -18,6 +18,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.core.delivery.filters import Match
+from landbridge.core.outlet import outlet
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import PRIVATE, public_key, webhook_id, write_secret
@@ -30,6 +31,7 @@ from landbridge.errors import (
     UnknownWebhook,
     WebhookExists,
 )
+from landbridge.gateways import outlets as sending_of
 from landbridge.gateways import webhooks as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to
@@ -68,7 +70,8 @@ class Scene:
         """Until the sender has heard of a rotation: a moment after it is on disk."""
 
         def signs() -> bool:
-            newest = self.senders._senders["orders", "shop"].stored.secrets[0].secret
+            stored: Any = self.senders.senders["orders", "shop"].stored
+            newest = stored.secrets[0].secret
             return shown in (newest, public_key(newest))
 
         await eventually(signs)
@@ -110,8 +113,8 @@ async def staged(
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the clock often: it is moved by hand."""
-    monkeypatch.setattr(gateway, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(gateway, "WRITE_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(sending_of, "WRITE_AFTER", 0.01)
 
 
 @pytest.fixture
@@ -209,8 +212,8 @@ async def test_a_webhook_by_query_sends_what_its_rule_chooses(crashes: list[Any]
 async def test_a_webhook_whose_rule_is_deleted_says_so_and_can_be_created_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     reads = ["subscribe:orders"]
     async with Receiver() as receiver, attach(scene.terminal, subject="shop", scopes=reads) as shop:
         await scene.create(receiver)
@@ -335,7 +338,7 @@ async def test_what_is_no_success_fails(timed: Scene, answer: bytes, status: int
         assert said in attempt.detail
         labels = '{topic="orders",webhook="shop"}'
         assert f"landbridge_webhook_failures_total{labels} 1.0" in await timed.bus.terminal.metrics()
-        assert len(attempt.answer) <= core.LONGEST_ANSWER
+        assert len(attempt.answer) <= outlet.LONGEST_ANSWER
 
 
 async def test_megabytes_after_a_success_are_a_success(scene: Scene) -> None:
@@ -450,7 +453,8 @@ async def test_a_name_that_leads_to_another_address_later_gets_nothing_there(
 
     async with staged(FakeClock()) as scene, Receiver() as receiver:
         assert scene.clock
-        monkeypatch.setattr(scene.senders.http, "_resolve", resolve)
+        form: Any = scene.senders.form
+        monkeypatch.setattr(form._http, "_resolve", resolve)
         await scene.bus.topics.create("orders")
         url = receiver.url.replace("127.0.0.1", "rebind.example")
         await scene.bus.webhooks.create("orders", "shop", url)
@@ -627,8 +631,8 @@ async def test_a_topic_that_is_deleted_takes_its_webhooks_along(scene: Scene) ->
 async def test_a_group_that_is_gone_is_not_made_by_the_sender(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     async with Receiver() as receiver:
         await scene.create(receiver, match=Match(key="eu"))
         await scene.bus.groups.delete("orders", "webhook.shop")
@@ -671,15 +675,15 @@ async def test_a_request_is_waited_for_also_where_reading_ends_by_itself_meanwhi
     timed: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hand_on(
-        sender: gateway.WebhookSender, subscription: Any, width: int, sending: set[asyncio.Task[None]]
+        sender: sending_of.OutletSender, subscription: Any, width: int, sending: set[asyncio.Task[None]]
     ) -> None:
         """Ends in the same turn of the loop in which the circuit opens, as it may where more waits."""
         for _ in range(2):
-            sending.add(asyncio.ensure_future(sender._deliver(await subscription.poll())))
+            sending.add(asyncio.ensure_future(sender._deliver([await subscription.poll()])))
         await sender._close.wait()
 
-    monkeypatch.setattr(gateway.WebhookSender, "_hand_on", hand_on)
-    monkeypatch.setattr(core, "BREAK_AFTER", 1)
+    monkeypatch.setattr(sending_of.OutletSender, "_hand_on", hand_on)
+    monkeypatch.setattr(outlet, "BREAK_AFTER", 1)
     async with Receiver(lambda request: HANG if request.body == b"slow" else says(500)) as receiver:
         await timed.create(receiver)
         await timed.bus.publish("orders", b"slow")
@@ -693,7 +697,7 @@ async def test_a_request_is_waited_for_also_where_reading_ends_by_itself_meanwhi
 async def test_a_crash_of_the_sender_is_told_and_loses_no_message(
     crashes: list[Any], monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
     broken = [True]
 
     def broken_id(id: str) -> str:
@@ -723,8 +727,8 @@ async def test_a_crash_of_the_sender_is_told_and_loses_no_message(
 async def test_an_owner_that_is_suspended_removed_or_may_less_is_sent_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(gateway, "LONGEST_AGAIN", 0.01)
+    monkeypatch.setattr(sending_of, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(sending_of, "LONGEST_AGAIN", 0.01)
     services = scene.bus.services
     await services.register("shop", scopes=["subscribe:orders"])
     await scene.bus.topics.create("orders")

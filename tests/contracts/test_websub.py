@@ -28,7 +28,7 @@ from landbridge.errors import (
     UnknownGroup,
     UnknownSubscription,
 )
-from landbridge.gateways import webhooks as sending
+from landbridge.gateways import outlets as sending
 from landbridge.gateways import websub as gateway
 from landbridge.gateways.outgoing import OutgoingHttp, OutgoingLimits
 from landbridge.node.assembly import dial_to
@@ -93,7 +93,7 @@ class Scene:
 
     def signs_with(self, id: str) -> str:
         """The secret that the hub signs with now: it hears of a renewal a moment after it is on disk."""
-        stored = self.hub.senders._senders["news", id].stored
+        stored = self.hub.senders.senders["news", id].stored
         assert isinstance(stored, core.WebSubTarget)
         return stored.secret
 

@@ -18,6 +18,7 @@ from landbridge.node.console import ConsolePart
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
+from landbridge.node.socketio import watching
 from landbridge.testing import attach
 from tests.contracts.whole import run_whole
 from tests.waiting import LIMIT
@@ -70,15 +71,17 @@ async def web(**options: Any) -> AsyncIterator[Web]:
             console=console.app,
             **site_options,
         )
-        terminal.broker.figures.append(site.figures)
         port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)
         headers = {"authorization": f"Bearer {token}"}
         try:
             # Certificates are for those who look at them.
-            async with httpx.AsyncClient(
-                base_url=port.url, headers=headers, timeout=LIMIT, verify=not tls[0]
-            ) as http:
+            async with (
+                httpx.AsyncClient(
+                    base_url=port.url, headers=headers, timeout=LIMIT, verify=not tls[0]
+                ) as http,
+                watching(terminal, dial_to(terminal, is_part=True), site, 0.001),
+            ):
                 yield Web(terminal, site, port, http, bus)
         finally:
             site.stop()

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from landbridge.core.outlet import outlet
+from landbridge.core.outlet.outlet import OutletState
+from landbridge.core.outlet.spec import OutletAttempt, Verdict
 from landbridge.core.time import SECOND
 from landbridge.core.webhook import webhook as core
 from landbridge.core.webhook.signature import (
@@ -23,8 +26,8 @@ from landbridge.core.webhook.signature import (
     webhook_id,
     write_secret,
 )
-from landbridge.core.webhook.spec import Verdict, WebhookAttempt, WebhookSpec
-from landbridge.core.webhook.webhook import StoredWebhook, WebhookSecret, WebhookState
+from landbridge.core.webhook.spec import WebhookSpec
+from landbridge.core.webhook.webhook import StoredWebhook, WebhookSecret
 from landbridge.errors import BadName, BadRequest
 
 NOW = 1_800_000_000 * SECOND
@@ -32,8 +35,8 @@ SPEC = WebhookSpec(topic="orders", name="shop", url="https://example.com/hook")
 SECRET = write_secret(bytes(range(24)))
 
 
-def attempt(verdict: Verdict, number: int = 1, **more: object) -> WebhookAttempt:
-    return WebhookAttempt(id="m-0", at=NOW, seconds=0.1, verdict=verdict, number=number, offset=7, **more)  # type: ignore[arg-type]
+def attempt(verdict: Verdict, number: int = 1, **more: object) -> OutletAttempt:
+    return OutletAttempt(id="m-0", at=NOW, seconds=0.1, verdict=verdict, number=number, offset=7, **more)  # type: ignore[arg-type]
 
 
 @given(
@@ -129,10 +132,10 @@ def test_what_an_answer_means(statuses: list[int], verdict: str) -> None:
 
 def test_a_message_is_tried_eight_times_over_28_hours_and_then_buried() -> None:
     waited: list[float] = []
-    state, now = WebhookState(), NOW
+    state, now = OutletState(), NOW
     while True:
         number = len(waited) + 1
-        state, settlement, after = core.after_attempt(SPEC, state, attempt("failed", number), now)
+        state, settlement, after = outlet.after_attempt(SPEC, state, attempt("failed", number), now)
         if settlement == "bury":
             break
         assert settlement == "requeue"
@@ -145,31 +148,31 @@ def test_a_message_is_tried_eight_times_over_28_hours_and_then_buried() -> None:
 
 
 def test_an_ordered_message_holds_the_others_and_its_attempts_are_counted() -> None:
-    spec, state, now = replace(SPEC, ordered=True), WebhookState(), NOW
+    spec, state, now = replace(SPEC, ordered=True), OutletState(), NOW
     for number in range(1, 8):
-        assert core.number_of(state, spec, 7, 1) == number
-        state, settlement, _ = core.after_attempt(spec, state, attempt("failed", number), now)
+        assert outlet.number_of(state, spec, 7, 1) == number
+        state, settlement, _ = outlet.after_attempt(spec, state, attempt("failed", number), now)
         assert (settlement, state.head) == ("leave", (7, number))
-        assert core.circuit(state, now) == "open"
+        assert outlet.circuit(state, now) == "open"
         now = state.blocked_until
-        assert core.circuit(state, now) != "open"
-        assert core.number_of(state, spec, 8, 1) == 1
-    state, settlement, _ = core.after_attempt(spec, state, attempt("failed", 8), now)
+        assert outlet.circuit(state, now) != "open"
+        assert outlet.number_of(state, spec, 8, 1) == 1
+    state, settlement, _ = outlet.after_attempt(spec, state, attempt("failed", 8), now)
     assert (settlement, state.head) == ("bury", None)
 
 
 def test_the_circuit_opens_after_five_failures_longer_each_time_and_a_success_closes_it() -> None:
-    state, now, spans = WebhookState(), NOW, []
+    state, now, spans = OutletState(), NOW, []
     for number in range(12):
-        assert core.circuit(state, now) == ("half-open" if number >= 5 else "closed")
-        state, _, _ = core.after_attempt(SPEC, state, attempt("failed"), now)
+        assert outlet.circuit(state, now) == ("half-open" if number >= 5 else "closed")
+        state, _, _ = outlet.after_attempt(SPEC, state, attempt("failed"), now)
         if state.blocked_until > now:
-            assert core.circuit(state, now) == "open"
+            assert outlet.circuit(state, now) == "open"
             spans.append((state.blocked_until - now) / SECOND)
             now = state.blocked_until
     assert spans == [30, 60, 120, 240, 480, 600, 600, 600]
-    state, settlement, _ = core.after_attempt(SPEC, state, attempt("delivered"), now)
-    assert (settlement, core.circuit(state, now), state.failures) == ("ack", "closed", 0)
+    state, settlement, _ = outlet.after_attempt(SPEC, state, attempt("delivered"), now)
+    assert (settlement, outlet.circuit(state, now), state.failures) == ("ack", "closed", 0)
 
 
 @pytest.mark.parametrize(
@@ -178,46 +181,46 @@ def test_the_circuit_opens_after_five_failures_longer_each_time_and_a_success_cl
 def test_throttling_stops_all_and_costs_the_message_no_attempt(
     verdict: Verdict, asked: float | None, span: float
 ) -> None:
-    state, settlement, _ = core.after_attempt(SPEC, WebhookState(), attempt(verdict, retry_after=asked), NOW)
+    state, settlement, _ = outlet.after_attempt(SPEC, OutletState(), attempt(verdict, retry_after=asked), NOW)
     assert (settlement, state.blocked_until) == ("leave", NOW + span * SECOND)
-    assert core.circuit(state, state.blocked_until) == "half-open"
+    assert outlet.circuit(state, state.blocked_until) == "half-open"
 
 
 def test_retry_after_of_a_failure_is_honoured() -> None:
-    found = core.after_attempt(SPEC, WebhookState(), attempt("failed", status=503, retry_after=77.0), NOW)
+    found = outlet.after_attempt(SPEC, OutletState(), attempt("failed", status=503, retry_after=77.0), NOW)
     assert (found.settlement, found.after) == ("requeue", 77.0)
 
 
 def test_410_and_five_days_of_failures_disable_and_resuming_begins_anew() -> None:
     stored = StoredWebhook(spec=SPEC, owner="o", created_at=1, secrets=(WebhookSecret(SECRET, 1),))
-    gone, settlement, _ = core.after_attempt(SPEC, WebhookState(), attempt("gone"), NOW)
+    gone, settlement, _ = outlet.after_attempt(SPEC, OutletState(), attempt("gone"), NOW)
     assert settlement == "leave"
-    assert core.is_disabled(stored, gone)
-    state, _, _ = core.after_attempt(SPEC, WebhookState(), attempt("failed"), NOW)
-    nearly, _, _ = core.after_attempt(SPEC, state, attempt("failed"), NOW + 5 * 86400 * SECOND - 1)
-    assert not core.is_disabled(stored, nearly)
-    state, settlement, _ = core.after_attempt(SPEC, nearly, attempt("failed"), NOW + 5 * 86400 * SECOND)
+    assert outlet.is_disabled(stored, gone)
+    state, _, _ = outlet.after_attempt(SPEC, OutletState(), attempt("failed"), NOW)
+    nearly, _, _ = outlet.after_attempt(SPEC, state, attempt("failed"), NOW + 5 * 86400 * SECOND - 1)
+    assert not outlet.is_disabled(stored, nearly)
+    state, settlement, _ = outlet.after_attempt(SPEC, nearly, attempt("failed"), NOW + 5 * 86400 * SECOND)
     assert settlement == "leave"
-    assert core.is_disabled(stored, state)
+    assert outlet.is_disabled(stored, state)
     resumed = replace(stored, resumed_at=state.disabled_at + 1)
-    assert not core.is_disabled(resumed, state)
-    state = core.take_up(resumed, state)
+    assert not outlet.is_disabled(resumed, state)
+    state = outlet.take_up(resumed, state)
     assert (state.disabled_at, state.failing_since, state.failures, state.blocked_until) == (0, 0, 0, 0)
-    again, _, _ = core.after_attempt(SPEC, state, attempt("gone"), resumed.resumed_at + 1)
-    assert core.is_disabled(resumed, core.take_up(resumed, again))
+    again, _, _ = outlet.after_attempt(SPEC, state, attempt("gone"), resumed.resumed_at + 1)
+    assert outlet.is_disabled(resumed, outlet.take_up(resumed, again))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["delivered", "throttled", "failed"]), st.integers(1, 8))))
 def test_state_stays_bounded_and_a_success_forgets_all_failures(
     steps: list[tuple[Verdict, int]],
 ) -> None:
-    state, now = WebhookState(), NOW
+    state, now = OutletState(), NOW
     for verdict, number in steps:
-        state, _, after = core.after_attempt(SPEC, state, attempt(verdict, number), now)
-        assert len(state.recent) <= core.MOST_ATTEMPTS
-        assert state.blocked_until - now <= core.LONGEST_OPEN * SECOND
+        state, _, after = outlet.after_attempt(SPEC, state, attempt(verdict, number), now)
+        assert len(state.recent) <= outlet.MOST_ATTEMPTS
+        assert state.blocked_until - now <= outlet.LONGEST_OPEN * SECOND
         if verdict == "delivered":
-            assert core.circuit(state, max(now, state.blocked_until)) == "closed"
+            assert outlet.circuit(state, max(now, state.blocked_until)) == "closed"
             assert not state.failing_since
         now += int(after * SECOND)
     assert state.delivered + state.failed == len(steps)
@@ -265,10 +268,10 @@ def test_the_content_type() -> None:
 def test_a_clock_that_is_set_back_by_days_blocks_no_webhook_for_so_long(ordered: bool) -> None:
     spec = WebhookSpec(topic="t", name="w", url="https://x.example/", ordered=ordered)
     ahead = NOW + 30 * 86400 * SECOND
-    state = core.after_attempt(spec, WebhookState(), attempt("throttled", retry_after=86400.0), ahead).state
-    assert core.circuit(state, ahead + 86000 * SECOND) == "open"
-    assert core.circuit(state, NOW) != "open"
+    state = outlet.after_attempt(spec, OutletState(), attempt("throttled", retry_after=86400.0), ahead).state
+    assert outlet.circuit(state, ahead + 86000 * SECOND) == "open"
+    assert outlet.circuit(state, NOW) != "open"
     # What blocks from now on is by the clock as it is now.
-    state = core.after_attempt(spec, state, attempt("throttled", retry_after=60.0), NOW).state
-    assert core.circuit(state, NOW + 59 * SECOND) == "open"
-    assert core.circuit(state, NOW + 60 * SECOND) != "open"
+    state = outlet.after_attempt(spec, state, attempt("throttled", retry_after=60.0), NOW).state
+    assert outlet.circuit(state, NOW + 59 * SECOND) == "open"
+    assert outlet.circuit(state, NOW + 60 * SECOND) != "open"

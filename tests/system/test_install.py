@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -85,6 +86,18 @@ def install(wheel: Path, tmp_path: Path) -> Install:
         return commands
 
     return into_clean_environment
+
+
+def test_the_wheel_has_the_pages_of_the_console(wheel: Path) -> None:
+    folder = ROOT / "src"
+    wanted = {
+        str(path.relative_to(folder))
+        for part in ("templates", "static")
+        for path in (folder / "landbridge" / "console" / part).iterdir()
+    }
+    assert len(wanted) > 20
+    with zipfile.ZipFile(wheel) as archive:
+        assert wanted <= set(archive.namelist())
 
 
 async def test_the_client_alone(install: Install, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import structlog
 import uvloop
 
 from landbridge.broker.server import Terminal
-from landbridge.core.webhook import webhook
-from landbridge.gateways import webhooks as gateway
+from landbridge.core.outlet import outlet
+from landbridge.gateways import outlets as gateway
 from landbridge.node.assembly import dial_to
 from landbridge.node.webhooks import webhooks_of
 from landbridge.stores.journal.store import JournalStore
@@ -20,8 +20,8 @@ from landbridge.stores.journal.store import JournalStore
 
 async def main(path: str, port: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    webhook.RETRIES = (0.02,) * len(webhook.RETRIES)  # type: ignore[assignment]
-    webhook.OPEN_FOR = gateway.LOOK_EVERY = 0.02
+    outlet.RETRIES = (0.02,) * len(outlet.RETRIES)  # type: ignore[assignment]
+    outlet.OPEN_FOR = gateway.LOOK_EVERY = 0.02
     terminal = Terminal(JournalStore(path))
     await terminal.open()
     await terminal.listen("127.0.0.1", port)

@@ -12,9 +12,9 @@ import structlog
 import uvloop
 
 from landbridge.broker.server import Terminal
-from landbridge.core.webhook import webhook
+from landbridge.core.outlet import outlet
 from landbridge.core.websub import feed, subscription
-from landbridge.gateways import webhooks as sending
+from landbridge.gateways import outlets as sending
 from landbridge.gateways import websub as gateway
 from landbridge.node.assembly import dial_to
 from landbridge.node.http_port import HttpPort
@@ -26,10 +26,10 @@ from landbridge.stores.journal.store import JournalStore
 
 async def main(path: str, port: int, http_port: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    webhook.RETRIES = (0.02,) * len(webhook.RETRIES)  # type: ignore[assignment]
+    outlet.RETRIES = (0.02,) * len(outlet.RETRIES)  # type: ignore[assignment]
     subscription.VERIFY_RETRIES = (0.02,) * 100  # type: ignore[assignment]
     feed.FETCH_EVERY, feed.FETCH_RETRIES = 0.02, (0.02,) * 3
-    webhook.OPEN_FOR = sending.LOOK_EVERY = gateway.LOOK_EVERY = 0.02
+    outlet.OPEN_FOR = sending.LOOK_EVERY = gateway.LOOK_EVERY = 0.02
     terminal = Terminal(JournalStore(path))
     await terminal.open()
     await terminal.listen("127.0.0.1", port)

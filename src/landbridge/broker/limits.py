@@ -36,6 +36,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = 1_000
     max_schedules: Annotated[Count, _about("Schedules of all topics together.")] = 10_000
     max_webhooks: Annotated[Count, _about("Webhooks of all topics together.")] = 1_000
+    max_mails: Annotated[Count, _about("Mail outlets of all topics together.")] = 1_000
+    max_sms: Annotated[Count, _about("SMS outlets of all topics together.")] = 1_000
     max_feeds: Annotated[Count, _about("Topics that are open as feeds (WebSub).")] = 1_000
     max_subscribers: Annotated[Count, _about("Subscriptions of one feed (WebSub).")] = 500
     max_rules: Annotated[Count, _about("Rules of all sources together.")] = 10_000
@@ -112,6 +114,8 @@ CEILINGS = {
     "max_groups": Ceiling(1, 100_000),
     "max_schedules": Ceiling(1, 1_000_000),
     "max_webhooks": Ceiling(1, 100_000),
+    "max_mails": Ceiling(1, 100_000),
+    "max_sms": Ceiling(1, 100_000),
     "max_feeds": Ceiling(1, 100_000),
     "max_subscribers": Ceiling(1, 100_000),
     "max_rules": Ceiling(1, 10_000),

@@ -45,7 +45,7 @@ TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
 #: Seconds after which a turn ends with the part that is being looked at: costly rules take up to a second for
 #: a message, and the rules of other sources wait for the same thread.
 TURN_SECONDS = 0.1
-#: Messages of a part; after a part that took as long as a turn should, one at a time.
+#: Messages of a part at most; after a part that took as long as a turn should, one at a time.
 PART = 16
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
 #: thousand of them stops the terminal for some tenths of a second.
@@ -99,8 +99,9 @@ class RuleThread:
         self._rules = RuleSet()
         self._stop = stop
         self._clock = clock
-        #: Messages that are looked at before the thread asks whether the turn should end.
-        self._part = PART
+        #: Messages that are looked at before the thread asks whether the turn should end: one at first, twice
+        #: as many after each part that was quick.
+        self._part = 1
         #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
         #: that failed, or when an operator lets the rules choose again.
         self._begins: dict[str, int] = {}

@@ -62,6 +62,17 @@ def webhook_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def outlet_names(running: typer.Context, incomplete: str) -> list[str]:
+    """The mail and SMS outlets of the topic that is already on the line."""
+    topic = running.params.get("topic")
+
+    async def names(bus: Bus) -> list[str]:
+        mails = [mail.name for mail in await bus.mails.list(topic=topic)]
+        return mails + [sms.name for sms in await bus.sms.list(topic=topic)]
+
+    return _asked(running, incomplete, names)
+
+
 def subscription_ids(running: typer.Context, incomplete: str) -> list[str]:
     """The subscriptions of the feed that is already on the line."""
     topic = running.params.get("topic")

@@ -46,6 +46,8 @@ COMMANDS = {
     "type": ("event_type", "app", SETUP),
     "schedule": ("schedule", "app", SETUP),
     "webhook": ("webhook", "app", SETUP),
+    "mail": ("mail", "app", SETUP),
+    "sms": ("sms", "app", SETUP),
     "websub": ("websub", "app", SETUP),
     "rule": ("rule", "app", SETUP),
     "service": ("services", "app", SETUP),

@@ -11,7 +11,7 @@ from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port, span
 from landbridge.core.cluster.roster import LIFE
-from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, data_folder
+from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, data_folder
 
 #: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
 LEAST_LIFE = 1.0
@@ -78,8 +78,20 @@ def up(
     socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
-        "Let callbacks, webhooks and feeds go to a place that isn't public: 10.1.0.0/16. Repeatable.",
+        "Let callbacks, webhooks, feeds, mail, SMS go to a place that isn't public: 10.1.0.0/16. Repeatable.",
         metavar="NETWORK",
+    ),
+    smtp: int | None = option(
+        "Take mails as messages on this port, with STARTTLS if there is a certificate; 0: any free one.",
+        min=0,
+        max=65535,
+        metavar="PORT",
+    ),
+    smtps: int | None = option(
+        "The same with TLS from the start; needs --tls-cert.", min=0, max=65535, metavar="PORT"
+    ),
+    smtp_domain: str = option(
+        "With --smtp: mails to TOPIC@DOMAIN are messages.", metavar="DOMAIN", value="localhost"
     ),
     events: bool = flag("Also pass events on, as 'landbridge events' does.", "--events"),
     event_port: int = port("With --events: where the source connects.", value=9090),
@@ -100,6 +112,7 @@ def up(
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
       landbridge up --store @bus.url --node one --secret-file bus.key
+      landbridge up --smtp 2525 --smtp-domain bus.example
     """
     from landbridge.client.context import parse_url
     from landbridge.core.names import check_name
@@ -119,6 +132,9 @@ def up(
         tls_key=tls_key,
         auto_create=auto_create,
         allow_outgoing=allow_outgoing or [],
+        smtp=None
+        if smtp is None and smtps is None
+        else SmtpPlan(port=smtp, tls_port=smtps, domain=smtp_domain),
         # On this machine alone, wherever the terminal listens: the protocol has no credentials.
         events=EventsPlan(event_port=event_port, client_port=client_port, topic=event_topic)
         if events
@@ -201,6 +217,7 @@ def announce(ready: NodeReady) -> None:
         **({"registry": ready.registry} if ready.registry else {}),
         **({"node": ready.node} if ready.node else {}),
         **({"mqtt": ready.mqtt} if ready.mqtt else {}),
+        **({"smtp": ready.smtp} if ready.smtp else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),
     }
     if not output.on_terminal():

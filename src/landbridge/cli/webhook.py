@@ -33,7 +33,7 @@ from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
-    from landbridge.protocol.operations import WebhookDetails, WebhookSigned, WebhookTested
+    from landbridge.protocol.operations import OutletTested, WebhookDetails, WebhookSigned
 
 #: The status of a test that was not taken.
 FAILED = 70
@@ -210,7 +210,7 @@ def probe(
         raise typer.Exit(FAILED)
 
 
-def _show_test(tested: WebhookTested) -> None:
+def _show_test(tested: OutletTested) -> None:
     if tested.attempt is None:
         output.notice(f"the test {tested.id} has no answer yet: see 'landbridge webhook show'")
     else:

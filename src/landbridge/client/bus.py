@@ -88,6 +88,8 @@ class WithNouns(Generic[W]):
     documents: nouns.DocumentCalls[W]
     schedules: nouns.ScheduleCalls[W]
     webhooks: nouns.WebhookCalls[W]
+    mails: nouns.MailCalls[W]
+    sms: nouns.SmsCalls[W]
     websub: nouns.WebSubCalls[W]
     rules: nouns.RuleCalls[W]
     requests: nouns.RequestCalls[W]

@@ -347,6 +347,36 @@ class WebhookCalls(Noun[W]):
     delete = Method(table.WEBHOOK_DELETE)
 
 
+class MailCalls(Noun[W]):
+    """``bus.mails``: messages of a topic that are sent as mails."""
+
+    create = Method(table.MAIL_CREATE)
+    update = Method(table.MAIL_UPDATE)
+    list = Pages(table.MAIL_LIST, lambda page: page.mails)
+    show = Method(table.MAIL_SHOW)
+    test = Method(table.MAIL_TEST)
+    pause = Method(table.MAIL_PAUSE)
+    resume = Method(table.MAIL_RESUME)
+    replay = Method(table.MAIL_REPLAY)
+    bounce = Method(table.MAIL_BOUNCE)
+    delete = Method(table.MAIL_DELETE)
+
+
+class SmsCalls(Noun[W]):
+    """``bus.sms``: messages of a topic that are sent as SMS."""
+
+    create = Method(table.SMS_CREATE)
+    update = Method(table.SMS_UPDATE)
+    list = Pages(table.SMS_LIST, lambda page: page.sms)
+    show = Method(table.SMS_SHOW)
+    test = Method(table.SMS_TEST)
+    pause = Method(table.SMS_PAUSE)
+    resume = Method(table.SMS_RESUME)
+    replay = Method(table.SMS_REPLAY)
+    delete = Method(table.SMS_DELETE)
+    call = Method(table.SMS_CALL)
+
+
 class LimitCalls(Noun[W]):
     """``bus.limits``: how much of everything the terminal allows."""
 
@@ -427,6 +457,8 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "documents": DocumentCalls,
     "schedules": ScheduleCalls,
     "webhooks": WebhookCalls,
+    "mails": MailCalls,
+    "sms": SmsCalls,
     "websub": WebSubCalls,
     "rules": RuleCalls,
     "requests": RequestCalls,

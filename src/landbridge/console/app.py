@@ -36,6 +36,8 @@ log = structlog.get_logger("landbridge.console")
 STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/links"
 #: Parameters of a page's query, and characters of one.
 MOST_PARAMETERS, LONGEST = 32, 4096
+#: Bytes of a form that somebody sends who is not signed in.
+MOST_OF_STRANGERS = 4096
 #: The header by which the module says that it has sent a form.
 BY_MODULE = b"console-module"
 #: Its value where the page has no stream that would show what is changed.
@@ -59,7 +61,7 @@ class Console:
                 get(["/", "/console", "/console/{rest:path}"])(self._page),
                 get("/console/static/{name:str}", sync_to_thread=False)(self._static),
                 get(SIGN_IN, sync_to_thread=False)(self._sign_in_page),
-                post(SIGN_IN)(self._sign_in),
+                post(SIGN_IN, request_max_body_size=MOST_OF_STRANGERS)(self._sign_in),
                 post(SIGN_OUT)(self._sign_out),
                 post(LINKS)(self._link),
                 post("/console/actions/{name:str}")(self._act),
@@ -152,7 +154,10 @@ class Console:
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=2))
         where = urlsplit(given.get("page", ""))
         view = self._view(session, unquote(where.path), where.query)
-        return view if view is not None and any(each.every for each in view.page.fragments) else None
+        if view is None or not any(each.every for each in view.page.fragments):
+            return None
+        view.is_live = True
+        return view
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -209,8 +214,9 @@ class Console:
     def _back(self, session: ConsoleSession, address: str) -> str:
         """The page that a form was on; the first one where that is none of ours."""
         parts = urlsplit(address)
-        is_own = not parts.scheme and not parts.netloc and self._view(session, unquote(parts.path), "")
-        return address if is_own and not address.startswith("//") else "/"
+        is_plain = address.isascii() and address.isprintable() and not address.startswith("//")
+        is_path = is_plain and not parts.scheme and not parts.netloc
+        return address if is_path and self._view(session, unquote(parts.path), "") else "/"
 
     # -- signing in --------------------------------------------------------------------------------
 

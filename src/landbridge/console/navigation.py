@@ -11,7 +11,14 @@ from landbridge.core.trust.scopes import Scopes
 SECTIONS: dict[str, tuple[str, ...]] = {
     "": ("/", "/console/map"),
     "Messages": ("/console/topics", "/console/dead-letters", "/console/where", "/console/rules"),
-    "Work": ("/console/services", "/console/schedules", "/console/webhooks", "/console/websub"),
+    "Work": (
+        "/console/services",
+        "/console/schedules",
+        "/console/webhooks",
+        "/console/websub",
+        "/console/mail",
+        "/console/sms",
+    ),
     "Access": ("/console/tokens", "/console/nodes", "/console/audit", "/console/limits"),
 }
 

@@ -21,10 +21,12 @@ from msgspec.structs import replace
 
 from landbridge.client.bus import Bus
 from landbridge.core.options import read_options
+from landbridge.core.outlet import outlet
+from landbridge.core.outlet.outlet import AfterAttempt, OutletState
+from landbridge.core.outlet.spec import OutletAttempt
 from landbridge.core.webhook import webhook
 from landbridge.core.webhook.signature import webhook_id
-from landbridge.core.webhook.spec import WebhookAttempt
-from landbridge.core.webhook.webhook import AfterAttempt, StoredWebhook, WebhookState
+from landbridge.core.webhook.webhook import StoredWebhook
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, FetchedPage, StoredFeed
@@ -48,7 +50,8 @@ from landbridge.errors import (
 )
 from landbridge.gateways.host_rooms import HostRooms
 from landbridge.gateways.outgoing import HttpAnswer, HttpResult, OutgoingHttp
-from landbridge.gateways.webhooks import PostSenders, tell_crash
+from landbridge.gateways.outlets import OutletSenders, tell_crash
+from landbridge.gateways.webhooks import PostForm
 
 T = TypeVar("T")
 log = structlog.get_logger("landbridge.websub")
@@ -76,14 +79,18 @@ ACK_WITHIN, MAX_ATTEMPTS = 120.0, 1000
 SubscriptionKey = tuple[str, str]
 
 
-class WebSubForm:
-    """Subscriptions of feeds, as the sender of webhooks sends them."""
+class WebSubForm(PostForm):
+    """Subscriptions of feeds, as the sender of outlets sends them."""
 
+    noun = "websub"
     states = core.STATES
     width = WIDTH
 
-    def __init__(self, on_gone: Callable[[SubscriptionKey], Any]) -> None:
+    def __init__(
+        self, http: OutgoingHttp, clock: Callable[[], int], on_gone: Callable[[SubscriptionKey], Any]
+    ) -> None:
         """``on_gone``: awaited where a callback has answered 410."""
+        super().__init__(http, clock)
         self._on_gone = on_gone
 
     def group_name(self, name: str) -> str:
@@ -97,10 +104,10 @@ class WebSubForm:
         return said | ({"X-Hub-Signature": core.sign(stored.secret, body)} if stored.secret else {})
 
     def after_attempt(
-        self, stored: StoredWebhook, state: WebhookState, attempt: WebhookAttempt, now: int
+        self, stored: StoredWebhook, state: OutletState, attempt: OutletAttempt, now: int
     ) -> AfterAttempt:
         """Only 410 ends it before its lease does."""
-        return webhook.after_attempt(stored.spec, state, attempt, now, failing_for=float("inf"))
+        return outlet.after_attempt(stored.spec, state, attempt, now, failing_for=float("inf"))
 
     async def on_disabled(self, bus: Bus, stored: StoredWebhook, why: str) -> None:
         """The callback has answered 410."""
@@ -130,7 +137,7 @@ class WebSubHub:
         self._http = http
         self._pages = pages
         self._clock = clock
-        self.senders = PostSenders(bus, reader_of, http, clock, WebSubForm(self._on_gone))
+        self.senders = OutletSenders(bus, reader_of, clock, WebSubForm(http, clock, self._on_gone))
         #: What was seen of the documents; steps read them again.
         self._feeds: dict[str, StoredFeed] = {}
         self._sources: dict[str, FeedSource] = {}
@@ -355,7 +362,7 @@ class WebSubHub:
         async with self._bus.transaction() as both:
             await both.update_document(core.SUBSCRIPTIONS, id, sub, version=version, topic=topic)
             if is_new:
-                await both.create_document(core.STATES, id, WebhookState(), topic=topic)
+                await both.create_document(core.STATES, id, OutletState(), topic=topic)
 
     async def _has_state(self, key: SubscriptionKey) -> bool:
         try:

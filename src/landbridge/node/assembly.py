@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,10 +40,11 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
-from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
 from landbridge.node.site import App, Site
+from landbridge.node.sms import sms_of
+from landbridge.node.socketio import watching as watching_socketio
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -101,7 +103,9 @@ async def serve(
 def limits_of(plan: NodePlan) -> Limits:
     """The limits that a plan gives, once this process may open as many files as they need."""
     limits = parse_limits([_in_units(setting) for setting in plan.limits])
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
+    # Strangers are counted by each port: that of HTTP and that of MQTT.
+    strangers = MOST_STRANGERS * (1 if plan.mqtt_port is None else 2)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + strangers + OTHER_FILES)
     return limits
 
 
@@ -134,8 +138,8 @@ async def running(
             data = None if plan.data is None else str(plan.data)
             context = Context(url, "", endpoint.ca(), data)
             started = await _make_ready(plan, terminal, membership, context, http, console)
-            async with gateways(plan, terminal, endpoint, tls, console) as ports:
-                yield replace(started, events=ports.events, mqtt=ports.mqtt)
+            async with gateways(plan, terminal, endpoint, tls, console, http) as ports:
+                yield replace(started, **ports._asdict())
         finally:
             stores.leave(terminal.store)
             membership.stop()
@@ -152,6 +156,7 @@ class GatewayPorts(NamedTuple):
     #: Of the event gateway: for the source and for clients.
     events: tuple[int, int] | None = None
     mqtt: str | None = None
+    smtp: str | None = None
 
 
 def _condition(terminal: Terminal) -> tuple[bool, list[str]]:
@@ -160,7 +165,12 @@ def _condition(terminal: Terminal) -> tuple[bool, list[str]]:
 
 @asynccontextmanager
 async def gateways(
-    plan: NodePlan, terminal: Terminal, endpoint: Endpoint, tls: ssl.SSLContext | None, console: ConsolePart
+    plan: NodePlan,
+    terminal: Terminal,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    console: ConsolePart,
+    http: SitePort | None,
 ) -> AsyncIterator[GatewayPorts]:
     """The gateways that are in the process of a terminal."""
     dial = dial_to(terminal, is_part=True)
@@ -171,19 +181,46 @@ async def gateways(
         await stack.enter_async_context(callbacks)
         webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(webhooks)
+        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
         hub = hub_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(hub)
-        if plan.http_port is not None:
+        if http is not None:
             await stack.enter_async_context(console.sampling(dial))
-        ports = GatewayPorts()
+        ports = GatewayPorts(smtp=await _enter_mail(stack, plan, terminal, dial, endpoint, tls))
         if plan.events is not None:
             gateway = await stack.enter_async_context(beside(terminal, plan.events, dial_to(terminal)))
             ports = ports._replace(events=(gateway.event_port, gateway.client_port))
+        if http is not None and plan.socketio:
+            await stack.enter_async_context(watching_socketio(terminal, dial, http.site))
         if plan.mqtt_port is not None:
+            from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
+
             mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
             _, mqtt_port = await stack.enter_async_context(mqtt)
             ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
         yield ports
+
+
+async def _enter_mail(
+    stack: AsyncExitStack,
+    plan: NodePlan,
+    terminal: Terminal,
+    dial: Dial,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> str | None:
+    """Send mails, and take them where the plan says so. Returns where, in words."""
+    if plan.smtp is None and find_spec("aiosmtplib") is None:
+        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        return None
+    from landbridge.node.mail import mails_of, taking_mail
+
+    domain = "" if plan.smtp is None else plan.smtp.domain
+    senders = await stack.enter_async_context(mails_of(terminal, dial, plan.allow_outgoing, domain))
+    if plan.smtp is None:
+        return None
+    taking = taking_mail(terminal, dial_to(terminal), plan.smtp, endpoint, tls, senders)
+    return await stack.enter_async_context(taking)
 
 
 async def _make_ready(
@@ -406,15 +443,15 @@ class SitePort:
     """The HTTP port with what it serves."""
 
     def __init__(self, site: Site, port: HttpPort) -> None:
-        self._site = site
+        self.site = site
         self._port = port
         self.url = port.url
 
     async def close(self) -> None:
         """End streams first, then the requests that are being answered, then the sessions that they use."""
-        self._site.stop()
+        self.site.stop()
         await self._port.close()
-        await self._site.close()
+        await self.site.close()
 
 
 def http_port(
@@ -442,7 +479,6 @@ def http_port(
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
         socketio=plan.socketio,
     )
-    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     terminal.http_url = port.url
     return SitePort(site, port)

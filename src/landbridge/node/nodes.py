@@ -181,10 +181,10 @@ class Node:
             self.heart.say(record)
             # From here on others reach this node, so it may have the registry and the links.
             await self._until_home()
-            parts = gateways(plan, terminal, self._endpoint, self._tls, console)
+            parts = gateways(plan, terminal, self._endpoint, self._tls, console, http)
             ports = await stack.enter_async_context(parts)
             started = await self._make_ready(http, console)
-            yield replace(started, events=ports.events, mqtt=ports.mqtt)
+            yield replace(started, **ports._asdict())
             stores.leave(self._store)
 
     async def _until_ready(self) -> None:

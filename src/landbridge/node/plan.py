@@ -29,6 +29,16 @@ class EventsPlan(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
 
 
+class SmtpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Mails that are to be taken."""
+
+    #: In the clear or with STARTTLS, and with TLS from the start; None: none, 0: any.
+    port: int | None
+    tls_port: int | None = None
+    #: The part of addresses behind the @.
+    domain: str = "localhost"
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of a terminal is to run."""
 
@@ -50,6 +60,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     events: EventsPlan | None = None
     #: The port of MQTT, 0 for a free one; None: no MQTT.
     mqtt_port: int | None = None
+    #: None: no mail is taken.
+    smtp: SmtpPlan | None = None
     #: Where the data is, if on a server; None: in the folder, or in memory.
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
@@ -95,3 +107,5 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     sign_in: str | None = None
     #: Where MQTT is served; None: nowhere.
     mqtt: str | None = None
+    #: Where mails are taken, and for which domain; None: nowhere.
+    smtp: str | None = None

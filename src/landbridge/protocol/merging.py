@@ -20,6 +20,8 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "document.list": ("documents", ("topic", "key")),
     "schedule.list": ("schedules", ("topic", "name")),
     "webhook.list": ("webhooks", ("topic", "name")),
+    "mail.list": ("mails", ("topic", "name")),
+    "sms.list": ("sms", ("topic", "name")),
     "websub.feeds": ("feeds", ("topic",)),
     "websub.list": ("subscriptions", ("topic", "id")),
     "rule.list": ("rules", ("rule",)),

@@ -16,12 +16,14 @@ from landbridge.broker.operations.events import EventOperations
 from landbridge.broker.operations.groups import GroupOperations
 from landbridge.broker.operations.letters import LetterOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
+from landbridge.broker.operations.mail import MailOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
 from landbridge.broker.operations.nodes import NodeOperations, NodesHost
 from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.rules import RuleOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
 from landbridge.broker.operations.services import ServiceOperations, ServicesHost
+from landbridge.broker.operations.sms import SmsOperations
 from landbridge.broker.operations.terminal import InfoHost, TerminalOperations
 from landbridge.broker.operations.tokens import TokenHost, TokenOperations
 from landbridge.broker.operations.topics import TopicOperations
@@ -63,6 +65,8 @@ class Operations(Dispatcher):
         DocumentOperations(broker).register(self)
         ScheduleOperations(broker).register(self)
         WebhookOperations(broker, routing).register(self)
+        MailOperations(broker).register(self)
+        SmsOperations(broker).register(self)
         WebSubOperations(broker, terminal).register(self)
         TokenOperations(broker, terminal, self.issued).register(self)
         ServiceOperations(broker, terminal).register(self)

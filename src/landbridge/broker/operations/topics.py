@@ -25,10 +25,14 @@ from landbridge.broker.topic_changes import covers
 from landbridge.broker.turns import TOPIC_COUNTS, Turns
 from landbridge.core.audit import TOPIC as AUDIT
 from landbridge.core.log.store import PutDocument
+from landbridge.core.mail.outgoing import COLLECTION as MAILS
+from landbridge.core.mail.outgoing import STATES as MAIL_STATES
 from landbridge.core.middleware.event_types import COLLECTION as TYPES
 from landbridge.core.names import check_pattern, is_reserved
 from landbridge.core.options import differences
 from landbridge.core.schedule.schedule import COLLECTION as SCHEDULES
+from landbridge.core.sms.outgoing import COLLECTION as SMS
+from landbridge.core.sms.outgoing import STATES as SMS_STATES
 from landbridge.core.topic import TopicSpec, topic_spec
 from landbridge.core.webhook.webhook import COLLECTION as WEBHOOKS
 from landbridge.core.webhook.webhook import STATES as WEBHOOK_STATES
@@ -47,6 +51,10 @@ GONE_WITH_A_TOPIC = (
     (SCHEDULES, "schedule"),
     (WEBHOOKS, "webhook"),
     (WEBHOOK_STATES, ""),
+    (MAILS, "mail"),
+    (MAIL_STATES, ""),
+    (SMS, "sms"),
+    (SMS_STATES, ""),
     (FEEDS, ""),
     (SOURCES, ""),
     (SUBSCRIPTIONS, ""),

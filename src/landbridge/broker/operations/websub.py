@@ -27,9 +27,10 @@ from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.rule_topics import demand_read, home_of
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
+from landbridge.core.outlet import outlet
+from landbridge.core.outlet.outlet import OutletState
 from landbridge.core.trust.rate import AddressRate
 from landbridge.core.webhook import webhook
-from landbridge.core.webhook.webhook import WebhookState
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.core.websub.feed import FeedSource, StoredFeed
@@ -424,7 +425,7 @@ class WebSubOperations:
             waits_for="" if sub.intent is None else sub.intent.mode,
             expires_at=None if sub.terms is None else sub.terms.expires_at,
             signed=bool(sub.terms is not None and sub.terms.secret),
-            circuit=webhook.circuit(state, now),
+            circuit=outlet.circuit(state, now),
             lag=lag,
             delivered=state.delivered,
             failed=state.failed,
@@ -495,10 +496,10 @@ class WebSubOperations:
             raise UnknownSubscription(f"the feed {place.topic} has no subscription {place.key}")
         return found.version, _decode(place, found.value, StoredSubscription)
 
-    async def _state(self, place: DocumentPlace) -> WebhookState:
+    async def _state(self, place: DocumentPlace) -> OutletState:
         place = place._replace(collection=core.STATES)
         found = await self._documents.read(place)
-        return WebhookState() if found is None else _decode(place, found.value, WebhookState)
+        return OutletState() if found is None else _decode(place, found.value, OutletState)
 
     async def _commit(self, edits: list[Edit], subject: str, enter: Enter | None = None) -> None:
         """``enter``: writes the entry of the audit log, where an operator changes something."""

@@ -11,17 +11,14 @@ from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
 from landbridge.console.page import Fragment, Page, PageView
-from landbridge.console.pages.moments import read_optional
-from landbridge.core.time import parse_span, show_iso, show_span
+from landbridge.console.pages.outlets import CHANGE, SEE, read_match, read_range, replay_told
+from landbridge.core.time import parse_span, show_span
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
 
 LIST = "/console/webhooks"
 ONE = "/console/topics/{topic}/webhooks/{name}"
-SEE = "observe|subscribe:{topic}"
-#: Who may change a webhook: operators, and its owner, who reads the topic.
-CHANGE = "operate|subscribe:{topic}"
 EVERY = 3.0
 
 
@@ -44,49 +41,21 @@ async def details(view: PageView) -> dict[str, Any]:
 # -- actions -------------------------------------------------------------------------------------------
 
 
-def _options(fields: forms.Fields) -> dict[str, Any]:
-    """What a form says of a webhook; an empty match is none."""
-    match = forms.first(fields, "match").strip()
-    given = forms.arguments([(name, value) for name, value in fields if name != "match"])
-    if any(name == "match" for name, _ in fields):
-        try:
-            given["match"] = msgspec.json.decode(match) if match else None
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"match is not JSON: {error}", hint='{"key": "eu-*"}') from None
-    return given
-
-
 def read_new(fields: forms.Fields) -> dict[str, Any]:
     """The arguments of ``webhook.create``."""
-    arguments: dict[str, Any] = msgspec.to_builtins(table.WEBHOOK_CREATE.read(_options(fields), strict=False))
+    arguments: dict[str, Any] = msgspec.to_builtins(
+        table.WEBHOOK_CREATE.read(read_match(fields), strict=False)
+    )
     return arguments
 
 
 def read_change(fields: forms.Fields) -> dict[str, Any]:
     """The arguments of ``webhook.update``. A rate that was left empty is no limit."""
-    given = _options(fields)
+    given = read_match(fields)
     given.setdefault("rate", None)
     given.setdefault("content_type", None)
     arguments: dict[str, Any] = msgspec.to_builtins(table.WEBHOOK_UPDATE.read(given, strict=False))
     return arguments
-
-
-def read_range(fields: forms.Fields) -> dict[str, Any]:
-    """The arguments of ``webhook.replay``: a range by offset, or by moment."""
-    found: dict[str, Any] = {name: forms.first(fields, name) for name in ("topic", "name")}
-    for name in ("first", "end"):
-        text = forms.first(fields, name).replace(",", "").strip()
-        if text and not (text.isdecimal() and len(text) < 20):
-            raise BadRequest(f"{text[:40]!r} is not an offset", hint="a number, as the lists show it")
-        if text:
-            found[name] = int(text)
-    for name in ("begin", "until"):
-        moment = read_optional(forms.first(fields, name))
-        if moment is not None:
-            found[name] = moment
-    if not ({"first", "end", "begin", "until"} & found.keys()):
-        raise BadRequest("no range is given", hint="give the first offset, or the moment that it begins at")
-    return found
 
 
 def read_rotation(fields: forms.Fields) -> dict[str, Any]:
@@ -100,15 +69,8 @@ def read_rotation(fields: forms.Fields) -> dict[str, Any]:
 
 async def replay(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:
     webhook = await bus.webhooks.show(arguments["topic"], arguments["name"])
-    if "first" in arguments or "end" in arguments:
-        begin, end = f"offset {arguments.get('first', 0)}", arguments.get("end", "the end of the log")
-    else:
-        begin = show_iso(arguments["begin"]) if "begin" in arguments else "the oldest message"
-        end = show_iso(arguments["until"]) if "until" in arguments else "now"
-    return [
-        f"The messages from {begin} to {end} are posted to {webhook.url} again, with the same webhook-id.",
-        f"{counted(webhook.lag or 0, 'message')} wait for the receiver already.",
-    ]
+    again = f"are posted to {webhook.url} again, with the same webhook-id"
+    return replay_told(arguments, again, webhook.lag)
 
 
 async def rotation(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:

@@ -13,6 +13,7 @@ with that token, so the terminal alone decides what the caller may do. Read in t
     events          live streams by server-sent events
     websocket       live streams in both directions
     administration  the terminal's operations, by their table
+    sms             callbacks of SMS providers
     websub          feeds and the hub of WebSub
     routes          which path is answered by what
     catalogue       all routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from landbridge.gateways.http import administration, asking, websub
+from landbridge.gateways.http import administration, asking, sms, websub
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
 from landbridge.gateways.http.forms import MessageGiven
@@ -229,7 +229,7 @@ EVENTS = Described(
 _PUBLISHING = HttpRoute("POST", "/v1/topics/{topic}/messages", publish, SEND_MESSAGE)
 _WEBSUB = websub.routes(_PUBLISHING)
 #: Operations that have a route of their own.
-_SPECIAL = {(route.verb, route.path) for route in (asking.ROUTE, *_WEBSUB)}
+_SPECIAL = {(route.verb, route.path) for route in (asking.ROUTE, sms.ROUTE, *_WEBSUB)}
 ROUTES: tuple[HttpRoute, ...] = (
     _PUBLISHING,
     HttpRoute("POST", "/v1/messages", publish_content, SEND_CONTENT),
@@ -254,6 +254,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     HttpRoute("POST", "/v1/receipts/{receipt}/reply", reply, REPLY),
     HttpRoute("GET", "/v1/topics/{topic}/events", events, EVENTS),
     asking.ROUTE,
+    sms.ROUTE,
     *_WEBSUB,
     *(route for route in administration.routes() if (route.verb, route.path) not in _SPECIAL),
 )

@@ -583,10 +583,13 @@ class MqttConnection(asyncio.Protocol):
         if delivery.group is not None and filter_of(delivery.spec.filter).group is None:
             await self._port.sessions.delete_group(delivery.group, topics)
 
+    def _note_filters(self, session: StoredSession) -> None:
+        session.filters = [delivery.spec for delivery in self._deliveries.values()]
+        session.filters += [lost for lost in self._lost if lost.filter not in self._deliveries]
+
     async def _save_session(self) -> None:
         assert self.session is not None
-        self.session.filters = [delivery.spec for delivery in self._deliveries.values()]
-        self.session.filters += [lost for lost in self._lost if lost.filter not in self._deliveries]
+        self._note_filters(self.session)
         if self._is_kept:
             await self._port.sessions.save(self.session)
 
@@ -627,16 +630,16 @@ class MqttConnection(asyncio.Protocol):
         if not self._is_lost:
             self._transport.write(data)
 
-    async def wait_for_room(self, qos: int) -> bool:
-        """Wait until a message may be sent. False: it is to be dropped, since it has QoS 0 and the client has
-        taken nothing for a while."""
+    async def wait_for_room(self, qos: int, *, is_dropped: bool) -> bool:
+        """Wait until a message of a QoS may be sent. False: it is to be dropped, as ``is_dropped`` allows
+        where the client has taken nothing for a while."""
         while (qos and self.window.is_full) or not self._is_writable:
-            if not qos and self._is_stalled:
+            if is_dropped and self._is_stalled:
                 return False
             room = self._loop.create_future()
             self._rooms.append(room)
-            done, _ = await asyncio.wait([room], timeout=None if qos else PATIENCE_QOS_0)
-            if not done and not qos and not self._is_writable:
+            done, _ = await asyncio.wait([room], timeout=PATIENCE_QOS_0 if is_dropped else None)
+            if not done and is_dropped and not self._is_writable:
                 self._is_stalled = True
                 self._port.note(
                     "mqtt_slow_client", f"client {self.client_id!r} takes nothing: QoS 0 is dropped"
@@ -759,6 +762,8 @@ class MqttConnection(asyncio.Protocol):
         session, sessions = self.session, self._port.sessions
         if session is None:
             return
+        if self._changing is not None:  # a change that failed half way may have made groups
+            self._note_filters(session)
         if self._expiry:
             key = core.session_key(self.service, self.client_id)
             groups = {name for name, delivery in self._deliveries.items() if delivery.group is not None}

@@ -65,8 +65,9 @@ class Receiving(Protocol):
     delivered: int
     dropped: int
 
-    async def wait_for_room(self, qos: int) -> bool:
-        """Wait until a message may be sent. False: it is to be dropped."""
+    async def wait_for_room(self, qos: int, *, is_dropped: bool) -> bool:
+        """Wait until a message of a QoS may be sent. False: it is to be dropped, which ``is_dropped``
+        allows."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
@@ -143,7 +144,8 @@ class FilterDelivery:
             connection.window.renew(place, InFlight(message, self))
             return
         self._next = message
-        has_room = await connection.wait_for_room(spec.qos)
+        # What is a group's is given to another consumer rather than dropped.
+        has_room = await connection.wait_for_room(spec.qos, is_dropped=not spec.qos and self.group is None)
         self._next = None
         if not has_room:
             connection.dropped += 1
@@ -208,7 +210,7 @@ class FilterDelivery:
     async def send_retained(self, topic: str, message: RetainedMessage) -> None:
         """Send a retained message, which is no message of the subscription."""
         connection = self._connection
-        if not await connection.wait_for_room(self.spec.qos):
+        if not await connection.wait_for_room(self.spec.qos, is_dropped=not self.spec.qos):
             connection.dropped += 1
             return
         properties: Properties = {}

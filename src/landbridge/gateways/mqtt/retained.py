@@ -145,7 +145,8 @@ class RetainedMessages:
                 hint="publish it without the flag RETAIN",
             )
         most = self._bounds().retained
-        if payload and topic not in self._versions and len(self._versions) + len(self._wanted) >= most:
+        coming = sum(wanted not in self._versions for wanted in self._wanted)
+        if payload and topic not in self._versions and len(self._versions) + coming >= most:
             raise LimitReached(
                 f"{most} retained messages are kept already",
                 hint="clear some by an empty retained message, or raise the limit max_retained",

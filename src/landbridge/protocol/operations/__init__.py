@@ -27,7 +27,10 @@ from landbridge.protocol.operations.messages import *
 from landbridge.protocol.operations.network import *
 from landbridge.protocol.operations.documents import *
 from landbridge.protocol.operations.schedules import *
+from landbridge.protocol.operations.outlets import *
 from landbridge.protocol.operations.webhooks import *
+from landbridge.protocol.operations.mail import *
+from landbridge.protocol.operations.sms import *
 from landbridge.protocol.operations.websub import *
 from landbridge.protocol.operations.events import *
 from landbridge.protocol.operations.limits import *

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
-from landbridge.core.webhook.spec import Circuit, WebhookAttempt
+from landbridge.core.outlet.spec import Circuit, OutletAttempt
 from landbridge.core.websub.spec import FeedSpec
 from landbridge.protocol.operations.common import SEE_ITS_TOPIC, After, Deleted, Next, TopicName
 from landbridge.protocol.operations.operation import ANYBODY, Arguments, Result, about, operation
@@ -166,7 +166,7 @@ class SubscriptionDetails(SubscriptionRow, frozen=True, kw_only=True):
     refused_at: Annotated[int | None, about("The last verification that was not confirmed; None: none.")]
     refused_why: Annotated[str, about("Why not.")]
     trouble: Annotated[str, about("Why its topic can't be read at the moment.")]
-    attempts: Annotated[list[WebhookAttempt], about("The last attempts, newest first.")]
+    attempts: Annotated[list[OutletAttempt], about("The last attempts, newest first.")]
 
 
 # -- the entries ---------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Mail: ``smtp`` takes mails as messages, ``sender`` sends messages as mails."""
