@@ -1432,7 +1432,7 @@ class Broker:
             frame.subscription,
             min(frame.prefetch, topic.spec.prefetch) if topic.spec.kind == "work" else frame.prefetch,
             group,
-            prefetch_bytes=self.limits.prefetch_bytes,
+            prefetch_bytes=min(frame.prefetch_bytes or (1 << 62), self.limits.prefetch_bytes),
             by_pull=frame.by_pull,
             hears_pauses=connection.hears_pauses,
         )

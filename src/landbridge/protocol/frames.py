@@ -75,6 +75,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     by_pull: bool = False
     #: It answers requests: Requested frames come as well.
     answers: bool = False
+    #: Bytes that may be delivered and unsettled, beside the prefetch; 0: as many as the terminal allows.
+    prefetch_bytes: Natural = 0
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
