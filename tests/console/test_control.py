@@ -59,7 +59,7 @@ class Browser:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Web]:
-    async with web() as found:
+    async with web(console=True) as found:
         yield found
 
 
