@@ -84,17 +84,22 @@ class Person:
         expect(self.page.locator("dialog[open]")).to_have_count(0)
 
 
+def faults(page: Page) -> list[tuple[str, str]]:
+    """The serious faults of a page for people who can't see it well: what is wrong, and where."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    return [(each["id"], each["nodes"][0]["html"]) for each in serious]
+
+
 def check_looks(person: Person, paths: Iterable[str]) -> None:
     """No page has a serious fault for people who can't see it well, by light or dark, or is wider than a
     phone."""
-    page, axe = person.page, Axe()
+    page = person.page
     for path in paths:
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
             person.go(path)
-            found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
-            faults = [each for each in found if each["impact"] in ("serious", "critical")]
-            assert faults == [], (path, scheme, [(x["id"], x["nodes"][0]["html"]) for x in faults])
+            assert faults(page) == [], (path, scheme)
         page.set_viewport_size({"width": 390, "height": 800})
         wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, path
