@@ -196,7 +196,8 @@ PAGES = [
     "/console/rules", "/console/new-rule", "/console/rules-test?source=looks&payload=1",
     "/console/webhooks", "/console/topics/looks/webhooks/shop", "/console/new-webhook", "/console/websub",
     "/console/mail", "/console/new-mail", "/console/topics/looks/mail/team", "/console/sms",
-    "/console/new-sms", "/console/tokens", "/console/audit", "/console/limits", "/console/limits/max_topics",
+    "/console/new-sms", "/console/nodes", "/console/tokens", "/console/audit", "/console/limits",
+    "/console/limits/max_topics",
 ]  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
 from landbridge.node.socketio import watching
-from landbridge.testing import attach, run_terminal
+from landbridge.testing import attach
+from tests.contracts.whole import run_whole
 from tests.waiting import LIMIT
 
 
@@ -59,15 +60,16 @@ async def web(**options: Any) -> AsyncIterator[Web]:
     site_options = {
         name: options.pop(name) for name in ("origins", "registry", "socketio") if name in options
     }
+    with_console = options.pop("console", False)
     tls = options.pop("tls", (None, None))
     most = options.pop("most", 64)
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
-    async with run_terminal(**options) as terminal, attach(terminal) as bus:
-        console = ConsolePart(terminal, dial_to(terminal))
+    async with run_whole(**options) as terminal, attach(terminal) as bus:
+        console = ConsolePart(terminal, dial_to(terminal)).app if with_console else None
         site = Site(
             dial_to(terminal),
             answer_stranger=terminal.answer_stranger,
-            console=console.app,
+            console=console,
             **site_options,
         )
         port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
