@@ -117,6 +117,44 @@ async def test_acks_at_different_nodes_are_refused_in_one_transaction(nodes: Nod
                 await transaction.ack(second)
 
 
+async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_messages(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
+    unit = nodes["a"].broker.unit_of(other)
+    assert unit != nodes["a"].broker.unit_of(home)
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    store, held, may_go = nodes["a"].store, asyncio.Event(), asyncio.Event()
+    commit = store.commit
+
+    async def slow(of: int, epoch: int, writes: Any) -> Any:
+        if of != unit and any(getattr(write, "kind", "") == "handover" for write in writes):
+            held.set()
+            await may_go.wait()
+        return await commit(of, epoch, writes)
+
+    async def move() -> None:
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            first, second = await left.poll(timeout=20), await right.poll(timeout=20)
+            monkeypatch.setattr(store, "commit", slow)
+            async with bus.transaction() as transaction:
+                await transaction.ack(first)
+                await transaction.ack(second)
+
+    moving = asyncio.ensure_future(move())
+    await held.wait()
+    giving_up = asyncio.ensure_future(nodes.move(unit, "b"))
+    done, _ = await asyncio.wait([giving_up], timeout=0.2)
+    assert not done
+    may_go.set()
+    await giving_up
+    await asyncio.gather(moving, return_exceptions=True)  # its leases may be lost: it is done all the same
+    shown = await bus.call("group.show", topic=other, name="g")
+    assert shown["lag"] == 0
+
+
 async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes, bus: Any) -> None:
     topic = topic_of(nodes, "b")
     async with attach(nodes["c"], subject="answers") as there:

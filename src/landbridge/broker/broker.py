@@ -391,6 +391,9 @@ class Broker:
         try:
             await handovers.close(why)
             if not fenced:
+                # What commits of other units settle here is in the cursors before another node reads them.
+                losing = [group for topic in gone for group in topic.groups.values()]
+                await asyncio.gather(*(end for group in losing for end in group.undecided))
                 writer.poke()
                 await writer.drain()
             for topic in gone:
@@ -1401,6 +1404,7 @@ class Broker:
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
                 self.handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
+                group.decided_by(commit)
             groups[group] = None
         for group in groups:
             if group.topic.writer.unit == commit.unit:
