@@ -230,6 +230,11 @@ class Cluster:
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
 
+    def url_of(self, node: str) -> str:
+        """Where a node's bus port is, for clients; empty where that isn't known."""
+        found = self.table.node(node)
+        return "" if found is None else found.url
+
     @property
     def nodes(self) -> Iterable[str]:
         """See ``protocol.router.Owners``."""
