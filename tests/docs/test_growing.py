@@ -98,7 +98,7 @@ def test_a_reader_grows_from_one_process_to_three_nodes_and_back(shells: Shells)
     ]
     assert len(lines) > 15
     assert lines[-1] == "landbridge up --data back"
-    shown = {}
+    shown: dict[str, list[str]] = {}
     for line in lines:
         if line.startswith("landbridge up"):
             shells.up(line)
