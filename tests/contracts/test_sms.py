@@ -237,6 +237,7 @@ async def test_another_provider_is_configured(crashes: list[Any]) -> None:
                 "text": "{{ body }}",
                 "source": "{{ from }}",
                 "ref": "{{ id }}",
+                "hook": "{{ callback }}",
             },
             auth="bearer",
             id_at="data.messages.0.message_id",
@@ -252,6 +253,7 @@ async def test_another_provider_is_configured(crashes: list[Any]) -> None:
         assert shown.attempts[0].answer == "77"
         [request] = receiver.requests
         sent = json.loads(request.body)
+        url = sent.pop("hook")
         assert sent == {"destination": TWO, "text": 'say "hi"', "source": ONE, "ref": "m1"}
         assert request.headers["authorization"] == "Bearer secret"
 
@@ -259,7 +261,7 @@ async def test_another_provider_is_configured(crashes: list[Any]) -> None:
         signature = hmac.digest(b"secret", body, "sha256").hex()
         async with httpx.AsyncClient() as client:
             headers = {"x-signature": signature, "content-type": "application/json"}
-            url = f"{shown.receipts_url}?message=m1"
+            assert url.startswith(f"{shown.receipts_url}?message=m1&seal=")
             assert (await client.post(url, content=body, headers=headers)).status_code == 204
         [receipt] = await scene.stored("r")
         assert json.loads(receipt.payload)["final"] is True
