@@ -83,7 +83,7 @@ def install(wheel: Path, tmp_path: Path) -> Install:
         run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
         commands = tmp_path / "env" / "bin"
         wanted = f"{wheel}[{extra}]" if extra else wheel
-        into = ["--python", commands / "python", "install", "--no-compile"]
+        into: list[str | Path] = ["--python", commands / "python", "install", "--no-compile"]
         pip(sys.executable, *into, "--constraint", ROOT / "constraints.txt", wanted)
         return commands
 
