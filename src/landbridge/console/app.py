@@ -34,6 +34,8 @@ from landbridge.protocol.http import Problem, bearer_token, caller_known, proble
 log = structlog.get_logger("landbridge.console")
 
 STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/links"
+#: Bytes of a form from somebody who is not signed in.
+MOST_OF_STRANGERS = 16 << 10
 #: Parameters of a page's query, and characters of one.
 MOST_PARAMETERS, LONGEST = 32, 4096
 #: The header by which the module says that it has sent a form.
@@ -59,7 +61,7 @@ class Console:
                 get(["/", "/console", "/console/{rest:path}"])(self._page),
                 get("/console/static/{name:str}", sync_to_thread=False)(self._static),
                 get(SIGN_IN, sync_to_thread=False)(self._sign_in_page),
-                post(SIGN_IN)(self._sign_in),
+                post(SIGN_IN, request_max_body_size=MOST_OF_STRANGERS)(self._sign_in),
                 post(SIGN_OUT)(self._sign_out),
                 post(LINKS)(self._link),
                 post("/console/actions/{name:str}")(self._act),
