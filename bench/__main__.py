@@ -11,6 +11,7 @@ from rich.console import Console
 
 from bench import (
     against,
+    cluster,
     crossing,
     events,
     http,
@@ -42,6 +43,7 @@ SCENARIOS = {
     "publish": latency.publish,
     "beside": latency.beside,
     "restart": storage.restart,
+    "cluster": cluster.cluster,
     "crossing": crossing.crossing,
     "events": events.events,
     "http": http.http,

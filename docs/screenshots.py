@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,20 @@ import httpx
 from playwright.async_api import Browser, Page, async_playwright
 
 import landbridge
+from landbridge.testing.wan import Line
 
 IMAGES = Path(__file__).parent / "images"
 #: Bytes of a picture.
 MOST = 200_000
 CAUSES = ("card declined", "timed out", "no such product")
+#: The other terminals of the map: name → mode, region, and the seconds of each way to it.
+TERMINALS = {
+    "paris": ("server", "europe", 0.004),
+    "frankfurt": ("server", "europe", 0.009),
+    "tokyo": ("server", "asia", 0.045),
+    "factory": ("client", "europe", 0.0),
+    "office": ("client", "asia", 0.0),
+}
 
 
 async def fill(context: dict[str, Any], seconds: float) -> None:
@@ -71,6 +81,39 @@ async def consume(bus: landbridge.Bus) -> None:
                 _ = message.ack(wait=False)
 
 
+async def control(context: dict[str, Any]) -> None:
+    """Make what the pages of control show."""
+    async with landbridge.connect(context["url"], token=context["token"]) as bus:
+        await bus.schedules.create("shop.reports", "nightly", "30 2 * * mon-fri", zone="Europe/Lisbon")
+        await bus.schedules.create("shop.reports", "turnover", "@every 5s", overlap="allow")
+
+
+async def start_others(stack: AsyncExitStack, folder: str, environment: dict[str, str]) -> None:
+    """Start the other terminals of the map, each behind a line with a delay."""
+    for name, (mode, region, delay) in TERMINALS.items():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        where = ["--mode", "client", "--listen", f"127.0.0.1:{port}"]
+        if mode == "server":
+            line = Line("127.0.0.1", port, delay=delay)
+            await line.open()
+            stack.push_async_callback(line.close)
+            where = ["--address", line.url, "--listen", f"127.0.0.1:{port}"]
+        file = f"{folder}/{name}.yml"
+        create = ["terminal", "create", name, "--region", region, "--write", file, *where]
+        made = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "landbridge", *create, env=environment, stdout=asyncio.subprocess.DEVNULL
+        )
+        assert await made.wait() == 0
+        run = ["terminal", "--config", file, "--http-port", "0"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "landbridge", *run, env=environment,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        stack.callback(process.terminate)
+
+
 async def sign_in(browser: Browser, base: str, token: str) -> Page:
     async with httpx.AsyncClient(base_url=base) as http:
         made = await http.post("/console/links", headers={"authorization": f"Bearer {token}"})
@@ -106,6 +149,11 @@ async def pictures(browser: Browser, base: str, token: str) -> None:
     await page.get_by_role("button", name="Preview the move").click()
     await page.locator("dialog[open]").wait_for()
     await take(page, "move")
+    await page.goto(f"{base}/console/topics/shop.reports/schedules/turnover")
+    await take(page, "schedule")
+    await page.goto(f"{base}/console/map?to=office")
+    await page.wait_for_timeout(5000)
+    await take(page, "map")
     await page.set_viewport_size({"width": 390, "height": 800})
     await page.goto(f"{base}/console/topics/shop.orders")
     await take(page, "phone")
@@ -129,9 +177,11 @@ async def main() -> None:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
             context = json.loads(Path(f"{folder}/home/contexts/local.json").read_bytes())
-            filling = asyncio.ensure_future(fill(context, 90.0))
-            await asyncio.sleep(45.0)
-            async with async_playwright() as playwright:
+            filling = asyncio.ensure_future(fill(context, 150.0))
+            await control(context)
+            async with AsyncExitStack() as stack, async_playwright() as playwright:
+                await start_others(stack, folder, environment)
+                await asyncio.sleep(60.0)
                 options: dict[str, Any] = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
                 browser = await playwright.chromium.launch(
                     executable_path=shutil.which("chromium"), **options

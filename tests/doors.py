@@ -12,23 +12,33 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from email.message import EmailMessage
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import aiosmtplib
+import msgspec
 from paho.mqtt.packettypes import PacketTypes
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from landbridge.core.sms.spec import SmsProfile
 from landbridge.gateways.event_topics import event_gateway
 from landbridge.gateways.events import EventOptions
 from landbridge.gateways.outgoing import OutgoingHttp
 from landbridge.node.assembly import dial_to
+from landbridge.node.listening import Endpoint
+from landbridge.node.mail import mails_of, taking_mail
 from landbridge.node.mqtt import mqtt_of
+from landbridge.node.plan import SmtpPlan
+from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.testing import attach
+from landbridge.testing.sms_provider import SmsProvider
 from tests.contracts.mqtt import V5, Client, properties
 from tests.contracts.web import Web, listening, web
+from tests.mail_receiver import MailReceiver
 from tests.receivers import LOOPBACK, Received, Receiver, says
 from tests.socketio_clients import stock
 from tests.subscribers import Subscriber
@@ -71,14 +81,21 @@ PARCELS = {
 }
 
 
+#: Whose token it is, and what mails are sent to.
+SENDER, DOMAIN = "shop", "bus.example"
+#: The number that SMS are sent from and to here, and that of who writes and reads them.
+HERE, THERE = "+15550000001", "+15550000002"
+
+
 @dataclass
 class House:
     """A terminal with all of its doors."""
 
     web: Web
     token: str
-    #: The port of MQTT.
+    #: The port of MQTT, and that of mail.
     mqtt: int
+    smtp: int
 
     @property
     def bus(self) -> Any:
@@ -90,7 +107,7 @@ async def house(**options: Any) -> AsyncIterator[House]:
     """``options``: of its terminal."""
     async with web(socketio=True, **options) as site:
         own, dial = dial_to(site.terminal, is_part=True), dial_to(site.terminal)
-        way_out = OutgoingHttp(LOOPBACK)
+        way_out, plan = OutgoingHttp(LOOPBACK), SmtpPlan(port=0, domain=DOMAIN)
         async with (
             webhooks_of(site.terminal, dial, (), way_out),
             hub_of(site.terminal, dial, LOOPBACK),
@@ -98,8 +115,12 @@ async def house(**options: Any) -> AsyncIterator[House]:
                 _,
                 mqtt,
             ),
+            mails_of(site.terminal, dial, LOOPBACK),
+            taking_mail(site.terminal, dial, plan, Endpoint("127.0.0.1"), None) as told,
+            sms_of(site.terminal, dial, LOOPBACK),
         ):
-            yield House(site, site.token("publish:#", "subscribe:#"), mqtt)
+            smtp = int(told.split()[0].rpartition(":")[2])
+            yield House(site, site.token("publish:#", "subscribe:#", subject=SENDER), mqtt, smtp)
 
 
 #: Sends a message, and returns as what it has to arrive.
@@ -301,6 +322,90 @@ class MqttIn(WayIn):
         return replace(super().arriving(parcel), headers={**parcel.headers, "mqtt-client": "sender"})
 
 
+class MailIn(WayIn):
+    """The content of a mail. A mail has no headers of the message's own, no key and no priority; it arrives
+    with its own fields as headers, and text arrives without a charset, because it is UTF-8 always."""
+
+    name = "mail"
+    keeps: ClassVar[frozenset[str]] = frozenset()
+
+    async def send(self, house: House, topic: str, parcel: Parcel) -> None:
+        mail = EmailMessage()
+        mail["From"], mail["To"] = "Shop <shop@example.com>", f"{topic}+content@{DOMAIN}"
+        mail["Subject"], mail["Message-ID"] = "Grüße", f"<{topic}@shop>"
+        kind, _, more = parcel.content_type.partition(";")
+        main, _, sub = kind.partition("/")
+        # In base64: byte for byte, without a line end behind the last line.
+        mail.set_content(parcel.payload, main, sub, params={"charset": "utf-8"} if more else None)
+        client = aiosmtplib.SMTP(
+            hostname="127.0.0.1", port=house.smtp, username=SENDER, password=house.token, start_tls=False
+        )
+        async with client:
+            await client.send_message(mail)
+
+    @asynccontextmanager
+    async def open(self, house: House, topic: str) -> AsyncIterator[Send]:
+        async with super().open(house, topic) as send:
+            fields = {
+                "mail-from": "Shop <shop@example.com>",
+                "mail-to": f"{topic}+content@{DOMAIN}",
+                "mail-subject": "Grüße",
+                "mail-id": f"<{topic}@shop>",
+                "mail-sender": "shop@example.com",
+                "mail-service": SENDER,
+            }
+
+            async def send_with_fields(parcel: Parcel) -> Parcel:
+                arrives = await send(parcel)
+                kind = parcel.content_type.partition(";")[0]
+                return replace(arrives, headers={**fields, "content-type": kind})
+
+            yield send_with_fields
+
+
+class SmsIn(WayIn):
+    """An SMS is text, and a number that it comes from. It arrives as JSON that has the text, with the number
+    as the key."""
+
+    name = "SMS"
+
+    def takes(self, parcel: Parcel) -> bool:
+        return parcel.content_type.startswith("text/")
+
+    @asynccontextmanager
+    async def open(self, house: House, topic: str) -> AsyncIterator[Send]:
+        await house.bus.topics.create(topic)
+        outlet = f"{topic}.outlet"
+        await house.bus.topics.create(outlet)
+        async with SmsProvider() as provider:
+            await house.bus.sms.create(
+                outlet,
+                "sms",
+                account=provider.account,
+                secret=provider.secret,
+                sender=HERE,
+                to=THERE,
+                profile=SmsProfile(url=provider.url),
+                incoming=topic,
+                reached_at=house.web.url,
+            )
+
+            url = (await house.bus.sms.show(outlet, "sms")).incoming_url
+
+            async def send(parcel: Parcel) -> Parcel:
+                text = parcel.payload.decode()
+                fields = {"MessageSid": "SM1", "From": THERE, "To": HERE, "Body": text}
+                assert await provider.call(url, fields) == 204
+                said = {"outlet": f"{outlet}/sms", "id": "SM1", "from": THERE, "body": text, "fields": fields}
+                headers = {"content-type": "application/json", "sms-from": THERE}
+                return Parcel(msgspec.json.encode(said), headers, THERE)
+
+            try:
+                yield send
+            finally:
+                await house.bus.sms.delete(outlet, "sms")
+
+
 class EventsIn(WayIn):
     """Lines of the event protocol."""
 
@@ -338,6 +443,8 @@ WAYS_IN: tuple[WayIn, ...] = (
     PingIn(),
     SocketIoIn(),
     MqttIn(),
+    MailIn(),
+    SmsIn(),
     EventsIn(),
 )
 
@@ -350,6 +457,10 @@ class WayOut:
 
     name: ClassVar[str]
     shows: ClassVar[frozenset[str]] = frozenset({"headers", "key", "priority"})
+
+    def takes(self, parcel: Parcel) -> bool:
+        """Can the door carry the payload?"""
+        return True
 
     def expected(self, parcel: Parcel) -> Parcel:
         """What is seen of a message that has arrived whole."""
@@ -598,6 +709,79 @@ class MqttOut(WayOut):
             yield receive
 
 
+class _Written(WayOut):
+    """A door that writes a text for people: text alone, and of the rest what its templates name."""
+
+    shows = frozenset({"key"})
+    #: What the templates name beside the payload, in this order.
+    names = ("key", "content-type", "colour")
+    head = "{{ key | }}|{{ headers.content-type | }}|{{ headers.colour | }}"
+
+    def takes(self, parcel: Parcel) -> bool:
+        return not parcel.content_type.startswith("image/")
+
+    def shows_header(self, name: str) -> bool:
+        return name in self.names
+
+    def read(self, head: str, text: str) -> Parcel:
+        found = {name: said for name, said in zip(self.names, head.split("|"), strict=True) if said}
+        key = found.pop("key", None)
+        return Parcel(text.encode(), found, key)
+
+
+class MailOut(_Written):
+    name = "mail"
+
+    @asynccontextmanager
+    async def open(self, house: House, topic: str) -> AsyncIterator[Receive]:
+        async with MailReceiver() as receiver:
+            await house.bus.mails.create(
+                topic,
+                "mail",
+                server=receiver.url,
+                sender="bus@example.com",
+                to=["ops@example.com"],
+                subject=self.head,
+            )
+
+            async def receive() -> Parcel:
+                await eventually(lambda: receiver.raw)
+                return self.read(receiver.mails[0]["Subject"], receiver.texts[0])
+
+            try:
+                yield receive
+            finally:
+                await house.bus.mails.delete(topic, "mail")
+
+
+class SmsOut(_Written):
+    name = "SMS"
+
+    @asynccontextmanager
+    async def open(self, house: House, topic: str) -> AsyncIterator[Receive]:
+        async with SmsProvider() as provider:
+            await house.bus.sms.create(
+                topic,
+                "sms",
+                account=provider.account,
+                secret=provider.secret,
+                sender=HERE,
+                to=THERE,
+                profile=SmsProfile(url=provider.url),
+                body=f"{self.head}\n{{{{ payload }}}}",
+            )
+
+            async def receive() -> Parcel:
+                await eventually(lambda: provider.sent)
+                head, _, text = provider.sent[0].body.partition("\n")
+                return self.read(head, text)
+
+            try:
+                yield receive
+            finally:
+                await house.bus.sms.delete(topic, "sms")
+
+
 WAYS_OUT: tuple[WayOut, ...] = (
     ClientOut(),
     PullOut(),
@@ -608,4 +792,6 @@ WAYS_OUT: tuple[WayOut, ...] = (
     FeedOut(),
     SocketIoOut(),
     MqttOut(),
+    MailOut(),
+    SmsOut(),
 )

@@ -81,7 +81,7 @@ class TooLarge(Misuse, code="too_large", exit_status=14, http_status=413):
 
 
 class NameTaken(Misuse, code="name_taken", exit_status=15, http_status=409):
-    """Another terminal, customer or service has that name."""
+    """Another terminal, customer, service or node has that name."""
 
     default_hint = "choose another name, or rename the one that has it"
 
@@ -320,6 +320,12 @@ class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status
     default_hint = "list the services that are registered: this one may have been removed"
 
 
+class UnknownNode(Misuse, code="unknown_node", exit_status=108, http_status=404):
+    """No node of the terminal has this name."""
+
+    default_hint = "see 'landbridge node list'"
+
+
 class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
     """The customer has no long-term plan of its links yet."""
 
@@ -402,6 +408,12 @@ class Disconnected(Unavailable, code="disconnected", exit_status=54, http_status
 
 class ShuttingDown(Unavailable, code="shutting_down", exit_status=55, http_status=503):
     """The terminal or the registry is being stopped."""
+
+
+class NotOwner(Unavailable, code="not_owner", exit_status=107, http_status=503):
+    """Another node of the terminal owns what was asked for, or is about to."""
+
+    default_hint = "ask again: another node answers within seconds"
 
 
 class TimedOut(Unavailable, code="timed_out", exit_status=56, http_status=504):

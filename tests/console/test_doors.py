@@ -135,6 +135,9 @@ async def test_a_sign_in_from_another_site_is_refused(door: Door) -> None:
             )
             assert answer.status_code == 403
         assert (await browser.http.post("/console/sign-in", data={"code": code})).status_code == 403
+        large = {"code": "x" * 10_000}
+        answer = await browser.http.post("/console/sign-in", data=large, headers={"origin": door.url})
+        assert answer.status_code == 413
 
 
 async def test_a_stranger_sends_no_large_form(door: Door) -> None:
@@ -342,6 +345,8 @@ async def test_a_form_goes_back_to_pages_of_the_console_alone(door: Door) -> Non
             ("//evil.example/console/topics", "/"),
             ("/v1/topics", "/"),
             ("\\\\evil.example", "/"),
+            ("/console/topics?x=\r\nset-cookie: a=b", "/"),
+            ("/console/topics/ü", "/"),
             ("//[", "/"),
             ("/console/topics/orders\nset-cookie: a=b", "/"),
             ("/console/topics/ö\u2028", "/"),

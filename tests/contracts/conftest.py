@@ -8,6 +8,7 @@ import pytest
 from landbridge.broker.server import Terminal
 from landbridge.testing import FakeClock, run_terminal
 from tests.contracts.ways import WAYS, Way
+from tests.contracts.whole import run_whole
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.name)
@@ -23,7 +24,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def terminal(crashes: list[Any]) -> AsyncIterator[Terminal]:
     """A terminal in memory that also listens, with a real clock."""
-    async with run_terminal(port=0) as running:
+    async with run_whole(port=0) as running:
         yield running
 
 

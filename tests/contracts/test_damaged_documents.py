@@ -13,11 +13,15 @@ from landbridge.broker.server import Terminal
 from landbridge.broker.topic import KIND
 from landbridge.core import audit
 from landbridge.core.log.store import PutDocument
+from landbridge.core.mail import outgoing as mail
+from landbridge.core.sms import outgoing as sms
 from landbridge.core.webhook import webhook
 from landbridge.core.websub import feed as feeds
 from landbridge.core.websub import subscription as core
 from landbridge.errors import Forbidden, StoreCorrupt, UnknownFeed
 from landbridge.node.assembly import dial_to
+from landbridge.node.mail import mails_of
+from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.stores.journal.store import JournalStore
@@ -34,6 +38,8 @@ async def node(store: Path) -> AsyncIterator[tuple[Terminal, Any]]:
         run_terminal(JournalStore(store)) as terminal,
         hub_of(terminal, dial_to(terminal, is_part=True), LOOPBACK),
         webhooks_of(terminal, dial_to(terminal, is_part=True), LOOPBACK),
+        mails_of(terminal, dial_to(terminal, is_part=True), LOOPBACK),
+        sms_of(terminal, dial_to(terminal, is_part=True), LOOPBACK),
         attach(terminal, patience=0.0) as bus,
     ):
         yield terminal, bus
@@ -48,9 +54,10 @@ async def subscribed(terminal: Terminal, bus: Any, topic: str, callback: str) ->
     return id
 
 
-@pytest.mark.parametrize(
-    "what", [feeds.FEEDS, core.SUBSCRIPTIONS, core.STATES, webhook.COLLECTION, webhook.STATES]
-)
+OUTLETS = [each for kind in (webhook, mail, sms) for each in (kind.COLLECTION, kind.STATES)]
+
+
+@pytest.mark.parametrize("what", [feeds.FEEDS, core.SUBSCRIPTIONS, core.STATES, *OUTLETS])
 async def test_a_damaged_document_of_one_topic_stops_no_other(tmp_path: Path, what: str) -> None:
     store = tmp_path / "bus"
     async with Subscriber() as subscriber, Receiver(lambda _: OK) as receiver:
@@ -60,8 +67,18 @@ async def test_a_damaged_document_of_one_topic_stops_no_other(tmp_path: Path, wh
                 await bus.topics.create(topic)
                 await bus.websub.open(topic, base=BASE)
                 await bus.webhooks.create(topic, "hook", f"http://127.0.0.1:{receiver.port}/{topic}")
+                await bus.mails.create(
+                    topic, "hook", server="smtp://127.0.0.1:1", sender="a@b.example", to=("a@b.example",)
+                )
+                number: dict[str, Any] = {
+                    "account": "AC1",
+                    "secret": "s",
+                    "sender": "+15550000001",
+                    "to": "+15550000002",
+                }
+                await bus.sms.create(topic, "hook", **number)
                 ids[topic] = await subscribed(terminal, bus, topic, f"{subscriber.callback}&t={topic}")
-            key = {feeds.FEEDS: feeds.KEY, webhook.COLLECTION: "hook", webhook.STATES: "hook"}
+            key = dict.fromkeys(OUTLETS, "hook") | {feeds.FEEDS: feeds.KEY}
             path = f"{what}/bad/{key.get(what, ids['bad'])}\n"
             await terminal.broker.drain()
             await terminal.broker.write(
@@ -77,11 +94,13 @@ async def test_a_damaged_document_of_one_topic_stops_no_other(tmp_path: Path, wh
                 await subscribed(terminal, bus, "none", subscriber.callback)
             await bus.topics.create("more")
             await bus.websub.open("more", base=BASE)
-            if what in (feeds.FEEDS, core.SUBSCRIPTIONS, webhook.COLLECTION):
+            if what in (feeds.FEEDS, core.SUBSCRIPTIONS, webhook.COLLECTION, mail.COLLECTION, sms.COLLECTION):
                 found = [each for each in (await bus.terminal.info()).damage if what in each]
                 assert len(found) == 1
             # The way out.
             await bus.webhooks.delete("bad", "hook")
+            await bus.mails.delete("bad", "hook")
+            await bus.sms.delete("bad", "hook")
             await bus.websub.delete("bad", ids["bad"])
             group = core.group_name(ids["bad"])
             await eventually(lambda: group not in terminal.broker.topics["bad"].groups)

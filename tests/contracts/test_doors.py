@@ -22,12 +22,10 @@ async def test_what_comes_in_goes_out_everywhere(way_in: WayIn, crashes: list[An
             topic = f"parcels.{name}"
             async with AsyncExitStack() as open_doors:
                 send = await open_doors.enter_async_context(way_in.open(found, topic))
-                ways_out = {
-                    way.name: await open_doors.enter_async_context(way.open(found, topic)) for way in WAYS_OUT
-                }
+                ways = [way for way in WAYS_OUT if way.takes(parcel)]
+                doors = [await open_doors.enter_async_context(way.open(found, topic)) for way in ways]
                 sent = await send(parcel)
                 async with asyncio.timeout(LIMIT):
-                    seen: list[Parcel] = await asyncio.gather(*(receive() for receive in ways_out.values()))
-                assert dict(zip(ways_out, seen, strict=True)) == {
-                    way.name: way.expected(sent) for way in WAYS_OUT
-                }
+                    seen: list[Parcel] = await asyncio.gather(*(receive() for receive in doors))
+                names = [way.name for way in ways]
+                assert dict(zip(names, seen, strict=True)) == {way.name: way.expected(sent) for way in ways}

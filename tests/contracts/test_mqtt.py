@@ -532,6 +532,11 @@ async def test_a_client_that_is_silent_longer_than_it_said_is_gone(site: Site) -
 # -- bounds --------------------------------------------------------------------------------------------
 
 
+def consumers(site: Site, topic: str) -> list[Any]:
+    groups = site.terminal.broker.topics[topic].groups.values()
+    return [consumer for group in groups for consumer in group.consumers.values()]
+
+
 async def test_a_client_that_reads_nothing_holds_no_memory_and_loses_only_qos_0(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +559,9 @@ async def test_a_client_that_reads_nothing_holds_no_memory_and_loses_only_qos_0(
     # What waits for the client is in the log, not here.
     assert client._transport.get_write_buffer_size() < 2_000_000
     assert len(client.window) <= 256
+    held = [consumer for name in ("t", "u") for consumer in consumers(site, name)]
+    assert len(held) == 2
+    assert all(consumer.bytes < 1_000_000 for consumer in held)
     assert (await site.bus.publish("t", b"others go on")).offset == 200
     transport.abort()
     await eventually(lambda: not site.gateway.connections)

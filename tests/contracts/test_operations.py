@@ -138,6 +138,8 @@ LEAST: list[tuple[str, list[str] | None]] = [
         "status.show terminal.metrics terminal.figures service.list route.show topology.show network.show",
         OBSERVE,
     ),
+    ("node.list node.show", OBSERVE),
+    ("node.drain node.resume", ["operate"]),
     ("service.show service.ping service.info service.stats", [*OBSERVE, "self"]),
     (
         "topic.show group.list group.show message.where message.why webhook.list type.list type.show "

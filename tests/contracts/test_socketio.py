@@ -138,6 +138,15 @@ async def test_refusals_are_problem_documents(site: Web) -> None:
         assert client.refused[0]["problem"]["code"] == "forbidden"
 
 
+async def noted(site: Web, cause: str) -> str:
+    """What the status log says of a cause."""
+    async with Reader(site.bus.subscribe("$status", group=f"of-{cause}", start="earliest")) as reader:
+        while True:
+            event = (await reader.next()).json()
+            if event.get("cause") == cause:
+                return str(event["detail"])
+
+
 # -- a log ---------------------------------------------------------------------------------------------
 
 
@@ -292,6 +301,7 @@ async def test_nobody_is_let_in_without_a_token(site: Web, given: str) -> None:
         await client.open(site.url, given)
     assert client.refusals[0]["data"]["code"] in ("unauthenticated", "bad_request")
     assert client.refusals[0]["data"]["hint"] or len(given) > 8192
+    assert "127.0.0.1" in await noted(site, "socketio_refused")
     await client.close()
 
 
@@ -564,7 +574,9 @@ async def test_a_client_that_reads_nothing_is_cut_and_its_messages_go_back(
             await site.bus.publish("orders", b"x" * 50_000)
         await eventually(lambda: not gateway(site).register.by_service)
         assert gateway(site).register.figures.slow == 1
+        assert await noted(site, "socketio_slow_client") == "a client of shop has read nothing for 0 s"
         slow.socket.transport.abort()
+    monkeypatch.setattr(gateway_client, "SLOW_WITHIN", 60.0)
     async with stock(site.url, token) as client:
         await client.done("subscribe", topic="orders", group="g", credit=500)
         await client.have(401)

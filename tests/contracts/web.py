@@ -18,7 +18,9 @@ from landbridge.node.console import ConsolePart
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site
-from landbridge.testing import attach, run_terminal
+from landbridge.node.socketio import watching
+from landbridge.testing import attach
+from tests.contracts.whole import run_whole
 from tests.waiting import LIMIT
 
 
@@ -58,26 +60,29 @@ async def web(**options: Any) -> AsyncIterator[Web]:
     site_options = {
         name: options.pop(name) for name in ("origins", "registry", "socketio") if name in options
     }
+    with_console = options.pop("console", False)
     tls = options.pop("tls", (None, None))
     most = options.pop("most", 64)
     endpoint = Endpoint("localhost" if tls[0] else "127.0.0.1", *tls)
-    async with run_terminal(**options) as terminal, attach(terminal) as bus:
-        console = ConsolePart(terminal, dial_to(terminal))
+    async with run_whole(**options) as terminal, attach(terminal) as bus:
+        console = ConsolePart(terminal, dial_to(terminal)).app if with_console else None
         site = Site(
             dial_to(terminal),
             answer_stranger=terminal.answer_stranger,
-            console=console.app,
+            console=console,
             **site_options,
         )
-        terminal.broker.figures.append(site.figures)
         port = HttpPort(site, endpoint, 0, endpoint.tls(), most=most, hint="", web_sockets=True)
         token = terminal.issue_token("admin", ["admin"], 3600.0)
         headers = {"authorization": f"Bearer {token}"}
         try:
             # Certificates are for those who look at them.
-            async with httpx.AsyncClient(
-                base_url=port.url, headers=headers, timeout=LIMIT, verify=not tls[0]
-            ) as http:
+            async with (
+                httpx.AsyncClient(
+                    base_url=port.url, headers=headers, timeout=LIMIT, verify=not tls[0]
+                ) as http,
+                watching(terminal, dial_to(terminal, is_part=True), site, 0.001),
+            ):
                 yield Web(terminal, site, port, http, bus)
         finally:
             site.stop()

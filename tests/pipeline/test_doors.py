@@ -69,14 +69,14 @@ async def test_what_spark_writes_goes_out_everywhere(spark: Any, crashes: list[A
             topic = f"parcels.{name}"
             async with AsyncExitStack() as open_doors:
                 send = await open_doors.enter_async_context(way_in.open(found, topic))
-                ways_out = {
-                    way.name: await open_doors.enter_async_context(way.open(found, topic)) for way in WAYS_OUT
-                }
+                ways = [way for way in WAYS_OUT if way.takes(PARCELS[name])]
+                doors = [await open_doors.enter_async_context(way.open(found, topic)) for way in ways]
                 sent = await send(PARCELS[name])
                 async with asyncio.timeout(LIMIT):
-                    seen = await asyncio.gather(*(receive() for receive in ways_out.values()))
-                expected = {way.name: way.expected(sent) for way in WAYS_OUT}
-                assert dict(zip(ways_out, seen, strict=True)) == expected
+                    seen = await asyncio.gather(*(receive() for receive in doors))
+                names = [way.name for way in ways]
+                expected = {way.name: way.expected(sent) for way in ways}
+                assert dict(zip(names, seen, strict=True)) == expected
 
 
 async def test_what_comes_in_everywhere_is_in_the_table(spark: Any, crashes: list[Any]) -> None:

@@ -176,11 +176,11 @@ def test_each_source_comes_out_in_order_and_once_also_across_a_restart(spark: An
     assert all(headers["kept"] == "yes" for _, _, headers in messages(site, "copy"))
     rejects = {payload: headers for _, payload, headers in messages(site, "copy.rejects")}
     assert rejects == {
-        b"no number": {"kept": b"yes", "reason": b"no sequence number: nothing at header:n"},
-        b"no source": {"n": b"1", "reason": b"no source: nothing at key"},
+        b"no number": {"kept": "yes", "reason": "no sequence number: nothing at header:n"},
+        b"no source": {"n": "1", "reason": "no source: nothing at key"},
         b"no digits": {
-            "n": b"-1",
-            "reason": b"what is at header:n is not a number below 9223372036854775808",
+            "n": "-1",
+            "reason": "what is at header:n is not a number below 9223372036854775808",
         },
     }
 
@@ -269,7 +269,7 @@ def test_notifications_are_what_the_oracle_says(spark: Any, site: Site) -> None:
         got.setdefault(key, []).append(line)
     assert got == oracle(events, [user.encode() for user in users])
     assert [(line, headers) for _, line, headers in messages(site, "told.rejects")] == [
-        (b"nonsense", {"reason": b"not an event: no sequence number"})
+        (b"nonsense", {"reason": "not an event: no sequence number"})
     ]
 
 

@@ -49,6 +49,10 @@ def test_entry_is_whole(operation: Operation[..., Any, Any]) -> None:
     assert scope in ("", ANYBODY) or set(scope.split("|")) <= {*RANKS, *VERBS, "self"}
     assert bool(target) == bool(set(scope.split("|")) & {*VERBS, "self"})
     assert target in ("", "$status", "$audit") or names_in(target)[0] in fields
+    kind, _, named = operation.where.partition(":")
+    assert kind in ("topic", "topics", "stage", "home", "every", "any", "here")
+    assert bool(named) == (kind in ("topic", "topics", "stage"))
+    assert not named or set(named[1:-1].split("|")) <= set(fields)
 
 
 @pytest.mark.parametrize("kind", structs(), ids=lambda kind: kind.__name__)

@@ -62,6 +62,7 @@ ASKED: list[tuple[Frame, bytes]] = [
     (frames.SendRequest(11, "prices.quote", 2_000_000, 0, {"a": 1, "b": b"\xff"}, b"key"), b"question"),
     (frames.SendReply(0, 1, BIG, -1, {"c": True}), b"answer"),
     (frames.SendReply(12, 1, 7, 3, {}, frames.Failure("no_thing", 404, "none")), b"-"),
+    (frames.Relay(13, "append", {"topic": "t"}), b"batch"),
 ]
 ANSWERED: list[tuple[Frame, bytes]] = [
     (WELCOME, b""),
@@ -74,6 +75,7 @@ ANSWERED: list[tuple[Frame, bytes]] = [
     (frames.Fetched(9, 3, BIG, [(3, 2, 4, ""), (5, 1, 2, "ter_a")]), b"aaaabb"),
     (frames.Requested(1, BIG, "prices.quote", 5, "shop", {"a": 1}, b"key"), b"question"),
     (frames.Replied(11, "quotes", False, {}, frames.Failure("no_thing", 404, "none")), b""),
+    (frames.Relayed(13, 7), b"batch"),
     (frames.Paused(3, True, "ana", "moving house", 1_800_000_000_000_000), b""),
     (frames.Closing("shutting_down", "message", "hint"), b""),
 ]

@@ -14,6 +14,7 @@ import msgspec
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.handover import Handovers
+from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.topic import Topic
 from landbridge.core import audit
 from landbridge.core.audit import AuditEntry
@@ -63,7 +64,7 @@ class AuditedBroker(Protocol):
     """What the audit log asks of the broker."""
 
     clock: Callable[[], int]
-    handovers: list[Handovers]
+    handovers: OwnedUnits[Handovers]
     status: StatusLog
     #: Topics whose document is damaged.
     damaged: dict[str, StoreCorrupt]
@@ -71,10 +72,15 @@ class AuditedBroker(Protocol):
     @property
     def totals(self) -> RefusalTotals: ...
 
-    writers: list[Writer[BrokerCommit]]
+    writers: OwnedUnits[Writer[BrokerCommit]]
 
     def new_id(self) -> bytes: ...
     def topic_for(self, name: str) -> Topic: ...
+    def has(self, topic: str) -> bool:
+        """Does a topic live in a unit that this process owns?"""
+
+    def tell(self, name: str, batch: Batch) -> None:
+        """Append a batch to a topic of the terminal's own. Nobody waits for it."""
 
 
 class AuditedCall:
@@ -131,7 +137,12 @@ class AuditedCall:
         if not self.is_told and not self._source.is_part:
             asked = msgspec.to_builtins(request)
             name = "/".join(str(asked.pop(key)) for key in ("topic", "name") if key in asked)
-            await self._log.writer.put(partial(self.enter, name=name, after=asked))
+            enter = partial(self.enter, name=name, after=asked)
+            writer = self._log.writer
+            if writer is None:
+                self._log.tell(enter)
+            else:
+                await writer.put(enter)
 
 
 class AuditLog:
@@ -139,9 +150,19 @@ class AuditLog:
         self._broker = broker
 
     @property
-    def writer(self) -> Writer[BrokerCommit]:
-        """Of the unit that the topic lives in."""
-        return self._broker.topic_for(audit.TOPIC).writer
+    def writer(self) -> Writer[BrokerCommit] | None:
+        """Of the unit that the topic lives in, or of one that this node owns; None where it owns none."""
+        broker = self._broker
+        return (
+            broker.topic_for(audit.TOPIC).writer
+            if broker.has(audit.TOPIC)
+            else next(iter(broker.writers), None)
+        )
+
+    def tell(self, enter: Callable[[Commit], None]) -> None:
+        """Write an entry from a node that owns nothing. It is lost if the process ends just then."""
+        commit = BrokerCommit(self._broker.clock(), -1)
+        enter(commit)
 
     def call(self, source: CallSource, operation: Operation[..., Any, Any], origin: str = "") -> AuditedCall:
         return AuditedCall(self, source, operation, origin)
@@ -171,12 +192,15 @@ class AuditLog:
         """Write an entry within a commit. What frees room on a full disk is audited too: there the commit has
         a handover, which is as small as what the disk's reserve is there for, and the entry follows when
         there is room."""
-        broker, topic = self._broker, self._broker.topic_for(audit.TOPIC)
+        broker = self._broker
+        topic = broker.topic_for(audit.TOPIC) if broker.has(audit.TOPIC) else None
         raw = build([audit.encode(entry)], id=broker.new_id(), time=commit.now, keys=[entry.key])
         batch = Batch.decode(raw)
-        if topic.writer.unit == commit.unit and commit.full is None:
+        if topic is not None and topic.writer.unit == commit.unit and commit.full is None:
             commit.can_shrink = True
             topic.save(commit)
             commit.append(topic.log, batch, needs_room=False)
+        elif commit.unit < 0:
+            broker.tell(audit.TOPIC, batch)
         else:
             broker.handovers[commit.unit].add_untold(commit, audit.TOPIC, batch)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from landbridge.core.names import check_name
@@ -27,6 +27,8 @@ from landbridge.errors import BadRequest, BusError, NameTaken, Unauthenticated, 
 
 ISSUER = "landbridge"
 AUDIENCE = "landbridge"
+#: For whom the passes of nodes are, and the seconds that one is good for.
+NODES, PASS_LIFE = "landbridge-nodes", 600
 _CLAIMS = ["iss", "aud", "sub", "jti", "iat", "exp", "scope"]
 #: The claim of a token that a terminal has made for its own process.
 _OWN = "landbridge_own"
@@ -112,15 +114,41 @@ class Authority:
         revoked: Iterable[str] = (),
         registrations: Registrations | None = None,
     ) -> None:
-        self._key = key
+        self._key: Ed25519PrivateKey
+        self._public: Ed25519PublicKey
+        self._key_id: str
+        self._set_key(key)
         self._registrations = registrations or NobodyRegistered()
-        self._public = key.public_key()
-        raw = self._public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-        self._key_id = hashlib.sha256(raw).hexdigest()[:16]
         #: Token ids and ``sub:NAME`` entries that are no longer taken.
         self.revoked = set(revoked)
         #: What is taken of tokens that the customer's registry has signed; None where there is no registry.
         self.registered: RegisteredTokens | None = None
+
+    def use(self, raw: bytes) -> None:
+        """Sign with this key from now on, and take what it has signed."""
+        self._set_key(Ed25519PrivateKey.from_private_bytes(raw))
+
+    def _set_key(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self._public = key.public_key()
+        public = self._public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self._key_id = hashlib.sha256(public).hexdigest()[:16]
+
+    def node_pass(self, now: int) -> str:
+        """What a node shows to another one: short-lived, signed with the key that only nodes have."""
+        claims = {"iss": ISSUER, "aud": NODES, "iat": now / SECOND, "exp": now // SECOND + PASS_LIFE}
+        return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": self._key_id})
+
+    def is_node(self, now: int, shown: str) -> bool:
+        """Has a node of this terminal made this pass lately?"""
+        try:
+            options: Any = {"require": ["iss", "aud", "exp"], "verify_exp": False, "verify_iat": False}
+            claims = jwt.decode(
+                shown, self._public, algorithms=["EdDSA"], audience=NODES, issuer=ISSUER, options=options
+            )
+            return int(claims["exp"]) * SECOND > now
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+            return False
 
     @staticmethod
     def new_key() -> bytes:

@@ -8,8 +8,8 @@ import asyncio
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -22,8 +22,9 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit
+from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit, note_change
 from landbridge.broker.damage import Damage, decoded
+from landbridge.broker.distant import DistantTopic
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
 from landbridge.broker.event_types import types_of
 from landbridge.broker.figures import GatewayFigure
@@ -42,12 +43,13 @@ from landbridge.broker.middleware import (
     run_all,
     through,
 )
+from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.rule_topics import demand_read, home_of, unit_of, views_stages
 from landbridge.broker.set_limits import SetLimits
-from landbridge.broker.surroundings import AckingClient, Client, Crossing
+from landbridge.broker.surroundings import AckingClient, Client, Crossing, Elsewhere
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
 from landbridge.broker.transactions import (
@@ -94,6 +96,7 @@ from landbridge.errors import (
     Forbidden,
     LeaseLost,
     LimitReached,
+    NotOwner,
     QueueTaken,
     StoreCorrupt,
     TooLarge,
@@ -159,6 +162,8 @@ class Totals(msgspec.Struct):
     late_replies: int = 0
     reports: int = 0
     reports_dropped: int = 0
+    #: Batches of the terminal's own that could not be brought to another node.
+    untold: int = 0
 
 
 class Broker:
@@ -197,8 +202,16 @@ class Broker:
         self.incarnation = ""
         self.documents = Documents(store, self.unit_of, self._note_damaged)
         #: The writer of each unit, and what each unit owes to the others.
-        self.writers: list[Writer[BrokerCommit]] = []
-        self.handovers: list[Handovers] = []
+        self.writers: OwnedUnits[Writer[BrokerCommit]] = OwnedUnits(self.not_owner)
+        self.handovers: OwnedUnits[Handovers] = OwnedUnits(self.not_owner)
+        #: The other nodes of this terminal; None where it has no nodes, and owns all units.
+        self.elsewhere: Elsewhere | None = None
+        #: Units that are being loaded: this process has claimed them, and doesn't know yet what is in them.
+        self._loading: set[int] = set()
+        #: Called in a node with a unit that it has owned, when another node has claimed it.
+        self.on_fenced: Callable[[int], None] = lambda unit: None
+        #: Unit → the lease numbers of its groups begin with this number.
+        self._lease_starts: dict[int, int] = {}
         #: Per unit: the next log gets this number times the number of units, plus the unit. Number 0 is the
         #: log that has no batches, only the ledger of transactions.
         self._next_log = [1] * store.units
@@ -244,10 +257,14 @@ class Broker:
         settings = dict(await self.store.documents(0, SETTINGS))
         owed = [await self._claim(unit) for unit in range(self.store.units)]
         self._load_settings(settings)
+        self.start = max(self.start, *[await self._started(unit) + 1 for unit in range(self.store.units)])
+        self.documents.start = self.start
+        self._lease_starts = dict.fromkeys(range(self.store.units), self.start)
         with _without_collection():
             for unit in range(self.store.units):
                 await self._open_unit(unit, _acks_in(owed))
-        await self.pauses.open()
+        for unit in range(self.store.units):
+            await self.pauses.open(unit)
         for handovers, documents in zip(self.handovers, owed, strict=True):
             handovers.load(documents)
         await self.write(
@@ -258,6 +275,152 @@ class Broker:
         )
         self.trimmer.begin(self.topics.values())
         self._tick()
+
+    async def open_shared(self, elsewhere: Elsewhere) -> None:
+        """Begin as a node that owns no unit yet: see ``take``."""
+        for finding in self.store.findings:
+            self.damage.note(finding)
+        self.elsewhere = elsewhere
+        # Of several nodes that run at the same time each has a number of its own.
+        self.start = self.documents.start = int.from_bytes(os.urandom(6), "big")
+        self._tick()
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The units that this process owns."""
+        return self.writers.units - self._loading
+
+    def owns(self, unit: int) -> bool:
+        """Does this process own a unit?"""
+        return unit in self.writers and unit not in self._loading
+
+    def not_owner(self, unit: int) -> NotOwner:
+        """The error for what lives in a unit that this process doesn't own."""
+        owner = "" if self.elsewhere is None else self.elsewhere.owner_of(unit)
+        where = f"the node {owner} has it" if owner else "no node has it at the moment"
+        return NotOwner(f"unit {unit} of the terminal is not at this node: {where}")
+
+    async def take(self, unit: int) -> None:
+        """Own a unit from now on: claim it, so that whoever owned it is fenced, and load it."""
+        if unit in self.writers:
+            return
+        self._loading.add(unit)
+        try:
+            await self._load_unit(unit, await self._claim(unit))
+        except BaseException:
+            if unit in self.handovers:
+                await self.handovers[unit].close(self.not_owner(unit))
+            self._drop(unit)
+            raise
+        finally:
+            self._loading.discard(unit)
+
+    async def _load_unit(self, unit: int, owed: list[tuple[str, bytes]]) -> None:
+        store = self.store
+        settings = dict(await store.documents(0, SETTINGS))
+        if unit == 0:
+            start, self.documents.start = self.start, self.start
+            self._load_settings(settings)
+            self.start = self.documents.start = start
+        home = self.damage.decode("the number of the last start", int, settings.get("start", b"0"), 0, "")
+        begun = self._lease_starts[unit] = max(home, await self._started(unit)) + 1
+        # What transactions of any unit have settled here, and this unit's cursors may not know yet.
+        others = [self._whole(await store.documents(other, HANDOVER)) for other in range(store.units)]
+        with _without_collection():
+            await self._open_unit(unit, _acks_in(others))
+        await self.pauses.open(unit)
+        writes = [PutDocument(SETTINGS, "start", str(begun).encode())]
+        if unit == 0:
+            writes.append(PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()))
+        await self.write(writes, unit=unit)
+        self.handovers[unit].load(owed)
+        self.trimmer.begin(self._topics_in(unit))
+        self._begin_anew()
+
+    async def _started(self, unit: int) -> int:
+        """The greatest number that lease numbers of a unit's groups have begun with."""
+        found = dict(await self.store.documents(unit, SETTINGS)).get("start", b"0")
+        return self.damage.decode("the number of the last start", int, found, 0, "")
+
+    def _topics_in(self, unit: int) -> list[Topic]:
+        return [topic for topic in self.topics.values() if topic.writer.unit == unit]
+
+    def _begin_anew(self) -> None:
+        """Whoever follows changes of topics or documents here lists them again: some have come or gone with
+        a unit, not by a change."""
+        self.start = int.from_bytes(os.urandom(6), "big")
+        self.documents.begin_anew(self.start)
+        self.topic_changes.forget()
+
+    async def give_up(self, unit: int, *, fenced: bool = False) -> None:
+        """Own a unit no longer: what was accepted is stored, and then nothing is written any more. The
+        connections that consume there are ended; their clients come back to the new owner. ``fenced``:
+        another node owns it already, so nothing is written at all."""
+        writer = self.writers.pop(unit)
+        handovers = self.handovers.pop(unit)
+        if writer is None or handovers is None:
+            return
+        why = self.not_owner(unit)
+        if fenced:
+            writer.stop(why)
+        gone = self._topics_in(unit)
+        self._end_consumers(gone, why)
+        try:
+            await handovers.close(why)
+            if not fenced:
+                writer.poke()
+                await writer.drain()
+            for topic in gone:
+                for group in list(topic.groups.values()):
+                    group.close()
+            if not fenced:
+                await writer.close(why)
+        except BaseException:  # whoever waits has no time left
+            writer.stop(why)
+            raise
+        finally:
+            self._drop(unit)
+
+    def _end_consumers(self, gone: list[Topic], why: BusError) -> None:
+        for topic in gone:
+            for group in topic.groups.values():
+                for consumer in list(group.consumers.values()):
+                    consumer.connection.move_on(why)
+                    group.leave(consumer, counted=False)
+
+    def _drop(self, unit: int) -> None:
+        """Forget what was loaded of a unit."""
+        self.writers.pop(unit)
+        self.handovers.pop(unit)
+        self.documents.released(unit)
+        for topic in self._topics_in(unit):
+            self._end_consumers([topic], self.not_owner(unit))
+            del self.topics[topic.name]
+            self._by_log.pop(topic.log, None)
+            self._sorted.pop(topic, None)
+            topic.deleted = True
+            topic.log.forget()
+            self.middleware.forget(topic.name)
+            for group in list(topic.groups.values()):
+                group.close()
+                group.end_watchers(self.not_owner(unit))
+        timer, self._changed_timers[unit] = self._changed_timers[unit], None
+        if timer is not None:
+            timer.cancel()
+        self._changed[unit].clear()
+        for key in [key for key in self._transactions if key[0] == unit]:
+            del self._transactions[key]
+        for name in [name for name in self.damaged if unit_of(name, self.store.units) == unit]:
+            del self.damaged[name]
+        self.pauses.forget(unit)
+        self._begin_anew()
+
+    def follow(self, settings: Mapping[str, bytes]) -> None:
+        """Go by the settings that another node has written."""
+        raw = settings.get("status")
+        self.status.levels = status.Levels() if raw is None else _decode_levels(raw)
+        self.set_limits.load(settings)
+        self.incarnation = settings.get(INCARNATION, b"").decode(errors="replace") or self.incarnation
 
     def _load_settings(self, settings: dict[str, bytes]) -> None:
         decode = self.damage.decode
@@ -288,10 +451,18 @@ class Broker:
             apply=self._apply,
             most_bytes=self.limits.commit,
             around=gathering,
+            fenced=None if self.elsewhere is None else partial(self._was_fenced, unit),
+            check=None if self.elsewhere is None else partial(self.elsewhere.check_owned, unit),
         )
-        self.writers.append(writer)
-        self.handovers.append(Handovers(self, writer, epoch))
+        self.writers[unit] = writer
+        self.handovers[unit] = Handovers(self, writer, epoch)
         return self._whole(await store.documents(unit, HANDOVER))
+
+    def _was_fenced(self, unit: int) -> BusError:
+        """Another node has claimed the unit."""
+        why = self.not_owner(unit)
+        asyncio.get_running_loop().call_soon(self.on_fenced, unit)
+        return why
 
     def _whole(self, owed: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """The handovers that can be read."""
@@ -453,14 +624,32 @@ class Broker:
         """The unit that a topic lives in, or would live in."""
         return unit_of(home_of(self.topics, topic), self.store.units)
 
+    def has(self, topic: str) -> bool:
+        """Does the topic live in a unit that this process owns, or would it?"""
+        found = self.topics.get(topic)
+        unit = self.unit_of(topic) if found is None else found.writer.unit
+        return self.owns(unit)
+
+    def has_log(self, log: int) -> bool:
+        """Does this process own the unit of a log?"""
+        return self.owns(log % self.store.units)
+
+    def check_has(self, topic: str) -> None:
+        """NotOwner where it doesn't."""
+        if not self.has(topic):
+            raise self.not_owner(self.unit_of(topic))
+
     def append(
-        self, commit: BrokerCommit, topic: str | Topic, batch: Batch, subject: str = ""
+        self, commit: BrokerCommit, topic: str | Topic | DistantTopic, batch: Batch, subject: str = ""
     ) -> int | asyncio.Future[int]:
         """Append a batch to any topic, made where there is none, within a commit that may be of another unit.
         Returns its offset, or a future of it where it goes into another unit once the commit is on disk.
         ``subject``: in whose name it is published; empty for the terminal itself. StoreFull where there is no
         room."""
         commit.need_room()
+        if isinstance(topic, DistantTopic) or (isinstance(topic, str) and not self.has(topic)):
+            name = topic if isinstance(topic, str) else topic.name
+            return self.handovers[commit.unit].add(commit, name, batch, subject)
         found = self.topic_for(topic, create=True) if isinstance(topic, str) else topic
         if found.writer.unit != commit.unit:
             return self.handovers[commit.unit].add(commit, found.name, batch, subject)
@@ -484,9 +673,9 @@ class Broker:
         """Tell the status log of an error that nobody waits for."""
         self.status.note(self.clock(), "error", topic=topic, cause=error.code, detail=str(error))
 
-    @property
-    def first_lease(self) -> int:
-        return self.start * _LEASES_PER_START
+    def first_lease(self, topic: groups.Home) -> int:
+        """Where the lease numbers of a topic's group begin."""
+        return self._lease_starts[topic.writer.unit] * _LEASES_PER_START
 
     def new_id(self) -> bytes:
         return uuid7(self.clock(), os.urandom(10))
@@ -529,12 +718,13 @@ class Broker:
                     self.follow_middleware(other)
 
     def topic(self, name: str) -> Topic:
-        try:
-            return self.topics[name]
-        except KeyError:
-            if name in self.damaged:
-                raise self.damaged[name] from None
-            raise UnknownTopic(f"there is no topic {name[:200]!r}") from None
+        found = self.topics.get(name)
+        if found is not None and found.writer.unit not in self._loading:
+            return found
+        if name in self.damaged:
+            raise self.damaged[name]
+        self.check_has(name)
+        raise UnknownTopic(f"there is no topic {name[:200]!r}")
 
     def topic_for(
         self, name: str, *, create: bool = False, who: str = "", enter: Enter | None = None
@@ -542,8 +732,9 @@ class Broker:
         """The topic, made on the spot where that is allowed, or if it must be. ``who``: for whom. ``enter``:
         writes the entry of the audit log where it is made by an operation."""
         found = self.topics.get(name)
-        if found is not None:
+        if found is not None and found.writer.unit not in self._loading:
             return found
+        self.check_has(name)
         if name in OWN:
             return self.create_topic(TopicSpec(name=name, retention=OWN[name]))
         if is_reserved(name) or is_rule_topic(name) or not (self.auto_create or create):
@@ -796,9 +987,23 @@ class Broker:
         )
         return await through(topic.chain, topic.views, publisher, frame, batch)
 
-    def check_publish(self, connection: Client, name: str) -> Topic:
+    def check_publish(self, connection: TokenBearer, name: str) -> Topic:
         self.check_target(connection, name)
         return self.topic_for(name, who=connection.subject)
+
+    async def kind_elsewhere(self, caller: TokenBearer, name: str) -> str:
+        """What ``check_target`` can't see here of a topic that another node owns: its owner is asked, and
+        raises. Returns the kind of such a topic; empty for one of this node's, or one that isn't there."""
+        if self.elsewhere is None or self.has(name):
+            return ""
+        return await self.elsewhere.look_at(name, caller.subject)
+
+    def output(self, connection: TokenBearer, name: str) -> Topic | DistantTopic:
+        """The topic of an output, which may be at another node: its owner checks the rest then."""
+        if self.elsewhere is None or self.has(name):
+            return self.check_publish(connection, name)
+        self.check_target(connection, name)
+        return DistantTopic(name, self.unit_of(name), self.elsewhere)
 
     def publish(
         self,
@@ -973,7 +1178,7 @@ class Broker:
     def forget_transactions(self, producer: bytes) -> None:
         """A client left in good order, with every answer in hand: it will never repeat a transaction. Bytes
         that an earlier connection has sent may still come."""
-        for unit in range(self.store.units):
+        for unit in self.owned:
             found = self._transactions.pop((unit, producer), None)
             if found is not None and found.stored:
                 self.writers[unit].tell(adding([found.left(unit, producer, self.clock())]))
@@ -987,7 +1192,8 @@ class Broker:
                 commit.writes.append(Trim(commit.unit, before))
                 commit.on_stored.append(lambda: self._trimmed_transactions(commit))
 
-            await writer.put(work)
+            with suppress(NotOwner):  # its new owner trims them
+                await writer.put(work)
 
     def _trimmed_transactions(self, commit: BrokerCommit) -> None:
         forgotten = self._forgotten[commit.unit] = commit.trimmed[commit.unit].forgotten
@@ -1015,7 +1221,7 @@ class Broker:
             self._transactions.popitem(last=False)
 
     def transact(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> asyncio.Future[TransactionOutcome]:
         """Publishes and acks, all or nothing. The future has the outputs' offsets; none for a transaction
         that happened before, unless it has a key."""
@@ -1057,6 +1263,8 @@ class Broker:
                 (topic, accepted(each)) for (topic, _), each in zip(publishes, outcomes, strict=True)
             ]
             for topic, _ in publishes:
+                if isinstance(topic, DistantTopic):
+                    continue  # its owner has looked at it
                 if topic.deleted:
                     raise UnknownTopic(f"the topic {topic.name} was deleted")
                 topic.claim_for(connection, frame.producer)
@@ -1090,7 +1298,7 @@ class Broker:
         return asyncio.ensure_future(middleware_first())
 
     def _once(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> TransactionKey:
         """The key of a transaction. It belongs to the first topic, by name, that the transaction publishes
         to."""
@@ -1098,27 +1306,29 @@ class Broker:
         body = keys.body_hash(*((topic.name, batch) for topic, batch in publishes))
         place = min(range(len(publishes)), key=lambda n: publishes[n][0].name)
         topic, batch = publishes[place]
+        if isinstance(topic, DistantTopic):
+            raise self.not_owner(topic.unit)
         return TransactionKey(frame.key, name, body, topic, batch, place)
 
     def _home_of(
-        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic, Batch]]
+        self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
     ) -> Writer[BrokerCommit]:
         """The unit in which a transaction happens: with a key that of the key's topic; else that of its first
         ack, or of its first document, or of its first output."""
         if frame.key:
             if not publishes:
                 raise BadRequest("a transaction with a key publishes something", hint="leave the key away")
-            return min((topic for topic, _ in publishes), key=lambda topic: topic.name).writer
+            return self.writers[min(publishes, key=lambda each: each[0].name)[0].unit]
         for subscription, _, _ in frame.acks:
             if (consumer := connection.consumers.get(subscription)) is not None:
                 return consumer.group.topic.writer
         if frame.documents:
             return self.writers[self.documents.unit_of(frame.documents[0].topic)]
-        return publishes[0][0].writer if publishes else self.writers[0]
+        return self.writers[publishes[0][0].unit if publishes else 0]
 
     def read_transaction(
         self, connection: Client, frame: frames.Transact, tail: memoryview
-    ) -> list[tuple[Topic, Batch]]:
+    ) -> list[tuple[Topic | DistantTopic, Batch]]:
         """The outputs of a stranger's transaction, checked."""
         if frame.parts > MOST_IN_TRANSACTION:
             raise LimitReached(
@@ -1126,12 +1336,12 @@ class Broker:
                 f"{MOST_IN_TRANSACTION}",
                 hint="ack whole batches, publish to a topic in one batch, or make several transactions",
             )
-        publishes: list[tuple[Topic, Batch]] = []
+        publishes: list[tuple[Topic | DistantTopic, Batch]] = []
         at = 0
         for name, size in frame.publishes:
             if at + size > len(tail):
                 raise BadFrame(f"a transaction whose batches go beyond its {len(tail)} bytes")
-            topic = self.check_publish(connection, name)
+            topic = self.output(connection, name)
             publishes.append((topic, self.read_batch(name, tail[at : at + size])))
             at += size
         if at != len(tail):
@@ -1223,7 +1433,7 @@ class Broker:
             frame.subscription,
             min(frame.prefetch, topic.spec.prefetch) if topic.spec.kind == "work" else frame.prefetch,
             group,
-            prefetch_bytes=self.limits.prefetch_bytes,
+            prefetch_bytes=min(frame.prefetch_bytes or (1 << 62), self.limits.prefetch_bytes),
             by_pull=frame.by_pull,
             hears_pauses=connection.hears_pauses,
         )
@@ -1332,6 +1542,8 @@ class Broker:
             timer.cancel()
         for group in changed:
             group.save(commit)
+        if self.elsewhere is not None and note_change(commit):
+            commit.on_stored.append(self.elsewhere.announce)
 
     def _apply(self, commit: BrokerCommit) -> None:
         """A commit is on disk: make it visible."""
@@ -1405,14 +1617,20 @@ class Broker:
             return
         now = self.clock()
         events = self.status.take(now)
-        batch = self._status_batch(events)
-        topic = self.topic_for(status.TOPIC)
-        topic.writer.tell(lambda commit: self.append(commit, topic, batch))
+        self.tell(status.TOPIC, self._status_batch(events))
         if target := self.status.levels.topic:
             # Not what concerns the target itself: reading the copy must not make more of it.
             others = [event for event in events if event.topic != target]
             if others:
                 self._copy_status(target, self._status_batch(others))
+
+    def tell(self, name: str, batch: Batch) -> None:
+        """Append a batch to a topic of the terminal's own. Nobody waits for it."""
+        if self.elsewhere is not None and not self.has(name):
+            self.elsewhere.tell(name, batch)
+            return
+        topic = self.topic_for(name)
+        topic.writer.tell(lambda commit: self.append(commit, topic, batch))
 
     def _status_batch(self, events: list[status.Event]) -> Batch:
         payloads = [status.encode(event) for event in events]
@@ -1431,6 +1649,9 @@ class Broker:
                 self.report(target, result)
 
         try:
+            if self.elsewhere is not None and not self.has(target):
+                self.elsewhere.tell(target, batch)
+                return
             topic = self.status_copy(target)
         except BusError as error:
             self.report(target, error)

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.topic import Topic
 from landbridge.core import changes
 from landbridge.core.changes import ObservedChange
@@ -29,9 +28,8 @@ class Journaled(Protocol):
     topics: dict[str, Topic]
 
     def new_id(self) -> bytes: ...
-    def topic_for(self, name: str) -> Topic: ...
-    def append(self, commit: BrokerCommit, topic: Topic, batch: Batch) -> object:
-        """Append a batch within a commit."""
+    def tell(self, name: str, batch: Batch) -> None:
+        """Append a batch to a topic of the terminal's own."""
 
 
 class Changes:
@@ -64,5 +62,4 @@ class Changes:
         broker = self._broker
         payloads, self._waiting = self._waiting, []
         batch = Batch.decode(build(payloads, id=broker.new_id(), time=broker.clock()))
-        topic = broker.topic_for(changes.TOPIC)
-        topic.writer.tell(lambda commit: broker.append(commit, topic, batch))
+        broker.tell(changes.TOPIC, batch)

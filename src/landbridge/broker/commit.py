@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +13,16 @@ from landbridge.core.log.batch import Batch
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ledger import Entry, Transactions
 from landbridge.core.log.packing import pack
-from landbridge.core.log.store import Append, Copy, DropLog, PutDocument, PutLedger, Trim, Write
+from landbridge.core.log.store import (
+    Append,
+    Copy,
+    DeleteDocument,
+    DropLog,
+    PutDocument,
+    PutLedger,
+    Trim,
+    Write,
+)
 from landbridge.core.shipping.history import encode as encode_history
 from landbridge.stores.writer import Commit
 
@@ -20,6 +30,10 @@ from landbridge.stores.writer import Commit
 HISTORY = "history"
 #: The kind of the documents that are settings of the terminal.
 SETTINGS = "settings"
+#: Kinds of documents of unit 0 that the other nodes of a terminal follow (``broker/mirror.py``): settings,
+#: services, revoked tokens, pauses. And the kind and the key of the document that changes with them.
+FOLLOWED = frozenset({SETTINGS, "service", "revoked", "pause"})
+VERSION = "trust"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
 #: Bytes that a commit compresses of what the middleware has not: some milliseconds.
@@ -31,6 +45,16 @@ class ChosenFrom(NamedTuple):
 
     choice: bytes  #: which they are (``landbridge.core.rules.choice``)
     size: int  #: bytes of the batch in the store
+
+
+def note_change(commit: BrokerCommit) -> bool:
+    """A commit is about to leave: does it change what a terminal's other nodes follow? Then it says so."""
+    if commit.unit == 0 and any(
+        isinstance(write, PutDocument | DeleteDocument) and write.kind in FOLLOWED for write in commit.writes
+    ):
+        commit.writes.append(PutDocument(VERSION, VERSION, os.urandom(8)))
+        return True
+    return False
 
 
 class BrokerCommit(Commit):

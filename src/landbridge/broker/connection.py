@@ -8,12 +8,18 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
+import msgspec
+
 from landbridge.broker.authority import Authority, TokenIdentity, claims_of
 from landbridge.broker.broker import Broker
+from landbridge.broker.cluster import Cluster
 from landbridge.broker.fetches import Fetches
+from landbridge.broker.gathering import Inquiry
 from landbridge.broker.group import Consumer
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.keys import PublishOutcome
+from landbridge.broker.legs import Leg, for_client
+from landbridge.broker.mirror import Mirror
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.requests import Outstanding
 from landbridge.broker.rule_topics import demand_read
@@ -26,10 +32,13 @@ from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import (
     BadRequest,
     BusError,
+    Disconnected,
     Forbidden,
     LeaseLost,
     LimitReached,
+    NotOwner,
     ShuttingDown,
+    TerminalUnreachable,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -37,6 +46,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol import operations as table
 from landbridge.protocol.frames import Frame
+from landbridge.protocol.router import Everywhere, Gather, Router, There, Unknown
 from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
@@ -49,11 +59,15 @@ HIGH_WATER = 4 << 20
 #: Seconds from the decision to end a connection until it is cut.
 CLOSE_WITHIN = 5.0
 EMPTY = memoryview(b"")
+#: Nodes that a welcome names.
+MOST_ADDRESSES = 256
 #: What a client may use of this terminal beyond the frames of the first version.
 FEATURES = ["keys", "requests"]
 #: Frames of a connection that are handled in one turn of the loop, and those that count as several.
 FRAMES_AT_ONCE = 128
 HEAVY: dict[type[Frame], int] = {frames.Call: 4, frames.Subscribe: 4, frames.Renew: 4}
+#: As whom another node asks, and the microseconds that it may.
+NODE, NODE_LIFE = "$node", 365 * 86400 * SECOND
 #: So many parts of a transaction count as a frame.
 PARTS_PER_FRAME = 8
 #: Operations that stay for as long as nothing happens.
@@ -78,14 +92,23 @@ class OperationsPort(Protocol):
     ) -> object: ...
 
 
+class FrameHeld(Exception):
+    """Raised by a handler whose frame has to wait: it is handled again later, and nothing before it."""
+
+
 class Host(Protocol):
     """The terminal that a connection leads to."""
+
+    #: The other nodes, and what this one follows of the owner of unit 0; None where the terminal has none.
+    cluster: Cluster | None
+    mirror: Mirror | None
 
     name: str
     broker: Broker
     authority: Authority
     connections: set[Connection]
     strangers: Strangers
+    addresses: Callable[[], list[str]]
     closing: bool
     heartbeats: Heartbeats
     services: Services
@@ -138,6 +161,17 @@ class Connection(Incoming):
         self._timer: asyncio.TimerHandle | None = None
         #: Until the peer has shown who it is; None within this process.
         self._stranger = stranger
+        #: Of a node: where the client's frames go, and the legs by which they do, by node. And the token that
+        #: the client has shown.
+        self._router: Router | None = None
+        self._legs: dict[str, Leg] = {}
+        self._token = ""
+        #: It comes from another node: for a client of that node, or for that node itself.
+        self.is_leg = self.is_node = False
+        #: A frame waits for something, and so does what has come after it.
+        self._is_held = False
+        #: It has waited once already.
+        self._has_refreshed = False
         #: It is a part of the terminal, which has bounds of its own: max_webhooks, max_subscribers.
         self.is_part = is_part
         self._handlers: dict[type[Frame], Callable[..., Iterator[None] | None]] = {
@@ -159,6 +193,7 @@ class Connection(Incoming):
             frames.Pull: self._pull,
             frames.SendRequest: self._request,
             frames.SendReply: self._reply,
+            frames.Relay: self._relay,
         }
 
     # -- transport ---------------------------------------------------------------------------------
@@ -214,12 +249,16 @@ class Connection(Incoming):
 
     def pause_writing(self) -> None:
         self.writable = False
+        for leg in self._legs.values():
+            leg.read(False)
         self._throttle()
 
     def resume_writing(self) -> None:
         self.writable = True
         self._throttle()
         self._fetches.resume()
+        for leg in self._legs.values():
+            leg.read(True)
         for consumer in list(self.consumers.values()):
             consumer.group.pump()
             self.broker.requests.resume(consumer)
@@ -227,6 +266,8 @@ class Connection(Incoming):
     def _throttle(self) -> None:
         """Read only while the peer reads, while it keeps to its window, and when all of it is handled."""
         reading = self.writable and self._unanswered <= self._window and not self._is_behind
+        if reading and self._legs:
+            reading = not any(leg.is_full for leg in self._legs.values())
         if reading != self._reading and not self.closed:
             self._reading = reading
             if reading:
@@ -250,11 +291,11 @@ class Connection(Incoming):
         nothing is read, and the next turn goes on."""
         room = FRAMES_AT_ONCE
         with gathering:
-            while (self._events or self._handling) and not self.closed and room > 0:
+            while (self._events or self._handling) and not self.closed and not self._is_held and room > 0:
                 room -= self._handle_one()
         was_behind = self._is_behind
         self._is_behind = bool(self._events or self._handling) and not self.closed
-        if self._is_behind:
+        if self._is_behind and not self._is_held:
             asyncio.get_running_loop().call_soon(self._handle_rest)
         if self._is_behind != was_behind:
             self._throttle()
@@ -282,10 +323,31 @@ class Connection(Incoming):
             for _ in begun:
                 self._handling = frame, begun
                 return FRAMES_AT_ONCE
+        except FrameHeld:
+            self._events.appendleft((frame, tail))
+            return 0
         except BusError as error:
             self.refuse(getattr(frame, "request", 0), error)
         self._handling = None
         return _weight(frame)
+
+    def _hold(self, until: Coroutine[Any, Any, None]) -> FrameHeld:
+        """The frame that is being handled, and all after it, wait for something."""
+        self._is_held = True
+        self.terminal.spawn(until).add_done_callback(self._go_on)
+        return FrameHeld()
+
+    def _go_on(self, done: asyncio.Task[None]) -> None:
+        self._is_held = False
+        if self.closed or done.cancelled():
+            return
+        if (error := done.exception()) is None:
+            self._handle_rest()
+        elif isinstance(error, BusError):
+            self.close(error)
+        else:
+            self.log_crash("a frame that waits", error)
+            self.close(BusError(f"the terminal failed: {type(error).__name__}"))
 
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         if not self.closed:
@@ -336,6 +398,10 @@ class Connection(Incoming):
 
     def refuse(self, request: int, error: BusError, subscription: int = 0) -> None:
         self.broker.totals.refused += 1
+        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_part:
+            # Nobody may take that for an answer: whoever asks comes again, and is brought to the owner.
+            self.close(error)
+            return
         self.broker.status.note(
             self.broker.clock(),
             "refuse",
@@ -359,6 +425,11 @@ class Connection(Incoming):
         if self.consumers.pop(consumer.subscription, None) is not None:
             self.send(frames.Lost(consumer.subscription, error.code, str(error), error.hint))
             self.broker.unsubscribe(consumer, counted=False)
+
+    def move_on(self, why: BusError) -> None:
+        """Something that it consumes is at another node from now on. Its client connects anew, repeats what
+        has no answer, and subscribes again."""
+        self.close(why)
 
     def close(self, error: BusError) -> None:
         """Tell the peer why, and end."""
@@ -397,6 +468,9 @@ class Connection(Incoming):
             self.broker.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
         self.broker.requests.forget(self)
+        for leg in list(self._legs.values()):
+            leg.close(goodbye=not counted)
+        self._legs.clear()
         self._fetches.close()
         self._events.clear()
         self._handling = None
@@ -410,14 +484,24 @@ class Connection(Incoming):
 
     def _hello(self, frame: frames.Hello) -> None:
         self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
-        self.hears_pauses = isinstance(frame.features, list) and "pauses" in frame.features
+        features = frame.features if isinstance(frame.features, list) else []
+        self.hears_pauses = "pauses" in features
         now = self.broker.clock()
-        self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
+        if not self._has_refreshed:
+            self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
         try:
-            self._identify(self.terminal.authority.verify(now, frame.token))
+            if not self._is_from_node(now, features):
+                self._identify(self.terminal.authority.verify(now, frame.token))
+        except Unauthenticated as error:
+            self._look_once_more()
+            self._refuse_peer(error)
+            return
         except BusError as error:
             self._refuse_peer(error)
             return
+        self._has_refreshed = False
+        self._token = frame.token
+        self._begin_routing()
         self._leave_strangers()
         self.broker.status.note(now, "authenticate", who=self.subject, peer=self.peer, detail=self.name)
         limits = self.broker.limits
@@ -430,8 +514,43 @@ class Connection(Incoming):
                 limits.publish_window,
                 self.broker.stamp(),
                 FEATURES,
+                self.terminal.addresses()[:MOST_ADDRESSES],
             )
         )
+
+    def _look_once_more(self) -> None:
+        """Somebody isn't let in. Another node may have let it in a moment ago: the frame waits until this one
+        knows what that one does, and is handled again."""
+        if self.terminal.mirror is not None and not self._has_refreshed:
+            self._has_refreshed = True
+            raise self._hold(self.terminal.mirror.refresh())
+
+    def _is_from_node(self, now: int, features: list[Any]) -> bool:
+        """Another node has dialled. For a client, it says who that is, and the client's own token decides
+        what it may do; for itself, it may do what nodes ask of each other."""
+        said = next((each for each in features if isinstance(each, dict)), {})
+        shown = said.get("leg", said.get("node"))
+        if shown is None:
+            return False
+        if not isinstance(shown, str) or not self.terminal.authority.is_node(now, shown):
+            raise Unauthenticated(
+                "what another node shows is not good here",
+                hint="do all nodes use one store, and are their clocks within some minutes?",
+            )
+        self.is_leg = True
+        if "node" in said:
+            self.is_node = self.is_part = True
+            self._identify(TokenIdentity(NODE, "", Scopes.parse(["admin"]), now + NODE_LIFE, now, own=True))
+            return True
+        self.peer = str(said.get("peer", ""))[:100]
+        return False
+
+    def _begin_routing(self) -> None:
+        """From now on each frame goes to the node that has what it is about."""
+        cluster = self.terminal.cluster
+        if cluster is not None and not self.is_leg and not self.is_part:
+            self._router = Router(cluster)
+            self._handlers = {kind: partial(self._routed, each) for kind, each in self._handlers.items()}
 
     def _join(self, frame: frames.Join) -> None:
         """Not a client but another terminal: from here on this is a link."""
@@ -496,10 +615,129 @@ class Connection(Incoming):
             except Forbidden as error:
                 self.lose(consumer, error)
 
+    # -- other nodes -------------------------------------------------------------------------------
+
+    def _routed(
+        self, handle: Callable[..., Iterator[None] | None], frame: Frame, tail: memoryview = EMPTY
+    ) -> Iterator[None] | None:
+        """Handle a frame where it belongs."""
+        cluster, router = self.terminal.cluster, self._router
+        assert cluster is not None
+        assert router is not None
+        decision = router.route(frame, self._topic_of)
+        if isinstance(decision, Unknown):
+            raise self._hold(cluster.locate(decision.topic))
+        if isinstance(decision, There):
+            self._leg(decision.node).send(frame, *((tail,) if tail else ()))
+            return None
+        if isinstance(decision, Gather):
+            self._gather(frame, decision)
+            return None
+        work = handle(frame, tail) if tail else handle(frame)
+        if isinstance(decision, Everywhere):  # once it was taken here
+            there = frames.Renew(0, frame.token) if isinstance(frame, frames.Renew) else frame
+            for leg in self._legs.values():
+                leg.send(there)
+        return work
+
+    def _topic_of(self, subscription: int) -> str | None:
+        consumer = self.consumers.get(subscription)
+        return None if consumer is None else consumer.group.topic.name
+
+    def _leg(self, node: str) -> Leg:
+        """The session at another node, with the client's token."""
+        leg = self._legs.get(node)
+        if leg is None:
+            cluster = self.terminal.cluster
+            assert cluster is not None
+            leg = self._legs[node] = Leg(
+                node, self._hello_there, self._from_leg, self._leg_lost, self._throttle
+            )
+            leg.begin(cluster.dial(node))
+        return leg
+
+    def _hello_there(self) -> frames.Hello:
+        cluster = self.terminal.cluster
+        assert cluster is not None
+        about = {"leg": cluster.node_pass(), "peer": self.peer}
+        features = ["pauses", about] if self.hears_pauses else [about]
+        return frames.Hello(frames.VERSION, self._token, self.name, features)
+
+    def _from_leg(self, leg: Leg, frame: Frame, tail: memoryview) -> None:
+        assert self._router is not None
+        if self._router.answered(leg.node, frame):
+            self.send(frame, *((tail,) if tail else ()))
+
+    def _leg_lost(self, leg: Leg, error: BusError) -> None:
+        if self._legs.get(leg.node) is leg:
+            del self._legs[leg.node]
+        if self._router is not None and self._router.uses(leg.node):
+            self.close(for_client(error, leg.node))
+
+    def owners_changed(self) -> None:
+        """Other nodes have other units now."""
+        if self._router is None or self.closed:
+            return
+        moved = self._router.moved()
+        if moved is not None:
+            self.close(self.broker.not_owner(moved.unit))
+
+    def _gather(self, frame: Frame, decision: Gather) -> None:
+        assert isinstance(frame, frames.Call)
+        self._enter_wait(frame)
+        task = self.terminal.spawn(Inquiry(self._ask_node, decision, frame, self._home()).run())
+        task.add_done_callback(partial(self._gathered, frame))
+
+    def _gathered(self, frame: frames.Call, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Disconnected | TerminalUnreachable):
+            # A node is gone that had a part of the answer. The client comes again, and asks those that have
+            # its units by then.
+            self.close(for_client(error, "that was asked"))
+        self._called(frame, task)
+
+    def _home(self) -> str:
+        """The node that has the terminal's trust and settings; this one while nobody has."""
+        cluster = self.terminal.cluster
+        assert cluster is not None
+        return cluster.node_of(0) or cluster.me
+
+    async def _ask_node(self, node: str, op: str, args: dict[str, Any], origin: str) -> Any:
+        """Ask a node in the client's name. The answer is as it comes over the wire."""
+        cluster = self.terminal.cluster
+        assert cluster is not None
+        if node == cluster.me:
+            answer = await self.terminal.operations.call(self, op, args, origin)
+            return msgspec.msgpack.decode(msgspec.msgpack.encode(answer))
+        found, _ = await self._leg(node).ask(lambda request: frames.Call(request, op, args, origin))
+        return found
+
+    def _relay(self, frame: frames.Relay, tail: memoryview = EMPTY) -> None:
+        cluster = self.terminal.cluster
+        if cluster is None or not self.is_node:
+            raise Forbidden("only nodes of the terminal ask for that")
+        task = self.terminal.spawn(cluster.answer(frame, tail))
+        task.add_done_callback(partial(self._relayed, frame))
+
+    def _relayed(self, frame: frames.Relay, task: asyncio.Task[tuple[Any, bytes | memoryview]]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._answer(frame.request, task, f"what a node asks: {frame.op}")
+        else:
+            result, data = task.result()
+            self.send(frames.Relayed(frame.request, result), *((data,) if data else ()))
+
+    # -- what clients ask --------------------------------------------------------------------------
+
     def _renew(self, frame: frames.Renew) -> None:
-        identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        try:
+            identity = self.terminal.authority.verify(self.broker.clock(), frame.token)
+        except Unauthenticated:
+            self._look_once_more()
+            raise
+        self._has_refreshed = False
         if identity.subject != self.subject:
             raise Unauthenticated("a connection can't change its subject")
+        self._token = frame.token
         self._change(identity)
         self.done(frame.request)
 
@@ -659,6 +897,12 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _call(self, frame: frames.Call) -> None:
+        self._enter_wait(frame)
+        task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args, frame.origin))
+        task.add_done_callback(partial(self._called, frame))
+
+    def _enter_wait(self, frame: frames.Call) -> None:
+        """One more operation waits, if it is one that does. LimitReached where there are too many."""
         if frame.op in WAITS:
             if self._waits >= self.broker.limits.max_waits:
                 raise LimitReached(
@@ -666,8 +910,6 @@ class Connection(Incoming):
                     hint="wait for several topics with one operation, or raise the limit max_waits",
                 )
             self._waits += 1
-        task = self.terminal.spawn(self.terminal.operations.call(self, frame.op, frame.args, frame.origin))
-        task.add_done_callback(partial(self._called, frame))
 
     def _called(self, frame: frames.Call, task: asyncio.Task[object]) -> None:
         self._waits -= frame.op in WAITS

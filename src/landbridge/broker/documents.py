@@ -143,10 +143,25 @@ class Documents:
         """The terminal owns a unit from now on."""
         self._epochs[unit] = epoch
 
+    def released(self, unit: int) -> None:
+        """The terminal owns it no longer."""
+        self._epochs.pop(unit, None)
+
+    def begin_anew(self, start: int) -> None:
+        """Documents have come or gone with a unit: whoever watches is told to list them again."""
+        self.start = start
+        self._changes.clear()
+        self._versions.clear()
+        watching, self._watchers = self._watchers, {}
+        for watchers in watching.values():
+            for watcher in watchers:
+                if not watcher.done():
+                    watcher.set_result(None)
+
     @property
     def epoch(self) -> int:
         """The greatest epoch that the terminal owns a unit under."""
-        return max(self._epochs.values())
+        return max(self._epochs.values(), default=0)
 
     def unit_of(self, topic: str) -> int:
         return self._unit_of(topic) if topic else 0
@@ -265,7 +280,7 @@ class Documents:
         begin = f"{collection}/"
         rows: list[tuple[tuple[str, str], bytes]] = []
         last = tuple(after.split("/", 1)) if after else ("", "")
-        for unit in range(self._store.units):
+        for unit in sorted(self._epochs):
             for path, raw in await self._store.documents(unit, KIND, begin):
                 topic, _, key = path.removeprefix(begin).removesuffix("\n").partition("/")
                 if (topic, key) > last:
@@ -306,6 +321,8 @@ class Documents:
             return [], self._now, True
         if not any(change.number > seen for change in changes):
             await self._next_change(where, within)
+            if where not in self._changes:
+                return [], "", False  # everything begins anew, and the next call says so
         return [change for change in changes if change.number > seen], self._now, False
 
     @property

@@ -84,6 +84,9 @@ class Outlet(Protocol):
     def lose(self, consumer: Consumer, why: BusError) -> None:
         """The consumer is no longer one of its group."""
 
+    def move_on(self, why: BusError) -> None:
+        """The group is at another node from now on: the consumer has to come to it there."""
+
 
 class Home(Protocol):
     """The topic of a group, as far as the group needs it."""
@@ -112,8 +115,8 @@ class Hub(Protocol):
     clock: Callable[[], int]
     status: StatusLog
 
-    @property
-    def first_lease(self) -> int: ...
+    def first_lease(self, topic: Home) -> int:
+        """Where the lease numbers of a topic's group begin."""
 
     def new_id(self) -> bytes: ...
     def moved(self, group: Group) -> None:
@@ -227,7 +230,7 @@ class Group:
             topic.log.end,
             spec.policy(at_most_once=self.at_most_once),
             group=spec.name,
-            first_lease=broker.first_lease,
+            first_lease=broker.first_lease(topic),
             filter=filter_of(spec.match),
         )
         #: Who waits for a message to be settled, and its offset.
@@ -260,6 +263,13 @@ class Group:
                 self.watchers.pop(done, None)
                 if not done.done():
                     done.set_result(None)
+
+    def end_watchers(self, why: BusError) -> None:
+        """Nobody here will know any more when messages are settled."""
+        watchers, self.watchers = self.watchers, {}
+        for done in watchers:
+            if not done.done():
+                done.set_exception(why)
 
     def changed(self) -> None:
         """The cursor moved: the next commit writes it, at the latest one of its own very soon."""

@@ -75,8 +75,25 @@ class _Owed(NamedTuple):
     done: asyncio.Future[int]  #: the offset that the batch got
 
 
+class OtherNodes(Protocol):
+    """What it asks of the other nodes."""
+
+    async def append(self, topic: str, producer: bytes, number: int, subject: str, batch: Batch) -> int: ...
+    async def settle(self, log: int, group: str) -> None: ...
+
+
 class Topics(Protocol):
     """What a handover asks of the broker."""
+
+    @property
+    def elsewhere(self) -> OtherNodes | None:
+        """The other nodes of this terminal; None where there are none."""
+
+    def has(self, topic: str) -> bool:
+        """Does a topic live in a unit that this process owns?"""
+
+    def has_log(self, log: int) -> bool:
+        """The same for a log, by its number."""
 
     def topic_for(self, name: str, *, create: bool = False) -> Topic: ...
     def group_of(self, log: int, name: str) -> Group | None: ...
@@ -96,6 +113,11 @@ class Handovers:
         self._next = epoch << 32
         self._owed: asyncio.Queue[_Owed] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[None]] = set()
+        #: Why nothing is handed over any more.
+        self._closed: BusError | None = None
+        #: What will have the offsets of those that are owed.
+        self._waited_for: dict[asyncio.Future[int], None] = {}
 
     def load(self, documents: list[tuple[str, bytes]]) -> None:
         """Go on with what was committed before this start. Acks among it are in the groups' cursors already:
@@ -105,6 +127,10 @@ class Handovers:
             if isinstance(found, AppendDocument):
                 batch = record.unwrap(found.batch)
                 self._put(_Owed(int(key), found.topic, found.subject, batch, _future()))
+            elif not self._topics.has_log(found.log):
+                settling = asyncio.get_running_loop().create_task(self._settle_elsewhere(int(key), found))
+                self._settling.add(settling)
+                settling.add_done_callback(self._settling.discard)
             elif (group := self._topics.group_of(found.log, found.group)) is None:
                 self._writer.tell(_forget(int(key)))
             else:
@@ -148,10 +174,33 @@ class Handovers:
         if not saved.cancelled() and saved.exception() is None:
             self._writer.tell(_forget(number))
 
+    async def _settle_elsewhere(self, number: int, found: AckDocument) -> None:
+        """The group is at another node: its owner has the acks in the cursor, and writes that down."""
+        while True:
+            try:
+                if (group := self._topics.group_of(found.log, found.group)) is not None:
+                    await group.topic.writer.put(group.save)
+                elif (others := self._topics.elsewhere) is not None and not self._topics.has_log(found.log):
+                    await others.settle(found.log, found.group)
+            except BusError as error:
+                self._topics.report("", error)
+                await asyncio.sleep(AGAIN_AFTER)
+            else:
+                self._writer.tell(_forget(number))
+                return
+
     def _put(self, owed: _Owed) -> None:
+        if self._closed is not None:
+            _give_up(owed.done, self._closed)
+            return
         self._owed.put_nowait(owed)
+        self._waited_for[owed.done] = None
+        owed.done.add_done_callback(self._told)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._deliver_all())
+
+    def _told(self, done: asyncio.Future[int]) -> None:
+        self._waited_for.pop(done, None)
 
     async def _deliver_all(self) -> None:
         while True:
@@ -168,36 +217,61 @@ class Handovers:
         """Append it once. Returns its offset, or None where it has to be tried again."""
         producer = f"handover/{self._writer.unit}".encode()
         try:
-            topic = self._topics.topic_for(owed.topic, create=True)
-
-            def work(commit: BrokerCommit) -> tuple[int, Batch | None]:
-                entry = commit.entry(topic.log, producer)
-                if owed.number <= entry.last:
-                    return entry.firsts[-1] if owed.number == entry.last else -1, None
-                if owed.subject and topic.spec.ids == "unique":
-                    topic.keys.check_ids(commit, owed.batch)
-                topic.save(commit)
-                stored: Batch | None = owed.batch
-                if owed.subject:
-                    stored, first = topic.store(commit, owed.batch)
-                else:
-                    first = commit.append(topic.log, owed.batch)
-                commit.remember(topic.log, producer, Entry(owed.number, (first,)))
-                return first, stored
-
-            first, stored = await topic.writer.put(work)
+            others = self._topics.elsewhere
+            if others is not None and not self._topics.has(owed.topic):
+                return await others.append(owed.topic, producer, owed.number, owed.subject, owed.batch)
+            return await append_once(
+                self._topics, owed.topic, producer, owed.number, owed.subject, owed.batch
+            )
         except BusError as error:
             self._topics.report(owed.topic, error)
             return None
-        if stored is not None and owed.subject:
-            self._topics.published(owed.subject, topic, stored, first)
-        return first
 
-    async def close(self) -> None:
-        """Stop. What is still owed is on disk, and is handed over after the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    async def close(self, why: BusError | None = None) -> None:
+        """Stop. What is still owed is on disk, and is handed over after the next start. ``why``: what those
+        get who wait for it, where this process goes on without the unit."""
+        self._closed = why
+        tasks = [*self._settling, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if why is not None:
+            for done in list(self._waited_for):
+                _give_up(done, why)
+
+
+def _give_up(done: asyncio.Future[int], why: BusError) -> None:
+    if not done.done():
+        done.set_exception(why)
+        done.exception()  # perhaps nobody waits
+
+
+async def append_once(
+    topics: Topics, name: str, producer: bytes, number: int, subject: str, batch: Batch
+) -> int:
+    """Append a batch to a topic that lives here, unless its ledger knows this number of the producer. Returns
+    the offset of its first message; -1 where that isn't known any more."""
+    topic = topics.topic_for(name, create=True)
+
+    def work(commit: BrokerCommit) -> tuple[int, Batch | None]:
+        entry = commit.entry(topic.log, producer)
+        if number <= entry.last:
+            return entry.firsts[-1] if number == entry.last else -1, None
+        if subject and topic.spec.ids == "unique":
+            topic.keys.check_ids(commit, batch)
+        topic.save(commit)
+        stored: Batch | None = batch
+        if subject:
+            stored, first = topic.store(commit, batch)
+        else:
+            first = commit.append(topic.log, batch)
+        commit.remember(topic.log, producer, Entry(number, (first,)))
+        return first, stored
+
+    first, stored = await topic.writer.put(work)
+    if stored is not None and subject:
+        topics.published(subject, topic, stored, first)
+    return first
 
 
 def _key(number: int) -> str:

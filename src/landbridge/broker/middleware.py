@@ -55,6 +55,12 @@ class PublishingSubject(Protocol):
         """What is known of the subject, by the names of ``core/middleware/spec.py``."""
 
 
+class RunsBatches(Protocol):
+    """A topic's middleware."""
+
+    async def run(self, batch: Batch, publisher: PublishingSubject) -> Outcome: ...
+
+
 class WaitingBatch(NamedTuple):
     """A batch that waits for its turn in a chain."""
 
@@ -391,7 +397,7 @@ async def through(
 
 
 async def run_all(
-    batches: Sequence[tuple[Chain | None, Batch]], publisher: PublishingSubject
+    batches: Sequence[tuple[RunsBatches | None, Batch]], publisher: PublishingSubject
 ) -> list[Outcome]:
     """Take the batches of a transaction through the chains of their topics."""
     return [batch if chain is None else await chain.run(batch, publisher) for chain, batch in batches]

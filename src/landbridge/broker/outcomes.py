@@ -27,6 +27,7 @@ from landbridge.broker.group import Consumer, Group
 from landbridge.broker.middleware import Outcome, PublishingSubject, accepted
 from landbridge.broker.requests import check_headers
 from landbridge.broker.surroundings import Client
+from landbridge.broker.topic import Topic
 from landbridge.core import replies
 from landbridge.core.log.batch import Batch, HeaderValue, build, encode_headers
 from landbridge.core.log.store import DeleteDocument, PutDocument
@@ -83,11 +84,14 @@ class Outcomes:
         self._timer: asyncio.TimerHandle | None = None
         #: Address → reads the replies that are for it. The newest address is the one that messages name.
         self._inboxes: dict[str, Inbox] = {}
+        #: The events are this node's to end.
+        self._is_home = False
         #: The name by which other terminals know this one; a terminal that stands alone has one, too.
         self.addresses = [broker.name]
 
     async def open(self) -> None:
         """Load the events, and read the replies that came before the terminal was stopped."""
+        self._is_home = True
         for id, raw in await self._broker.store.documents(0, KIND):
             event = self._broker.damage.decode(f"the event {id}", _decode, raw, None, "its outcome is lost")
             if event is not None:
@@ -103,8 +107,23 @@ class Outcomes:
         """From now on this terminal is known to others, by this id."""
         if terminal not in self.addresses:
             self.addresses.append(terminal)
-        if replies.TOPIC in self._broker.topics:
+        if self._is_home and replies.TOPIC in self._broker.topics:
             self._begin_reading()
+
+    def forget(self, why: BusError) -> None:
+        """The events are another node's from now on."""
+        self.close()
+        self._is_home = False
+        self._timer = None
+        self._inboxes.clear()
+        self.events.clear()
+        self._kept.clear()
+        self._due.clear()
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(why)
 
     def close(self) -> None:
         """Look at no deadline any more."""
@@ -126,6 +145,7 @@ class Outcomes:
         callback = replies.check_callback(request.callback)
         if callback.startswith("topic:"):
             broker.check_target(caller, callback.removeprefix("topic:"))
+            await broker.kind_elsewhere(caller, callback.removeprefix("topic:"))
         if not 0 < request.within <= replies.LONGEST_WAIT:
             raise BadRequest(
                 f"an event that waits {request.within} s", hint=f"at most {replies.LONGEST_WAIT:.0f} seconds"
@@ -135,7 +155,7 @@ class Outcomes:
         if len(self.events) >= broker.limits.max_events:
             raise LimitReached(f"{len(self.events)} events are kept, as many as max_events allows")
         check_headers(request.headers)
-        topic = broker.topic_for(request.topic)
+        topic = broker.output(caller, request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
         own: dict[str, HeaderValue] = {
@@ -161,9 +181,10 @@ class Outcomes:
             again = self.events.get(id) or self._beginning.get(id)
             if again is not None:
                 return self._same(caller, again)
-            if topic.deleted:
-                raise UnknownTopic(f"the topic {topic.name} was deleted")
-            topic.check_backlog()
+            if isinstance(topic, Topic):
+                if topic.deleted:
+                    raise UnknownTopic(f"the topic {topic.name} was deleted")
+                topic.check_backlog()
             self._check_share(caller.subject)
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?
@@ -334,6 +355,8 @@ class Outcomes:
             waiters.append(waiter)
             try:
                 await asyncio.wait([waiter], timeout=within)
+                if waiter.done():
+                    waiter.result()
             finally:
                 if waiter in waiters:
                     waiters.remove(waiter)
@@ -449,6 +472,10 @@ class Inbox:
 
     def lose(self, consumer: Consumer, why: BusError) -> None:
         """The group or the topic was deleted, or can't be read: the status log has been told."""
+        self.closed = True
+
+    def move_on(self, why: BusError) -> None:
+        """Another node reads the replies from now on."""
         self.closed = True
 
     def close(self) -> None:

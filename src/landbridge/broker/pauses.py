@@ -19,6 +19,7 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import Damage
 from landbridge.broker.group import PAUSE as KIND
 from landbridge.broker.group import Consumer, Group
+from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.topic import Topic
 from landbridge.core.log.store import DeleteDocument, PutDocument, Store
 from landbridge.core.names import is_reserved
@@ -62,7 +63,7 @@ class PausingBroker(Protocol):
     store: Store
     damage: Damage
     topics: dict[str, Topic]
-    writers: list[Writer[BrokerCommit]]
+    writers: OwnedUnits[Writer[BrokerCommit]]
 
     @property
     def requests(self) -> WithheldRequests: ...
@@ -79,22 +80,45 @@ class Pauses:
         #: Subject → its consumers.
         self._consumers: dict[str, dict[Consumer, None]] = {}
 
-    async def open(self) -> None:
-        """Load what is paused."""
+    async def open(self, unit: int) -> None:
+        """Load what is paused of a unit."""
         broker = self._broker
-        by_log = {topic.log.number: topic for topic in broker.topics.values()}
-        for unit in range(broker.store.units):
-            for key, raw in await broker.store.documents(unit, KIND):
-                found = broker.damage.decode(f"the pause of {key}", _decode, raw, _DAMAGED, "it stays paused")
-                what, _, rest = key.partition("/")
-                number, _, name = rest.partition("/")
-                if what == "service":
-                    self.services[rest] = found
-                elif number.isdecimal() and (topic := by_log.get(int(number))) is not None:
-                    if what == "topic":
-                        self._put_topic(topic, found)
-                    elif name in topic.groups:
-                        self._put_group(topic.groups[name], found)
+        stored = await broker.store.documents(unit, KIND)
+        if unit == 0:
+            self.use_services(stored)
+        by_log = {topic.log.number: topic for topic in broker.topics.values()} if stored else {}
+        for key, raw in stored:
+            what, _, rest = key.partition("/")
+            number, _, name = rest.partition("/")
+            if what == "service" or not number.isdecimal() or (topic := by_log.get(int(number))) is None:
+                continue
+            found = self._read(key, raw)
+            if what == "topic":
+                self._put_topic(topic, found)
+            elif name in topic.groups:
+                self._put_group(topic.groups[name], found)
+
+    def _read(self, key: str, raw: bytes) -> PauseNote:
+        return self._broker.damage.decode(f"the pause of {key}", _decode, raw, _DAMAGED, "it stays paused")
+
+    def use_services(self, stored: Iterable[tuple[str, bytes]]) -> None:
+        """Go by what is stored of the services' pauses."""
+        found = {
+            key.removeprefix("service/"): self._read(key, raw)
+            for key, raw in stored
+            if key.startswith("service/")
+        }
+        changed = [name for name in {*found, *self.services} if found.get(name) != self.services.get(name)]
+        self.services = found
+        for name in changed:
+            self._look_at_service(name)
+
+    def forget(self, unit: int) -> None:
+        """The unit is another node's from now on."""
+        for topic in [topic for topic in self._topics if topic.writer.unit == unit]:
+            del self._topics[topic]
+        for group in [group for group in self._groups if group.topic.writer.unit == unit]:
+            del self._groups[group]
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -157,12 +181,15 @@ class Pauses:
             return self._write(commit, f"service/{name}", found, edit, put, look, noting)
 
         def look() -> None:
-            own = list(self._consumers.get(name, ()))
-            self._look(own)
-            for group in dict.fromkeys(consumer.group for consumer in own):
-                group.pump()
+            self._look_at_service(name)
 
         return await self._broker.writers[0].put(work)
+
+    def _look_at_service(self, name: str) -> None:
+        own = list(self._consumers.get(name, ()))
+        self._look(own)
+        for group in dict.fromkeys(consumer.group for consumer in own):
+            group.pump()
 
     def _write(
         self,

@@ -356,17 +356,23 @@ class Routing:
         self._routed = self._undecided = 0
         broker.figures.append(self._figures)
 
-    async def open(self) -> None:
-        """Go on where the terminal was."""
-        for topic in list(self.broker.topics.values()):
+    async def open(self, unit: int) -> None:
+        """Go on where the terminal was, with the topics of a unit."""
+        topics = [topic for topic in self.broker.topics.values() if topic.writer.unit == unit]
+        for topic in topics:
             rule = topic.spec.rule
             source = None if rule is None else self.broker.topics.get(rule.source)
             if source is not None and (group := source.groups.get(RULES_GROUP)) is not None:
                 self._route(source, group).add(topic)
-        for topic in list(self.broker.topics.values()):
+        for topic in topics:
             # Its last rule was deleted, and then the terminal was killed.
             if topic.name not in self.routes and (group := topic.groups.get(RULES_GROUP)) is not None:
                 await self.broker.delete_group(group)
+
+    def forget(self) -> None:
+        """The rules of topics that are another node's from now on are evaluated there."""
+        for source in [source for source, route in self.routes.items() if route.source.deleted]:
+            self.routes.pop(source).close()
 
     def close(self) -> None:
         """Begin no turn any more. One that is not stored is made again after the next start."""

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import ssl
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -14,17 +14,20 @@ import structlog
 from landbridge.broker.authority import Authority
 from landbridge.broker.broker import Broker
 from landbridge.broker.clock import Clock
+from landbridge.broker.cluster import Cluster
 from landbridge.broker.commit import SETTINGS
 from landbridge.broker.connection import Connection
 from landbridge.broker.damage import decoded
 from landbridge.broker.heartbeats import Heartbeats
 from landbridge.broker.limits import Limits
+from landbridge.broker.mirror import Followed, Mirror
 from landbridge.broker.operations.limits import LogLevelPort
 from landbridge.broker.operations.operations import Operations
 from landbridge.broker.outcomes import Outcomes
 from landbridge.broker.routing import Routing
 from landbridge.broker.services import Services
 from landbridge.broker.stages import Stages
+from landbridge.broker.surroundings import Elsewhere, NodesPort
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
 from landbridge.core.trust.rate import AddressRate
@@ -79,6 +82,18 @@ class Terminal:
         self._started_at = 0
         #: Where it listens; empty where it doesn't.
         self.url = ""
+        #: Of a node: its place in the table of nodes.
+        self.nodes: NodesPort | None = None
+        #: Where the terminal's nodes are, for clients; empty where it has none.
+        self.addresses: Callable[[], list[str]] = list
+        #: Held while a unit is taken or given up.
+        self._moving = asyncio.Lock()
+        #: Of a node: the terminal's trust and settings while another node owns them.
+        self.mirror: Mirror | None = None
+        #: Of a node: the other ones.
+        self.cluster: Cluster | None = None
+        #: The key that signs the terminal's tokens is known: of a node, once the first one has made it.
+        self.is_ready = asyncio.Event()
         #: Where its process answers HTTP, with the console at ``/``; empty where it doesn't.
         self.http_url = ""
 
@@ -86,29 +101,118 @@ class Terminal:
         """Open the store and load it. The first start makes the key that signs this terminal's tokens."""
         await self.store.open()
         await self.broker.open()
+        await self._open_home()
+        for unit in range(self.store.units):
+            await self.stages.open(unit)
+            await self.routing.open(unit)
+        await self.outcomes.open()
+        self._started_at = self.broker.clock()
+        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
+
+    async def open_shared(self, elsewhere: Elsewhere) -> None:
+        """Open as one of several nodes that share the store. It owns nothing yet: see ``take``."""
+        await self.store.open()
+        # Nobody has this key. The terminal's own is in the store, once the first node has made it.
+        self.authority = Authority.from_raw(Authority.new_key(), (), self.services)
+        await self.broker.open_shared(elsewhere)
+        self.broker.on_fenced = self._was_fenced
+        self.mirror = Mirror(self.broker, self._follow)
+        await self.mirror.refresh()
+        self.mirror.begin()
+        self._started_at = self.broker.clock()
+        log.info("open", terminal=self.name, shared=True)
+
+    async def take(self, unit: int) -> None:
+        """Own a unit from now on, and do for it what a terminal does."""
+        async with self._moving:
+            if unit in self.broker.owned:
+                return
+            await self.broker.take(unit)
+            try:
+                if unit == 0:
+                    await self._open_home()
+                    await self.outcomes.open()
+                await self.stages.open(unit)
+                await self.routing.open(unit)
+            except BaseException:
+                # Nothing was promised yet that isn't stored, and the server may be away.
+                await self._give_up(unit, fenced=True)
+                raise
+        self._owners_changed()
+        log.debug("took", terminal=self.name, unit=unit)
+
+    async def give_up(self, unit: int, *, fenced: bool = False) -> None:
+        """Own a unit no longer. ``fenced``: another node has claimed it already."""
+        async with self._moving:
+            await self._give_up(unit, fenced=fenced)
+
+    async def _give_up(self, unit: int, *, fenced: bool) -> None:
+        if unit not in self.broker.owned:
+            return
+        if unit == 0:
+            self.outcomes.forget(self.broker.not_owner(unit))
+            self.operations.issued.forget()
+        self.stages.forget(unit)
+        await self.broker.give_up(unit, fenced=fenced)
+        self.routing.forget()
+        if self.mirror is not None:
+            self.mirror.look_anew()
+        self._owners_changed()
+        log.debug("gave up", terminal=self.name, unit=unit, fenced=fenced)
+
+    def _owners_changed(self) -> None:
+        if self.cluster is not None:
+            self.cluster.owners_changed()
+
+    def _was_fenced(self, unit: int) -> None:
+        giving_up = self.spawn(self.give_up(unit, fenced=True))
+        giving_up.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log_crash("giving up a unit", error)
+
+    def _follow(self, found: Followed) -> None:
+        """Go by what another node has written of the terminal's trust and settings."""
+        broker, key = self.broker, found.settings.get("signing-key")
+        broker.follow(found.settings)
+        if key is not None:
+            try:
+                decoded("the key that signs tokens", self.authority.use, key, NEW_TOKENS)
+                self.is_ready.set()
+            except StoreCorrupt as error:
+                broker.damage.note(str(error), NEW_TOKENS)
+        self.services.follow(found.settings, found.services)
+        broker.pauses.use_services(found.pauses)
+        if (revoked := set(found.revoked)) != self.authority.revoked:
+            self.authority.revoked = revoked
+            self.check_tokens()
+
+    async def _open_home(self) -> None:
+        """Load who may use the terminal. The first start makes the key that signs its tokens."""
         await self.services.open()
         settings = dict(await self.store.documents(0, SETTINGS))
         key = settings.get("signing-key")
         revoked = [entry for entry, _ in await self.store.documents(0, REVOKED)]
         if key is not None:
             try:
-                self.authority = decoded(
-                    "the key that signs tokens", lambda raw: Authority.from_raw(raw, revoked, self.services),
-                    key, NEW_TOKENS,
-                )  # fmt: skip
+                self._use_key(decoded("the key that signs tokens", _checked_key, key, NEW_TOKENS), revoked)
             except StoreCorrupt as error:
                 self.broker.damage.note(str(error), NEW_TOKENS)
                 key = None
         if key is None:
             key = Authority.new_key()
             await self.broker.write([PutDocument(SETTINGS, "signing-key", key)])
-            self.authority = Authority.from_raw(key, revoked, self.services)
+            self._use_key(key, revoked)
         await self.services.adopt(self.operations.issued, self.authority.revoked)
-        await self.stages.open()
-        await self.routing.open()
-        await self.outcomes.open()
-        self._started_at = self.broker.clock()
-        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
+        self.is_ready.set()
+
+    def _use_key(self, key: bytes, revoked: list[str]) -> None:
+        if self.broker.elsewhere is None:
+            self.authority = Authority.from_raw(key, revoked, self.services)
+        else:  # what it knows of the registry stays
+            self.authority.use(key)
+            self.authority.revoked = set(revoked)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Take connections. Returns the port, which is the system's choice where 0 was given."""
@@ -174,7 +278,7 @@ class Terminal:
         is in the heartbeats."""
         counts = dict.fromkeys(subjects, 0)
         for connection in self.connections:
-            if connection.subject in counts:
+            if connection.subject in counts and not connection.is_leg:
                 counts[connection.subject] += 1
                 self.heartbeats.heard(connection.subject, connection.heard_at)
         return counts
@@ -191,6 +295,8 @@ class Terminal:
                 f"from {address[:60]}",
                 hint="a token is good for ten minutes: keep it; or raise the limit max_requests_of_strangers",
             )
+        if self.cluster is not None:
+            return await self.cluster.answer_stranger(operation, arguments)
         return await self.operations.answer_stranger(operation, arguments)
 
     def check_tokens(self) -> None:
@@ -220,6 +326,7 @@ class Terminal:
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
+            "node": "" if self.nodes is None else self.nodes.record.name,
             "incarnation": self.broker.incarnation,
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,
@@ -255,6 +362,16 @@ class Terminal:
             connection.close(ShuttingDown("the terminal is shutting down"))
         if self.broker.crossing is not None:
             await self.broker.crossing.close()
+        if self.mirror is not None:
+            await self.mirror.close()
         await self.broker.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.store.close()
         log.info("closed", terminal=self.name)
+
+
+def _checked_key(raw: bytes) -> bytes:
+    """The key that signs tokens; fails where it is none."""
+    Authority.from_raw(raw)
+    return raw

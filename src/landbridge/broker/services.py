@@ -12,7 +12,7 @@ has registered it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,14 +110,35 @@ class Services:
             "the moment of the last removal of a service", int, settings.get(REMOVED_UNTIL, b"0"),
             broker.clock(), "",
         )  # fmt: skip
-        for name, raw in await broker.store.documents(0, KIND):
+        self._use(await broker.store.documents(0, KIND))
+
+    def follow(self, settings: Mapping[str, bytes], stored: Iterable[tuple[str, bytes]]) -> None:
+        """Go by what another node has written."""
+        removed = settings.get(REMOVED_UNTIL, b"0")
+        self._removed_until = int(removed) if removed.isdigit() else self._broker.clock()
+        self._use(stored)
+
+    def _use(self, stored: Iterable[tuple[str, bytes]]) -> None:
+        """Go by what is stored of the services."""
+        damaged: dict[str, StoreCorrupt] = {}
+        found: dict[str, RegisteredService] = {}
+        for name, raw in stored:
             try:
-                self._put(
-                    name, decoded(f"what is stored of the service {name}", _decode, raw, REGISTER_AGAIN)
-                )
+                found[name] = decoded(f"what is stored of the service {name}", _decode, raw, REGISTER_AGAIN)
             except StoreCorrupt as error:
-                self.damaged[name] = error
-                broker.damage.note(str(error), error.hint)
+                damaged[name] = error
+                if name not in self.damaged:
+                    self._broker.damage.note(str(error), error.hint)
+        before, broken = dict(self._stored), self.damaged
+        self.damaged = damaged
+        for name in [name for name in before if name not in found]:
+            self._put(name, None)
+        for name, service in found.items():
+            if before.get(name) != service:
+                self._put(name, service)
+        for name in {*before, *found, *broken, *damaged}:
+            if before.get(name) != self._stored.get(name) or (name in broken) != (name in damaged):
+                self._changed(name)
 
     async def adopt(self, issued: Issued, revoked: Container[str]) -> None:
         """Once, after an update: register the subjects of the tokens that an earlier version has made."""

@@ -13,6 +13,7 @@ from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.commit import SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage
 from landbridge.broker.limits import CEILINGS, Limits, SetLimit, about_limits, check_limit
+from landbridge.broker.owned import OwnedUnits
 from landbridge.core.log.store import PutDocument, Store
 from landbridge.stores.writer import Writer
 
@@ -44,7 +45,7 @@ class LimitedBroker(Protocol):
     store: Store
     damage: Damage
     clock: Callable[[], int]
-    writers: list[Writer[BrokerCommit]]
+    writers: OwnedUnits[Writer[BrokerCommit]]
 
 
 class SetLimits:

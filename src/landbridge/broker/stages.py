@@ -20,30 +20,27 @@ import msgspec
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import decoded
-from landbridge.broker.middleware import Chain, accepted
+from landbridge.broker.distant import DistantTopic
+from landbridge.broker.middleware import RunsBatches, accepted
 from landbridge.broker.rule_topics import unit_of
+from landbridge.broker.stage_rows import append_rows, forget_producer
 from landbridge.broker.surroundings import Client
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
-from landbridge.core.log.ledger import Entry
 from landbridge.core.log.ranges import Range
 from landbridge.core.log.retention import Retention
-from landbridge.core.log.store import DeleteDocument, PutDocument, PutLedger
+from landbridge.core.log.store import DeleteDocument, PutDocument
 from landbridge.core.names import check_name
 from landbridge.core.topic import TopicSpec
 from landbridge.errors import BadRequest, BusError, Forbidden, OffsetGone, StoreCorrupt
 from landbridge.protocol import frames
 from landbridge.protocol.operations import OfStage, StageCommit, StageDecided, StageDrop, StageShown
-from landbridge.stores.writer import Writer, adding
+from landbridge.stores.writer import Writer
 
 KIND = "stage"
 PREFIX = "$stage."
 #: What nobody has committed for so long is removed.
 RETENTION = Retention(max_age=7 * 86400.0, discard="any")
-
-
-#: More rows than any decision has. The ledger counts what is left of a decision downwards from here.
-ALL = 1 << 62
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
@@ -79,24 +76,32 @@ class Stages:
         #: Held while a stage's commit is under way. Those who wait find its decision.
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def open(self) -> None:
-        """Load what is stored, and go on with what was decided. Stages that a writer came too late for are
-        removed once their retention has emptied them."""
+    async def open(self, unit: int) -> None:
+        """Load what is stored of a unit, and go on with what was decided. Stages that a writer came too late
+        for are removed once their retention has emptied them."""
         for topic in list(self._broker.topics.values()):
-            if topic.name.startswith(PREFIX) and topic.log.first == topic.log.end:
+            is_here = topic.writer.unit == unit and topic.name.startswith(PREFIX)
+            if is_here and topic.log.first == topic.log.end:
                 self._spawn(self._broker.delete_topic(topic))
-        for unit in range(self._broker.store.units):
-            for stage, raw in await self._broker.store.documents(unit, KIND):
-                hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
-                try:
-                    what = f"what was decided of the stage {stage}"
-                    self._decisions[stage] = decoded(what, decode, raw, hint)
-                except StoreCorrupt as error:
-                    self._damaged[stage] = error
-                    self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
-                    continue
-                if self._decisions[stage].left:
-                    self._spawn(self._resume(stage))
+        for stage, raw in await self._broker.store.documents(unit, KIND):
+            hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
+            try:
+                what = f"what was decided of the stage {stage}"
+                self._decisions[stage] = decoded(what, decode, raw, hint)
+            except StoreCorrupt as error:
+                self._damaged[stage] = error
+                self._broker.damage.note(str(error), hint, topic=PREFIX + stage)
+                continue
+            if self._decisions[stage].left:
+                self._spawn(self._resume(stage))
+
+    def forget(self, unit: int) -> None:
+        """The unit is another node's from now on."""
+        units = self._broker.store.units
+        for stage in [stage for stage in self._decisions if unit_of(PREFIX + stage, units) == unit]:
+            del self._decisions[stage]
+        for stage in [stage for stage in self._damaged if unit_of(PREFIX + stage, units) == unit]:
+            del self._damaged[stage]
 
     async def _resume(self, stage: str) -> None:
         try:
@@ -133,7 +138,9 @@ class Stages:
         # What is published later is what stands on the stage.
         return asyncio.ensure_future(self._put_after(target.chain, connection, topic, batch))
 
-    async def _put_after(self, chain: Chain, connection: Client, topic: Topic, batch: Batch) -> list[int]:
+    async def _put_after(
+        self, chain: RunsBatches, connection: Client, topic: Topic, batch: Batch
+    ) -> list[int]:
         outcome = await chain.run(batch, connection)
         return await topic.writer.put(partial(self._put, topic, accepted(outcome)))
 
@@ -142,9 +149,10 @@ class Stages:
         topic.save(commit)
         return [topic.number, commit.append(topic.log, batch)]
 
-    def _check_publish(self, connection: Client, stage: str, name: str) -> Topic:
-        topic = self._broker.check_publish(connection, name)
-        topic.claim_for(connection, f"stage:{stage}".encode()[:64])
+    def _check_publish(self, connection: Client, stage: str, name: str) -> Topic | DistantTopic:
+        topic = self._broker.output(connection, name)
+        if isinstance(topic, Topic):
+            topic.claim_for(connection, f"stage:{stage}".encode()[:64])
         return topic
 
     # -- committing --------------------------------------------------------------------------------
@@ -165,7 +173,9 @@ class Stages:
             if number < 0:
                 raise BadRequest(f"a commit of the stage {stage} with the number {number}")
             for name, _ in runs:
-                self._check_publish(connection, stage, name).check_backlog()
+                target = self._check_publish(connection, stage, name)
+                if isinstance(target, Topic):  # the owner of another one has looked at it with each put
+                    target.check_backlog()
             if runs and (staged is None or staged.deleted or staged.number != log):
                 raise OffsetGone(f"what was put on the stage {stage} is gone", hint="put it there again")
             left = [(name, [(first, end) for first, end in each if first < end]) for name, each in runs]
@@ -191,7 +201,8 @@ class Stages:
         decision = decision or self._decisions.get(stage)
         if decision is None or not decision.left:
             return
-        staged = self._broker.topics.get(PREFIX + stage)
+        broker = self._broker
+        staged = broker.topics.get(PREFIX + stage)
         if staged is None or staged.number != decision.log:
             raise OffsetGone(f"what was decided of the stage {stage} is gone")
         home = self._home(stage)
@@ -215,46 +226,26 @@ class Stages:
             finally:
                 reading.cancel()
         for name in abroad:
-            if (topic := self._broker.topics.get(name)) is not None:
-                forgotten = PutLedger(topic.log.number, _producer(stage, decision), None)
-                topic.log.forget_producer(forgotten.producer)
-                topic.writer.tell(adding([forgotten]))
+            if broker.elsewhere is None or broker.has(name):
+                forget_producer(broker, name, _producer(stage, decision))
+            else:
+                await broker.elsewhere.forget_producer(name, _producer(stage, decision))
         await self._broker.delete_topic(staged)
 
     def _is_abroad(self, topic: str, home: Writer[BrokerCommit]) -> bool:
         return unit_of(topic, self._broker.store.units) != home.unit
 
     async def _publish_abroad(self, stage: str, decision: Decision, name: str, batches: list[Batch]) -> None:
-        """Append rows to a topic of another unit, once. The topic's ledger knows how many of the decision's
-        rows for this topic were left after the last of them: so whatever was stored before a crash is passed
-        over, however the rows are cut into pieces this time."""
+        """Append rows to a topic of another unit, once."""
         if not batches:
             return
-        topic = self._broker.topic_for(name, create=True)
-        producer = _producer(stage, decision)
-        left = sum(end - first for topic_, runs in decision.left if topic_ == name for first, end in runs)
-
-        def work(commit: BrokerCommit) -> None:
-            stored = commit.entry(topic.log, producer).last
-            known = max(0, left - (ALL - stored)) if stored else 0
-            if topic.spec.ids == "unique":
-                topic.keys.check_ids(commit, *batches)
-            topic.save(commit)
-            rest = left
-            for batch in batches:
-                rest -= len(batch)
-                if known >= len(batch):
-                    known -= len(batch)
-                    continue
-                part = batch.slice(known, len(batch)) if known else batch
-                known = 0
-                new, first = topic.store(commit, part)
-                commit.remember(topic.log, producer, Entry(ALL - rest, (first,)))
-                if new is not None:
-                    publish = partial(self._broker.published, decision.subject, topic, new, first)
-                    commit.on_stored.append(publish)
-
-        await topic.writer.put(work)
+        broker = self._broker
+        left = sum(end - first for topic, runs in decision.left if topic == name for first, end in runs)
+        rows = name, _producer(stage, decision), left, decision.subject, batches
+        if broker.elsewhere is None or broker.has(name):
+            await append_rows(broker, *rows)
+        else:
+            await broker.elsewhere.append_rows(*rows)
 
     async def _piece(
         self, staged: Topic, runs_left: list[tuple[str, list[Range]]]

@@ -52,6 +52,10 @@ class Issued:
             self._tokens = SortedDict({(token.expires_at, token.id): token for token in found if token})
         return self._tokens
 
+    def forget(self) -> None:
+        """They are another node's from now on."""
+        self._tokens = None
+
     async def remember(self, token: IssuedToken, enter: Enter | None = None) -> None:
         """Write it down, and strike out those that have expired. ``enter``: writes the entry of the
         audit log in the same commit."""

@@ -107,6 +107,10 @@ class Topic:
         self.trim_at: int | None = None
 
     @property
+    def unit(self) -> int:
+        return self.writer.unit
+
+    @property
     def pause_key(self) -> str:
         """The key of the document of its pause."""
         return f"topic/{self.log.number}"

@@ -36,6 +36,14 @@ class TopicChanges:
             if not waiting.done() and covers(patterns, name):
                 waiting.set_result(None)
 
+    def forget(self) -> None:
+        """Topics have come or gone otherwise: whoever asks what has changed is told of all."""
+        self.version += len(self._recent) + 1
+        self._recent.clear()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
     def since(self, version: int) -> list[str] | None:
         """The names that have changed since a version; None where that is no longer known."""
         behind = self.version - version

@@ -136,7 +136,7 @@ def add(
     if url is None and registry is None:
         raise typer.BadParameter("give --url, --registry or both")
     if url is not None:
-        contexts.parse_url(url)
+        contexts.parse_urls(url)
     if registry is not None:
         from landbridge.client.registry import RegistryClient
 

@@ -20,7 +20,7 @@ from landbridge.cli import output, units
 from landbridge.cli.loop import run
 from landbridge.cli.options import ContextName, flag, option, port
 from landbridge.client import context as contexts
-from landbridge.client.context import Context, parse_url
+from landbridge.client.context import Context, parse_urls
 from landbridge.core.sizes import little_of
 from landbridge.core.text import printable
 from landbridge.core.wording import counted
@@ -29,7 +29,7 @@ from landbridge.node.plan import data_folder
 
 if TYPE_CHECKING:
     from landbridge.client.bus import Bus
-    from landbridge.protocol.operations import TerminalInfo
+    from landbridge.protocol.operations import NodeRows, TerminalInfo
 
 #: Exit status when a check has failed.
 FAILED = 70
@@ -37,6 +37,8 @@ PACKAGES = [
     "msgspec", "uvloop", "typer", "rich", "structlog", "cryptography", "PyJWT", "uvicorn",
     "prometheus-client",
 ]  # fmt: skip
+#: The states of nodes, in the order in which they are told.
+NODE_STATES = ("live", "draining", "gone")
 #: Seconds of an fsync. A slow one bounds how quickly single messages are acked, and nothing else.
 SLOW_FSYNC = 0.025
 #: Bytes free on the disk: a segment of the journal has up to 64 MiB.
@@ -168,7 +170,7 @@ def _configuration() -> Iterator[Check]:
 def _context(name: str | None) -> tuple[Context | None, list[Check]]:
     try:
         where = contexts.resolve(context=name)
-        parse_url(where.url)
+        parse_urls(where.url)
     except BusError as error:
         return None, [Check("context", "fail", str(error), error.hint)]
     chosen = name or ("from the environment" if os.environ.get("LANDBRIDGE_URL") else contexts.current())
@@ -219,6 +221,7 @@ async def _terminal(where: Context) -> list[Check]:
             after = time.time()
             limit.reschedule(now() + REGISTRY_WITHIN + ANSWER_WITHIN)
             network = await _network(bus)
+            nodes = [] if not info.node else [_nodes(await bus.nodes.list())]
     except TimeoutError:
         return [Check("terminal", "fail", f"no answer from {where.url} within {ANSWER_WITHIN:.0f} s")]
     except BusError as error:
@@ -234,8 +237,31 @@ async def _terminal(where: Context) -> list[Check]:
         Check("latency", "ok", f"median {units.span(median(pings))}, worst {units.span(max(pings))}"),
         _clock(info.time / 1e6, before, after),
         *_condition(info),
+        *nodes,
         *network,
     ]
+
+
+def _nodes(found: NodeRows) -> Check:
+    """Of a terminal with several nodes: whether all of it is at one of them."""
+    names = {state: [node.name for node in found.nodes if node.state == state] for state in NODE_STATES}
+    detail = ", ".join(f"{state}: {' '.join(each)}" for state, each in names.items() if each)
+    if found.free:
+        hint = "they are taken within seconds, if a node is there that doesn't drain"
+        return Check("nodes", "fail", f"{counted(found.free, 'unit')} at no node; {detail}", hint)
+    if found.trouble:
+        return Check(
+            "nodes", "warn", f"the table of nodes can't be reached: {found.trouble}", "is its server up?"
+        )
+    if names["gone"]:
+        hint = "start it again; a node that is gone for good leaves the list after a day"
+        return Check("nodes", "warn", detail, hint)
+    if len(names["live"]) < 2:
+        return Check("nodes", "warn", detail, "start another one, to go on when this one is lost")
+    versions = {node.version for node in found.nodes}
+    if len(versions) > 1:
+        return Check("nodes", "warn", f"of versions {', '.join(sorted(versions))}", "update the older ones")
+    return Check("nodes", "ok", detail)
 
 
 def _condition(info: TerminalInfo) -> Iterator[Check]:
@@ -343,7 +369,7 @@ def _clock(
 def _ports(where: Context | None, port: int, http_port: int) -> Iterator[Check]:
     local = None
     if where is not None:
-        address = parse_url(where.url)
+        address = parse_urls(where.url)[0]
         local = address.port if contexts.is_loopback(address.host) else None
     yield _port("bus port", port, "--port", "by the context's terminal" if local == port else "")
     yield _port("http port", http_port, "--http-port", "and healthy" if _healthy(http_port) else "")

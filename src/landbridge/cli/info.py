@@ -9,7 +9,7 @@ from landbridge.cli.output import columns
 
 SHOW = columns(
     "URL | Version | Protocol | Python | Platform | Store | Incarnation | Started=started_at:moment | "
-    "Starts=start:count | Topics:count | Connections:count"
+    "Starts=start:count | Node=node | Topics:count | Connections:count"
 )
 
 
@@ -22,4 +22,6 @@ def info(context: ContextName = None) -> None:
     from landbridge.client.context import resolve
 
     result = output.fields(ask(context, lambda bus: bus.terminal.info()), url=resolve(context=context).url)
+    if result["node"]:
+        result["start"] = None  # nodes start one by one, and don't count that
     output.emit(result, lambda row: output.record(row["name"], SHOW, row))

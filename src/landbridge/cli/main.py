@@ -74,6 +74,7 @@ COMMANDS = {
     "console-shell": ("console_shell", "console_shell", TERMINAL),
     "status": ("status", "app", TERMINAL),
     "audit": ("audit", "app", TERMINAL),
+    "node": ("node", "app", TERMINAL),
     "limits": ("limits", "app", TERMINAL),
     "logs": ("logs", "app", TERMINAL),
     "errors": ("errors", "app", TERMINAL),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
 
 from landbridge.cli import output
 from landbridge.cli.loop import run
-from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port
+from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port, span
+from landbridge.core.cluster.roster import LIFE
 from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, data_folder
+
+#: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
+LEAST_LIFE = 1.0
 
 
 def up(
@@ -52,6 +57,24 @@ def up(
         "Let pages of this web site use the HTTP port, e.g. https://console.example.com. Repeatable.",
         metavar="ORIGIN",
     ),
+    node: str | None = option(
+        "Be one of several nodes of the terminal, which share its --store.",
+        metavar="NAME",
+        show_default=False,
+    ),
+    node_life: float = span("Seconds without a sign of life after which a node counts as gone.", value=LIFE),
+    together: bool = flag("Keep all units at one node, and the others ready.", "--together"),
+    secret_file: Path | None = option(
+        "The master key of the registry, which all nodes have in common.",
+        metavar="FILE",
+        default="master.key in the data folder",
+    ),
+    address: str | None = option(
+        "Where other nodes and clients reach this one.", metavar="URL", default="where it listens"
+    ),
+    tls_ca: Path | None = option(
+        "Certificates to trust for other nodes.", metavar="FILE", default="the system's, or its own"
+    ),
     socketio: bool = flag("Serve Socket.IO at the HTTP port, too.", "--socketio"),
     log_level: LogLevel = "info",
     allow_outgoing: list[str] | None = option(
@@ -88,14 +111,17 @@ def up(
       landbridge up --mqtt 1883
       landbridge up --store postgresql://landbridge@db.lan/bus
       landbridge up --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+      landbridge up --store @bus.url --node one --secret-file bus.key
       landbridge up --smtp 2525 --smtp-domain bus.example
     """
+    from landbridge.client.context import parse_url
+    from landbridge.core.names import check_name
     from landbridge.node.stores import address_of
 
-    address = None if store in ("memory", "journal") else address_of(store)
+    server = None if store in ("memory", "journal") else address_of(store)
     plan = NodePlan(
         data=None if store == "memory" else (data or data_folder()).absolute(),
-        store=address,
+        store=server,
         host=host,
         port=port,
         http_port=http_port or None,
@@ -114,17 +140,50 @@ def up(
         if events
         else None,
         origins=origin or [],
+        node=None if node is None else check_name(node, "node"),
+        node_life=node_life,
+        together=together,
+        address=address,
+        tls_ca=tls_ca,
         # The link is a secret: a log or a program that reads the output doesn't get it.
         sign_in=output.on_terminal() and not output.choice.json,
         mqtt_port=mqtt,
         socketio=socketio,
     )
+    if address is not None:
+        parse_url(address)
     with_registry = registry and plan.http_port is not None
     if reset_operator and not with_registry:
         raise typer.BadParameter("--reset-operator is for a terminal that has a registry")
     if socketio and plan.http_port is None:
         raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
+    if node is not None:
+        if node_life < LEAST_LIFE:
+            raise typer.BadParameter(f"--node-life is at least {LEAST_LIFE:g} s")
+        run(_serve_node(plan, secret_file, with_registry=with_registry))
+        return
+    only_nodes = {
+        "--together": together,
+        "--secret-file": secret_file,
+        "--address": address,
+        "--tls-ca": tls_ca,
+    }
+    if given := [option for option, value in only_nodes.items() if value]:
+        raise typer.BadParameter(f"{given[0]} is for a node: give --node NAME, too")
     run(_serve(plan, with_registry=with_registry, reset_operator=reset_operator))
+
+
+async def _serve_node(plan: NodePlan, secret_file: Path | None, *, with_registry: bool) -> None:
+    from landbridge.node import nodes
+    from landbridge.node.embedded import Embedded
+    from landbridge.node.membership import Membership
+
+    def membership(addresses: Callable[[], Sequence[str]]) -> Membership:
+        if not with_registry:
+            return Membership()
+        return Embedded(plan.data, plan.name, store=plan.store, key_file=secret_file, nodes=addresses)
+
+    await nodes.serve_node(plan, announce, membership, output.watching())
 
 
 async def _serve(plan: NodePlan, *, with_registry: bool, reset_operator: bool) -> None:
@@ -156,6 +215,7 @@ def announce(ready: NodeReady) -> None:
         "context": ready.context,
         "http": ready.http or "off",
         **({"registry": ready.registry} if ready.registry else {}),
+        **({"node": ready.node} if ready.node else {}),
         **({"mqtt": ready.mqtt} if ready.mqtt else {}),
         **({"smtp": ready.smtp} if ready.smtp else {}),
         **({"events": f"source {ready.events[0]}, clients {ready.events[1]}"} if ready.events else {}),

@@ -98,6 +98,7 @@ class WithNouns(Generic[W]):
     limits: nouns.LimitCalls[W]
     logs: nouns.LogCalls[W]
     audit: nouns.AuditCalls[W]
+    nodes: nouns.NodeCalls[W]
 
     def _make_noun(self, kind: type[Noun[W]]) -> Noun[W]:
         raise NotImplementedError

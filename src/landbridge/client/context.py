@@ -25,7 +25,8 @@ DEFAULT_PORT = 7420
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
     """A place to connect to."""
 
-    #: A terminal's address; empty in a context that leads to a registry alone.
+    #: A terminal's address, or those of its nodes with commas between them: lb://HOST:PORT,HOST:PORT. Empty
+    #: in a context that leads to a registry alone.
     url: str
     #: The token for that terminal.
     token: str
@@ -48,6 +49,10 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
     tls: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'lbs' if self.tls else 'lb'}://{host}:{self.port}"
 
 
 def home() -> Path:
@@ -146,7 +151,8 @@ def resolve(
         url = url or os.environ.get("LANDBRIDGE_URL")
         token = token or os.environ.get("LANDBRIDGE_TOKEN")
         ca = ca or os.environ.get("LANDBRIDGE_CA")
-    address = None if url is None else parse_url(url)  # a mistyped address is reported before anything else
+    # A mistyped address is reported before anything else.
+    address = None if url is None else parse_urls(url)[0]
     if url is not None and token is not None:
         return Context(url, token, ca)
     name = context or current()
@@ -160,10 +166,21 @@ def resolve(
             f"the context {name} leads to a registry, not to a terminal",
             hint="name a terminal's with --context: 'landbridge context list'",
         )
-    if address is not None and address != parse_url(found.url):
+    if address is not None and address not in parse_urls(found.url):
         # A context's token is for its own terminal; it is not shown to any other.
         raise BadContext(f"no token for {url}", hint="give token=, or set LANDBRIDGE_TOKEN")
     return Context(found.url, token or found.token, ca or found.ca)
+
+
+def parse_urls(url: str) -> list[Address]:
+    """Read the addresses of a terminal's nodes: lb://host:port,host:port. A scheme is that of those behind
+    it, too."""
+    found, scheme = [], ""
+    for part in url.split(","):
+        before, separator, _ = part.partition("://")
+        scheme = f"{before}://" if separator else scheme
+        found.append(parse_url(part.strip() if separator else f"{scheme}{part.strip()}"))
+    return found
 
 
 def parse_url(url: str) -> Address:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from landbridge.client.wire import Dial, Wire, open_wire
+from landbridge.client.wire import ContextDial, Dial, Wire, open_wire
 from landbridge.core.time import SECOND, uuid7
 from landbridge.errors import (
     BusError,
@@ -38,6 +38,9 @@ L = TypeVar("L", bound="TerminalLine")
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 #: What this client takes beyond the frames of the first version.
 FEATURES = ["pauses"]
+#: Of a terminal with several nodes: seconds between two questions whether the node in use still answers, and
+#: for its answer. A process that is stopped keeps its connections.
+ASK_NODE_EVERY, NODE_ANSWERS_WITHIN = 1.0, 4.0
 #: Topics whose outboxes are kept although they have nothing to send.
 MOST_OUTBOXES = 1024
 
@@ -135,6 +138,8 @@ class TerminalLine:
         #: Those who wait until fewer bytes are unanswered.
         self._rooms: list[asyncio.Future[None]] = []
         self._mending: asyncio.Task[None] | None = None
+        #: Asks the node in use whether it still answers; None where there is one node alone.
+        self._node_watch: asyncio.Task[None] | None = None
         #: When the connection was lost, in the loop's time; None while there is one.
         self._lost_at: float | None = None
 
@@ -157,8 +162,13 @@ class TerminalLine:
     async def _connect(self) -> None:
         token = self._token() if callable(self._token) else self._token
         hello = frames.Hello(frames.VERSION, token, self._name[:1024], FEATURES)
-        wire, welcome = await open_wire(self._dial, hello, self._received, self._lost)
+        try:
+            wire, welcome = await open_wire(self._dial, hello, self._received, self._lost)
+        except Unavailable:
+            self._move_on()
+            raise
         self.wire = wire
+        self._follow_nodes(wire, welcome)
         self.connections += 1
         if welcome.time:
             self._clock_there = welcome.time - int(asyncio.get_running_loop().time() * SECOND)
@@ -179,6 +189,29 @@ class TerminalLine:
             self._lost_at = None
             log.warning("back at the terminal%s after %.1f s", self._at, away)
 
+    def _follow_nodes(self, wire: Wire, welcome: frames.Welcome) -> None:
+        if isinstance(self._dial, ContextDial):
+            self._dial.learn(welcome.nodes)
+            if self._dial.has_others:
+                self._node_watch = asyncio.ensure_future(self._ask_node(wire))
+
+    def _move_on(self) -> None:
+        if isinstance(self._dial, ContextDial):
+            self._dial.move_on()
+
+    async def _ask_node(self, wire: Wire) -> None:
+        """End a connection whose node doesn't answer although it is there."""
+        while wire is self.wire:
+            await asyncio.sleep(ASK_NODE_EVERY)
+            try:
+                async with asyncio.timeout(NODE_ANSWERS_WITHIN):
+                    await wire.ask(frames.Ping)
+            except TimeoutError:
+                wire.cut(Disconnected(f"the node hasn't answered within {NODE_ANSWERS_WITHIN:g} s"))
+                return
+            except BusError:
+                return
+
     @property
     def _at(self) -> str:
         return f" at {self._address}" if self._address else ""
@@ -187,6 +220,10 @@ class TerminalLine:
         if wire is not self.wire:
             return  # the wire had no welcome yet, and whoever dialled gets the error
         self.wire = None
+        self._move_on()
+        if self._node_watch is not None:
+            self._node_watch.cancel()
+            self._node_watch = None
         self._up.clear()
         for subscription in self.subscriptions.values():
             subscription.disconnected()

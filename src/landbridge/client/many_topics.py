@@ -352,6 +352,7 @@ class Member(Subscription):
     ) -> None:
         super().__init__(many._bus, number, topic, many.group, prefetch, start, many.answers)
         self.on_request = many.on_request
+        self.prefetch_bytes = many.prefetch_bytes * prefetch // many.prefetch
         self._many = many
         #: It stands in the list, so it may not be missing.
         self.named = named

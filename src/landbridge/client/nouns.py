@@ -392,6 +392,15 @@ class LogCalls(Noun[W]):
     level = Method(table.LOGS_LEVEL)
 
 
+class NodeCalls(Noun[W]):
+    """``bus.nodes``: the processes of a terminal that has several."""
+
+    list = Method(table.NODE_LIST)
+    show = Method(table.NODE_SHOW)
+    drain = Method(table.NODE_DRAIN)
+    resume = Method(table.NODE_RESUME)
+
+
 class AuditCalls(Noun[W]):
     """``bus.audit``: who has changed what of the terminal."""
 
@@ -458,4 +467,5 @@ NOUNS: dict[str, type[Noun[Any]]] = {
     "limits": LimitCalls,
     "logs": LogCalls,
     "audit": AuditCalls,
+    "nodes": NodeCalls,
 }

@@ -32,6 +32,9 @@ class Reading:
         self.paused: PauseNote | None = None
         #: Called with the same when it changes.
         self.on_paused: Callable[[PauseNote | None], None] | None = None
+        #: For a gateway, before it is opened: bytes that may be here and unsettled; 0: as many as the
+        #: terminal allows.
+        self.prefetch_bytes = 0
         #: What ``poll`` has not returned yet of a batch.
         self._polled: Iterator[Message] = iter(())
 

@@ -120,6 +120,7 @@ class Subscription(Reading):
             self.prefetch,
             self._start,
             answers=self._answers,
+            prefetch_bytes=self.prefetch_bytes,
         )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from landbridge.client.context import Context, parse_url
+from landbridge.client.context import Address, Context, parse_url, parse_urls
 from landbridge.errors import (
     BadContext,
     BadFrame,
@@ -35,6 +36,8 @@ Dial: TypeAlias = Callable[["Callable[[], asyncio.Protocol]"], "Any"]
 _FOR_SUBSCRIPTIONS = frozenset({frames.Deliver, frames.Lost, frames.Requested, frames.Paused})
 #: Seconds for a connection to be made, and for the terminal to answer the hello.
 HELLO_WITHIN = 10.0
+#: The same for a node of a terminal where there are others to go to.
+OTHERS_WITHIN = 3.0
 #: Seconds for the goodbye of TLS, after which the connection is cut.
 CLOSE_WITHIN = 2.0
 
@@ -189,6 +192,13 @@ class Wire(Incoming):
         if self._outgoing is not None:
             self._outgoing.close()
 
+    def cut(self, error: BusError) -> None:
+        """End the connection at once: nobody is there who would read what was sent."""
+        if self._closing is None:
+            self._closing = error
+        if self._transport is not None:
+            self._transport.abort()
+
     async def wait_closed(self) -> None:
         """After ``close``, wait until the transport is gone. A loop that is closed before that loses what was
         not written yet, and with TLS uvloop fails."""
@@ -224,38 +234,76 @@ def _stranger(error: BusError, data: bytes | bytearray) -> BusError:
     )
 
 
-def dial_of(context: Context) -> Dial:
-    """The function that connects to a context's terminal."""
-    address = parse_url(context.url)
-    tls: ssl.SSLContext | None = None
-    if address.tls:
-        try:
-            tls = ssl.create_default_context(cafile=context.ca)
-        except OSError as error:  # ssl.SSLError is one too
-            raise BadContext(
-                f"can't use the certificates in {context.ca}: {error.strerror or error}",
-                hint="add the context again with --ca",
-            ) from None
-        tls.minimum_version = ssl.TLSVersion.TLSv1_3
+class ContextDial:
+    """Connects to a context's terminal. Where that has several nodes, to one of them: the first that
+    answers."""
 
-    async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
+    def __init__(self, context: Context) -> None:
+        self.addresses = parse_urls(context.url)
+        #: Those that the context has. They stay known, whatever a node says of the others.
+        self._given = list(self.addresses)
+        self._tls: ssl.SSLContext | None = None
+        if any(address.tls for address in self.addresses):
+            try:
+                self._tls = ssl.create_default_context(cafile=context.ca)
+            except OSError as error:  # ssl.SSLError is one too
+                raise BadContext(
+                    f"can't use the certificates in {context.ca}: {error.strerror or error}",
+                    hint="add the context again with --ca",
+                ) from None
+            self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    @property
+    def has_others(self) -> bool:
+        """Is there another node to go to?"""
+        return len(self.addresses) > 1
+
+    def learn(self, urls: Sequence[str]) -> None:
+        """A node has said which nodes there are. The one that is in use stays the first."""
+        found = []
+        for url in urls:
+            with suppress(BadContext):  # one that this machine must not go to
+                found.append(parse_url(url))
+        if found:
+            wanted = [address for address in found if not address.tls or self._tls is not None]
+            known = dict.fromkeys((*self.addresses[:1], *wanted, *self._given))
+            self.addresses = list(known)
+
+    def move_on(self) -> None:
+        """The node in use is gone, or of no use: take another one first."""
+        self.addresses.append(self.addresses.pop(0))
+
+    async def __call__(self, factory: Callable[[], asyncio.Protocol]) -> Any:
+        for address in list(self.addresses[:-1]):
+            try:
+                return await self._to(address, factory, OTHERS_WITHIN)
+            except TerminalUnreachable:
+                if self.addresses[0] == address:
+                    self.move_on()
+        return await self._to(self.addresses[0], factory, HELLO_WITHIN)
+
+    async def _to(self, address: Address, factory: Callable[[], asyncio.Protocol], within: float) -> Any:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(HELLO_WITHIN):
+            async with asyncio.timeout(within):
+                tls = self._tls if address.tls else None
                 return await loop.create_connection(factory, address.host, address.port, ssl=tls)
         except TimeoutError:
-            raise TerminalUnreachable(f"nobody answers at {context.url} within {HELLO_WITHIN} s") from None
+            raise TerminalUnreachable(f"nobody answers at {address} within {within:g} s") from None
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             raise TerminalUnreachable(
-                f"no TLS with {context.url}: {reason}",
+                f"no TLS with {address}: {reason}",
                 hint="does it speak TLS there, and is its certificate one that you trust (--ca)?",
             ) from None
         except OSError as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise TerminalUnreachable(f"nobody answers at {context.url}: {reason}") from None
+            raise TerminalUnreachable(f"nobody answers at {address}: {reason}") from None
 
-    return dial
+
+def dial_of(context: Context) -> ContextDial:
+    """The function that connects to a context's terminal."""
+    return ContextDial(context)
 
 
 async def open_wire(

@@ -38,6 +38,8 @@ STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/link
 MOST_OF_STRANGERS = 16 << 10
 #: Parameters of a page's query, and characters of one.
 MOST_PARAMETERS, LONGEST = 32, 4096
+#: Bytes of a form that somebody sends who is not signed in.
+MOST_OF_STRANGERS = 4096
 #: The header by which the module says that it has sent a form.
 BY_MODULE = b"console-module"
 #: Its value where the page has no stream that would show what is changed.
@@ -154,7 +156,10 @@ class Console:
         except ValueError as error:
             raise BadRequest(f"the address of the page can't be read: {error}") from None
         view = self._view(session, unquote(where.path), where.query)
-        return view if view is not None and any(each.every for each in view.page.fragments) else None
+        if view is None or not any(each.every for each in view.page.fragments):
+            return None
+        view.is_live = True
+        return view
 
     # -- actions -----------------------------------------------------------------------------------
 

@@ -21,6 +21,10 @@ A = TypeVar("A")
 Load: TypeAlias = Callable[["PageView"], Awaitable[dict[str, Any]]]
 
 
+class Unchanged(Exception):
+    """Raised by the loader of a fragment that has nothing new for an open page."""
+
+
 async def nothing(_: PageView) -> dict[str, Any]:
     """For templates that need no more than the page has."""
     return {}
@@ -66,6 +70,8 @@ class PageView:
     page: Page
     names: Mapping[str, str]
     query: Mapping[str, str]
+    #: It is an open page, which asks again: see ``Unchanged``.
+    is_live: bool = False
     #: What one open page keeps between two renewals, such as the counts that rates are made of.
     kept: dict[str, Any] = field(default_factory=dict)
 

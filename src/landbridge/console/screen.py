@@ -85,7 +85,7 @@ class Screen:
         if not view.may(view.page.scope, **view.names):
             raise Forbidden(
                 f"the token of this session doesn't allow to see {view.page.title}",
-                hint=f"needs {view.page.scope}",
+                hint=f"needs {_spelled(view.page.scope, view.names)}",
             )
 
     def _around(self, session: ConsoleSession, view: PageView | None) -> dict[str, Any]:
@@ -144,6 +144,13 @@ class Screen:
 
     def _part(self, view: PageView, template: str, **values: Any) -> str:
         return self.render(template, csrf=view.session.csrf, back=view.address, **values)
+
+
+def _spelled(scope: str, names: Mapping[str, str]) -> str:
+    """A scope with the names in place of the words in braces."""
+    for name, value in names.items():
+        scope = scope.replace(f"{{{name}}}", value)
+    return scope
 
 
 def _fields_of(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -101,11 +101,11 @@ async def begin_at(bus: Bus, topic: str, start: str) -> int:
     start = start.strip()
     if start.replace(",", "").isdecimal() and len(start) < 20:
         return int(start.replace(",", ""))
-    stretch = await bus.fetch(topic, 0, 1)
+    bounds = (await bus.topics.wait({topic: 0}))[topic]
     if start in ("", "earliest"):
-        return stretch.first
+        return bounds.first
     if start == "latest":
-        return max(stretch.first, stretch.end - ROWS)
+        return max(bounds.first, bounds.end - ROWS)
     try:
         moment = int(parse_moment(start, time.time()) * SECOND)
     except (ValueError, OverflowError) as error:
@@ -115,14 +115,16 @@ async def begin_at(bus: Bus, topic: str, start: str) -> int:
     return int((await bus.topics.seek_time({topic: moment}))[topic])
 
 
-async def search(bus: Bus, topic: str, begin: int, test: Test | None, rows: int = ROWS) -> Found:
-    """The messages from an offset on that pass a test, so many at most."""
+async def search(
+    bus: Bus, topic: str, begin: int, test: Test | None, rows: int = ROWS, at_once: int = AT_ONCE
+) -> Found:
+    """The messages from an offset on that pass a test, so many at most. ``at_once``: bytes of one read."""
     loop = asyncio.get_running_loop()
     until = loop.time() + MOST_SECONDS
     found = Found(begin=begin, next=begin)
     size = 0
     while len(found.messages) < rows:
-        stretch = await bus.fetch(topic, found.next, AT_ONCE)
+        stretch = await bus.fetch(topic, found.next, at_once)
         found.first, found.end = stretch.first, stretch.end
         if found.next < stretch.first:
             found.begin = found.next = stretch.first
@@ -155,7 +157,7 @@ async def last(bus: Bus, topic: str) -> Found:
 
 async def one(bus: Bus, topic: str, offset: int) -> FoundMessage:
     """The message with an offset. Raises UnknownMessage."""
-    found = await search(bus, topic, offset, None, rows=1)
+    found = await search(bus, topic, offset, None, rows=1, at_once=1)
     if not found.messages or found.messages[0].offset != offset:
         raise UnknownMessage(
             f"{topic} has no message with the offset {offset}",

@@ -62,6 +62,8 @@ class ConsoleSession:
         self.notices: deque[tuple[str, str]] = deque(maxlen=MOST_NOTICES)
         #: Open pages, and those that wait to be told of a change which the session has made.
         self.streams = 0
+        #: How often the session has changed something.
+        self.changes = 0
         self._changed = asyncio.Event()
         self.used_at = asyncio.get_running_loop().time()
 
@@ -81,17 +83,20 @@ class ConsoleSession:
 
     def tell_pages(self) -> None:
         """Something was changed: the open pages look at once."""
+        self.changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def change(self, within: float) -> bool:
-        """Wait until something was changed by this session, but not longer than so many seconds. Returns
-        whether something was."""
-        try:
-            async with asyncio.timeout(within):
-                return await self._changed.wait()
-        except TimeoutError:
-            return False
+    async def change(self, seen: int, within: float) -> int:
+        """Wait until this session has changed something more often than was seen, but not longer than so many
+        seconds. Returns how often it has."""
+        if self.changes == seen:
+            try:
+                async with asyncio.timeout(within):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return self.changes
 
 
 class SignInLink:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 
 from landbridge.console.http import Receive, Send, encode
-from landbridge.console.page import PageView
+from landbridge.console.page import PageView, Unchanged
 from landbridge.console.screen import Screen
 
 #: Seconds without an event after which a comment shows that the stream lives.
@@ -58,17 +58,23 @@ async def _renew(screen: Screen, view: PageView, send: Send) -> None:
     fragments = [each for each in view.page.fragments if each.every]
     due = {each.name: loop.time() + each.every for each in fragments}
     digests: dict[str, bytes] = {}
+    seen = view.session.changes
     quiet_since = loop.time()
     await send(_part(b"retry: 2000\n\n"))
     while not view.session.is_over:
         next_due = min([*due.values(), quiet_since + QUIET])
-        if await view.session.change(max(LEAST, next_due - loop.time())):
+        before, seen = seen, await view.session.change(seen, max(LEAST, next_due - loop.time()))
+        if seen != before:
             due = dict.fromkeys(due, 0.0)
         for fragment in fragments:
             if due[fragment.name] > loop.time():
                 continue
-            html, _ = await screen.part(view, fragment.name)
-            due[fragment.name] = loop.time() + fragment.every
+            try:
+                html, _ = await screen.part(view, fragment.name)
+            except Unchanged:
+                continue
+            finally:
+                due[fragment.name] = loop.time() + fragment.every
             digest = hashlib.sha256(html.encode()).digest()
             if digests.get(fragment.name) != digest:
                 digests[fragment.name] = digest

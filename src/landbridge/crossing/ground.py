@@ -190,6 +190,11 @@ class Ground:
 
     # -- the directory -----------------------------------------------------------------------------
 
+    @property
+    def has_others(self) -> bool:
+        """Does the customer have another terminal?"""
+        return len(self._entries) > 1
+
     def entry(self, terminal: str) -> TerminalEntry | None:
         return self._entries.get(terminal)
 

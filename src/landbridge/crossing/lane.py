@@ -115,6 +115,8 @@ class Hand:
         """``on_lost``: the group ended, or can't read its log."""
         self.lane = lane
         self.lose = on_lost
+        #: A terminal with links has all units at one node; when that changes, its links begin anew there.
+        self.move_on: Callable[[BusError], None] = lambda why: None
         self.who = f"forwarder to {lane.destination}"
         self.consumer: Consumer
 

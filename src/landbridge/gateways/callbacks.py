@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from landbridge.client.bus import Bus
 from landbridge.client.message import Message
 from landbridge.core.replies import CALLBACKS, CODE, SOURCE, STATUS
-from landbridge.errors import BusError, LeaseLost
+from landbridge.errors import BusError, LeaseLost, NotOwner
 from landbridge.gateways.outgoing import HttpAnswer, HttpRefused, HttpResult, HttpTimedOut, OutgoingHttp
 
 log = logging.getLogger("landbridge.callbacks")
@@ -138,6 +138,8 @@ class CallbackPoster:
             while self._bus.closed is None:
                 try:
                     await self._read()
+                except NotOwner:  # another node has the topic, and posts
+                    await asyncio.sleep(AGAIN_AFTER)
                 except BusError as error:
                     log.warning("callbacks wait: %s", error)
                     await asyncio.sleep(AGAIN_AFTER)

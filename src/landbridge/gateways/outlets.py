@@ -67,6 +67,9 @@ class OutletForm(Protocol):
     async def send(self, stored: Any, messages: list[Message], number: int, now: int) -> OutletAttempt:
         """Send messages, several where it gathers them. ``number``: of the attempt."""
 
+    def admit_test(self, stored: Any, state: OutletState, now: int) -> Admission:
+        """Whether a test may be sent now, as of ``admit``."""
+
     async def send_test(self, stored: Any, probe: OutletProbe, now: int) -> OutletAttempt:
         """Send what shows that the receiver can be reached."""
 
@@ -95,6 +98,10 @@ class EachAlone:
 
     def admit(self, stored: Any, state: OutletState, message: Message, now: int) -> Admission:
         """Every message may be sent."""
+        return Admission(state)
+
+    def admit_test(self, stored: Any, state: OutletState, now: int) -> Admission:
+        """Every test may be sent."""
         return Admission(state)
 
     def after_attempt(
@@ -549,7 +556,7 @@ class OutletSender:
         """Send the tests that were asked for, one after the other."""
         try:
             while (probe := self._next_test()) is not None:
-                attempt = await self._form.send_test(self.stored, probe, self._clock())
+                attempt = await self._test(probe)
                 self._state = core.after_test(self._state, attempt, probe)
                 await self._write()
         except Misuse as error:
@@ -558,6 +565,17 @@ class OutletSender:
             self._log.warning("tests wait", why=str(error))
         finally:
             self._tests = None
+
+    async def _test(self, probe: OutletProbe) -> OutletAttempt:
+        found = self._form.admit_test(self.stored, self._state, self._clock())
+        if found.verdict != "send":
+            return OutletAttempt(
+                id=probe.id, at=self._clock(), seconds=0.0, verdict="failed", detail=found.cause
+            )
+        if found.state != self._state:
+            self._state = found.state
+            await self._write()
+        return await self._form.send_test(self.stored, probe, self._clock())
 
     def _next_test(self) -> OutletProbe | None:
         waiting = (probe for probe in self.stored.tests if probe.at > self._state.tested_to)

@@ -71,15 +71,20 @@ class SmsForm(ToldByStatus, EachAlone):
         sms = core.draft(stored.spec, values_of(stored.spec.topic, message))
         return await self._ask(stored, sms, message.id, number, message.offset, now)
 
-    async def send_test(self, stored: StoredSms, probe: OutletProbe, now: int) -> OutletAttempt:
-        """An SMS to the recipient, where it is fixed. It counts against no budget, so there is one at a
-        time."""
+    def admit_test(self, stored: StoredSms, state: OutletState, now: int) -> Admission:
+        """A test costs what any SMS costs. It waits for no budget."""
         try:
-            values = MessageValues(b"", {}, more={"topic": stored.spec.topic}, time=now)
-            sms = core.draft(replace(stored.spec, body=f"Test of {stored.spec.name}"), values)
+            sms = _test_of(stored, now)
         except BadPayload as error:
-            return OutletAttempt(id=probe.id, at=now, seconds=0.0, verdict="failed", detail=str(error))
-        return await self._ask(stored, sms, probe.id, 1, None, now)
+            return Admission(state, "bury", str(error))
+        found = core.admit(stored.spec, state, sms.segments, now)
+        if found.verdict == "leave":
+            return Admission(state, "leave", "the budget of the day or of the month is used up")
+        return found
+
+    async def send_test(self, stored: StoredSms, probe: OutletProbe, now: int) -> OutletAttempt:
+        """An SMS to the recipient, where it is fixed."""
+        return await self._ask(stored, _test_of(stored, now), probe.id, 1, None, now)
 
     def after_attempt(
         self, stored: StoredSms, state: OutletState, attempt: OutletAttempt, now: int
@@ -178,6 +183,11 @@ class SmsSenders(WatchedSenders):
         writers, self._writers = list(self._writers.values()), {}
         for each in writers:
             await each.close()
+
+
+def _test_of(stored: StoredSms, now: int) -> SmsDraft:
+    values = MessageValues(b"", {}, more={"topic": stored.spec.topic}, time=now)
+    return core.draft(replace(stored.spec, body=f"Test of {stored.spec.name}"), values)
 
 
 def values_of(topic: str, message: Message) -> MessageValues:

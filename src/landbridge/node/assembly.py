@@ -11,11 +11,12 @@ import os
 import resource
 import signal
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from landbridge.client.wire import Dial, dial_of
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import SECOND, parse_span
 from landbridge.errors import BadRequest, BusError, ContextTaken, Unauthenticated, Unavailable
+from landbridge.gateways.metrics import Condition
 from landbridge.node import logs, stores
 from landbridge.node.callbacks import callbacks_of
 from landbridge.node.console import ConsolePart
@@ -38,11 +40,11 @@ from landbridge.node.events import beside
 from landbridge.node.http_port import MOST_STRANGERS, HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership, find_context
-from landbridge.node.mqtt import mqtt_of
 from landbridge.node.plan import NodePlan, NodeReady
 from landbridge.node.schedules import scheduling
-from landbridge.node.site import Site
+from landbridge.node.site import App, Site
 from landbridge.node.sms import sms_of
+from landbridge.node.socketio import watching as watching_socketio
 from landbridge.node.webhooks import webhooks_of
 from landbridge.node.websub import hub_of
 from landbridge.transport.memory import join
@@ -59,6 +61,8 @@ ADMIN = "admin"
 ADMIN_LIFE = 365 * 86400.0
 #: A credential is renewed when less than this part of its life is left.
 RENEW_AT = 1 / 12
+#: Seconds that another node has to make a credential.
+TOKEN_WITHIN = 30.0
 #: Files that a terminal opens beside its connections.
 OTHER_FILES = 256
 #: The store's folder in the data folder.
@@ -80,10 +84,9 @@ async def serve(
     """Start what the plan says, call ``ready``, and serve until SIGINT or SIGTERM. ``watching``: shows the
     progress of an opening that takes long; None: the log tells of it."""
     membership = membership or Membership()
-    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    limits = limits_of(plan)
     endpoint = Endpoint(plan.host, plan.tls_cert, plan.tls_key)
     tls = membership.tls(endpoint)
-    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + MOST_STRANGERS + OTHER_FILES)
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store") as tell:
@@ -91,53 +94,111 @@ async def serve(
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
             terminal.log_level = logs.log_level
             await terminal.open()
+        async with running(plan, terminal, membership, endpoint, tls) as started:
+            ready(started)
+            await settle(terminal)
+            await stop.wait()
+
+
+def limits_of(plan: NodePlan) -> Limits:
+    """The limits that a plan gives, once this process may open as many files as they need."""
+    limits = parse_limits([_in_units(setting) for setting in plan.limits])
+    # Strangers are counted by each port: that of HTTP and that of MQTT.
+    strangers = MOST_STRANGERS * (1 if plan.mqtt_port is None else 2)
+    allow_files(limits.max_connections + MOST_WITH_REGISTRY + MOST_SOCKETS + strangers + OTHER_FILES)
+    return limits
+
+
+async def settle(terminal: Terminal) -> None:
+    """What exists now stays until the end: the garbage collector need not look at it again."""
+    await terminal.routing.until_idle()
+    gc.collect()
+    gc.freeze()
+
+
+@asynccontextmanager
+async def running(
+    plan: NodePlan,
+    terminal: Terminal,
+    membership: Membership,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+) -> AsyncIterator[NodeReady]:
+    """Serve with a terminal that is open, and close it at the end."""
+    try:
+        await membership.open(terminal)
+        endpoint = membership.endpoint(endpoint)
+        port = await terminal.listen(plan.host, plan.port, tls)
+        condition = partial(_condition, terminal)
+        console = ConsolePart(terminal, dial_to(terminal))
+        http = http_port(plan, terminal, membership.app(), endpoint, tls, condition, console)
         try:
-            await membership.open(terminal)
-            endpoint = membership.endpoint(endpoint)
-            port = await terminal.listen(plan.host, plan.port, tls)
-            console = ConsolePart(terminal, dial_to(terminal))
-            http = _http(plan, terminal, membership, endpoint, tls, console)
-            try:
-                url = endpoint.url("lb", port)
-                await membership.join(terminal, url, None if http is None else http.url)
-                context = Context(url, "", endpoint.ca(), None if plan.data is None else str(plan.data))
-                started = await _make_ready(plan, terminal, membership, context, http, console)
-                async with AsyncExitStack() as stack:
-                    dial = dial_to(terminal, is_part=True)
-                    await stack.enter_async_context(scheduling(terminal, dial))
-                    callbacks = callbacks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(callbacks)
-                    webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(webhooks)
-                    await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
-                    hub = hub_of(terminal, dial, plan.allow_outgoing)
-                    await stack.enter_async_context(hub)
-                    if http is not None:
-                        await stack.enter_async_context(console.sampling(dial))
-                    taken_at = await _enter_mail(stack, plan, terminal, dial, endpoint, tls)
-                    started = replace(started, smtp=taken_at)
-                    if plan.events is not None:
-                        events = beside(terminal, plan.events, dial_to(terminal))
-                        gateway = await stack.enter_async_context(events)
-                        started = replace(started, events=(gateway.event_port, gateway.client_port))
-                    if plan.mqtt_port is not None:
-                        mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
-                        _, mqtt_port = await stack.enter_async_context(mqtt)
-                        started = replace(started, mqtt=endpoint.url("mqtt", mqtt_port))
-                    ready(started)
-                    # What exists now stays until the end: the garbage collector need not look at it again.
-                    await terminal.routing.until_idle()
-                    gc.collect()
-                    gc.freeze()
-                    await stop.wait()
-            finally:
-                stores.leave(terminal.store)
-                membership.stop()
-                if http is not None:
-                    await http.close()
+            url = endpoint.url("lb", port)
+            await membership.join(terminal, url, None if http is None else http.url)
+            data = None if plan.data is None else str(plan.data)
+            context = Context(url, "", endpoint.ca(), data)
+            started = await _make_ready(plan, terminal, membership, context, http, console)
+            async with gateways(plan, terminal, endpoint, tls, console, http) as ports:
+                yield replace(started, **ports._asdict())
         finally:
-            await terminal.close()
-            await membership.close()
+            stores.leave(terminal.store)
+            membership.stop()
+            if http is not None:
+                await http.close()
+    finally:
+        await terminal.close()
+        await membership.close()
+
+
+class GatewayPorts(NamedTuple):
+    """Where gateways listen; None where one wasn't asked for."""
+
+    #: Of the event gateway: for the source and for clients.
+    events: tuple[int, int] | None = None
+    mqtt: str | None = None
+    smtp: str | None = None
+
+
+def _condition(terminal: Terminal) -> tuple[bool, list[str]]:
+    return stores.condition(terminal.store, terminal.troubles)
+
+
+@asynccontextmanager
+async def gateways(
+    plan: NodePlan,
+    terminal: Terminal,
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    console: ConsolePart,
+    http: SitePort | None,
+) -> AsyncIterator[GatewayPorts]:
+    """The gateways that are in the process of a terminal."""
+    dial = dial_to(terminal, is_part=True)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(scheduling(terminal, dial))
+        # Of several nodes, each posts some of them, whichever has the topic that they wait in.
+        callbacks = callbacks_of(terminal, dial_to(terminal), plan.allow_outgoing)
+        await stack.enter_async_context(callbacks)
+        webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
+        await stack.enter_async_context(webhooks)
+        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
+        hub = hub_of(terminal, dial, plan.allow_outgoing)
+        await stack.enter_async_context(hub)
+        if http is not None:
+            await stack.enter_async_context(console.sampling(dial))
+        ports = GatewayPorts(smtp=await _enter_mail(stack, plan, terminal, dial, endpoint, tls))
+        if plan.events is not None:
+            gateway = await stack.enter_async_context(beside(terminal, plan.events, dial_to(terminal)))
+            ports = ports._replace(events=(gateway.event_port, gateway.client_port))
+        if http is not None and plan.socketio:
+            await stack.enter_async_context(watching_socketio(terminal, dial, http.site))
+        if plan.mqtt_port is not None:
+            from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
+
+            mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+            _, mqtt_port = await stack.enter_async_context(mqtt)
+            ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
+        yield ports
 
 
 async def _enter_mail(
@@ -172,21 +233,42 @@ async def _make_ready(
 ) -> NodeReady:
     context = await membership.context(find_context(plan.context), context)
     await keep_context(terminal, plan.context, context)
-    sign_in = None
-    if plan.sign_in and http is not None and (kept := find_context(plan.context)) is not None:
-        sign_in = http.url + await console.sessions.link(kept.token)
+    link = await sign_in(plan, http, console)
+    return node_ready(plan, context, http, membership, url=context.url, link=link)
+
+
+async def sign_in(plan: NodePlan, http: SitePort | None, console: ConsolePart) -> str | None:
+    """A link to the console, where the plan wants one."""
+    kept = find_context(plan.context)
+    if not plan.sign_in or http is None or kept is None:
+        return None
+    return http.url + await console.sessions.link(kept.token)
+
+
+def node_ready(
+    plan: NodePlan,
+    context: Context,
+    http: SitePort | None,
+    membership: Membership | None,
+    *,
+    url: str,
+    link: str | None,
+) -> NodeReady:
+    """What a process tells once it can be used. ``membership``: None of a node that has no registry at the
+    moment. ``link``: to the console."""
     return NodeReady(
-        url=context.url,
+        url=url,
         data=context.data,
         store=None if plan.store is None else str(plan.store),
         context=plan.context,
         current=contexts.current() == plan.context,
         http=None if http is None else http.url,
-        sign_in=sign_in,
+        sign_in=link,
         name=plan.name,
         pid=os.getpid(),
-        registry=membership.registry_url or None,
-        terminal=membership.terminal or None,
+        registry=context.registry if membership is None else membership.registry_url or None,
+        terminal=None if membership is None else membership.terminal or None,
+        node=plan.node,
     )
 
 
@@ -266,6 +348,8 @@ async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
 
 
 async def _new_token(terminal: Terminal) -> str:
+    if 0 not in terminal.broker.owned:
+        return await _token_from_elsewhere(terminal)
     await terminal.services.include(ADMIN, ["admin"], revive=True)
     now = terminal.broker.clock()
     life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
@@ -274,6 +358,14 @@ async def _new_token(terminal: Terminal) -> str:
         IssuedToken(token_id, ADMIN, ["admin"], now, now + int(life * SECOND))
     )
     return token
+
+
+async def _token_from_elsewhere(terminal: Terminal) -> str:
+    """The same, made by the node that has the terminal's first unit."""
+    token = terminal.issue_token(ADMIN, ["admin"], TOKEN_WITHIN)
+    async with asyncio.timeout(TOKEN_WITHIN), Bus(dial_to(terminal), token, name="landbridge up") as bus:
+        life = min(ADMIN_LIFE, terminal.broker.limits.max_token_life)
+        return (await bus.tokens.create(ADMIN, ["admin"], life)).token
 
 
 async def _check_free(terminal: Terminal, name: str, found: Context, wanted: Context) -> None:
@@ -312,7 +404,7 @@ async def _is_in_use(context: Context) -> bool:
     """Whether a terminal accepts the context's token at its address. A terminal on another machine may be
     away for a while, so its context always counts as in use."""
     try:
-        if not contexts.is_loopback(contexts.parse_url(context.url).host):
+        if not contexts.is_loopback(contexts.parse_urls(context.url)[0].host):
             return True
         async with asyncio.timeout(ANSWER_WITHIN):
             bus = await Bus(dial_of(context), context.token, name="landbridge up").open()
@@ -351,28 +443,29 @@ class SitePort:
     """The HTTP port with what it serves."""
 
     def __init__(self, site: Site, port: HttpPort) -> None:
-        self._site = site
+        self.site = site
         self._port = port
         self.url = port.url
 
     async def close(self) -> None:
         """End streams first, then the requests that are being answered, then the sessions that they use."""
-        self._site.stop()
+        self.site.stop()
         await self._port.close()
-        await self._site.close()
+        await self.site.close()
 
 
-def _http(
+def http_port(
     plan: NodePlan,
     terminal: Terminal,
-    membership: Membership,
+    registry: App | None,
     endpoint: Endpoint,
     tls: ssl.SSLContext | None,
+    condition: Condition,
     console: ConsolePart,
 ) -> SitePort | None:
+    """The HTTP port of a terminal; None where the plan has none. ``registry``: the one that it has, too."""
     if plan.http_port is None:
         return None
-    registry = membership.app()
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
     most += MOST_SOCKETS if plan.socketio else 0
@@ -380,13 +473,12 @@ def _http(
     site = Site(
         dial_to(terminal),
         registry,
-        lambda: stores.condition(terminal.store, terminal.troubles),
+        condition,
         console.app,
         origins=plan.origins,
         answer_stranger=lambda address, *asked: terminal.answer_stranger(site_of((address,)), *asked),
         socketio=plan.socketio,
     )
-    terminal.broker.figures.append(site.figures)
     port = HttpPort(site, endpoint, plan.http_port, tls, most=most, hint=hint, web_sockets=True)
     terminal.http_url = port.url
     return SitePort(site, port)

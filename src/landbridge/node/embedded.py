@@ -5,27 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import structlog
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from landbridge.broker.clock import Clock
+from landbridge.broker.commit import SETTINGS
 from landbridge.broker.server import Terminal
 from landbridge.client import registry_documents as api
 from landbridge.client import registry_operations as op
 from landbridge.client.context import Context, is_loopback
+from landbridge.core.log.store import PutDocument
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.store_address import StoreAddress
 from landbridge.core.trust.identity import SecureKey
+from landbridge.core.trust.primitives import decrypt, derive, encrypt
 from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.trust.tickets import Issue, Release, Renewal
 from landbridge.crossing.ground import Settings
 from landbridge.crossing.joining import join
-from landbridge.errors import StoreFull, Unauthenticated
+from landbridge.errors import BadRequest, StoreFull, Unauthenticated
 from landbridge.node import master_key, stores, terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
@@ -42,6 +46,9 @@ log = structlog.get_logger("landbridge.registry")
 DATABASE = stores.REGISTRY
 #: The terminal's identity.
 FILE = "terminal.yml"
+#: The same in the store of a terminal with several nodes, among its settings; and what it is sealed for.
+IDENTITY = "identity"
+SEALED = b"landbridge the identity of a terminal with nodes"
 #: The name that the first customer is created with. It decides nothing afterwards.
 LOCAL = "local"
 #: Who did it, in the audit, where ``up`` did it by itself.
@@ -49,14 +56,19 @@ WHO = "up"
 
 
 async def open_registry(
-    data: Path | None, key_file: Path | None = None, address: StoreAddress | None = None
+    data: Path | None,
+    key_file: Path | None = None,
+    address: StoreAddress | None = None,
+    *,
+    is_shared: bool = False,
 ) -> Registry:
     """The registry of a data folder, or one in memory. ``key_file``: where its master key is; None: in the
-    data folder. ``address``: where its store is, if on a server."""
+    data folder. ``address``: where its store is, if on a server. ``is_shared``: by the nodes of a terminal,
+    of which one opens it at a time."""
     if data is None:
         registry = Registry(MemoryStore(), os.urandom(master_key.SIZE), Clock())
     elif address is not None:
-        store = await stores.remote_store(data, DATABASE, address)
+        store = await stores.remote_store(data, DATABASE, address, is_shared=is_shared)
         key = await asyncio.to_thread(master_key.load, data, key_file, is_new=not store.exists)
         registry = Registry(store, key, Clock())
     else:
@@ -108,7 +120,9 @@ class Embedded(Membership):
     """``data``: None for a registry in memory. ``name``: the terminal's name, also in the registry, where a
     number is added if another terminal has that name. ``reset_operator``: make a new credential for the
     operator; whoever has the data folder may. ``store``: where the terminal's store is, if on a server: the
-    registry's is beside it."""
+    registry's is beside it. ``key_file``: where the master key is, if not in the data folder. ``nodes``: of
+    one of several nodes, the addresses of all of them; the terminal's identity is then in its store, sealed
+    under the master key."""
 
     def __init__(
         self,
@@ -117,7 +131,14 @@ class Embedded(Membership):
         *,
         reset_operator: bool = False,
         store: StoreAddress | None = None,
+        key_file: Path | None = None,
+        nodes: Callable[[], Sequence[str]] | None = None,
     ) -> None:
+        self._key_file = key_file
+        self._nodes = nodes
+        #: What the terminal's store has of its identity.
+        self._stored: dict[str, Any] = {}
+        self._terminal: Terminal | None = None
         self._data = data
         self._store = None if store is None else stores.registry_address(store)
         self._name = name
@@ -135,12 +156,45 @@ class Embedded(Membership):
     async def open(self, terminal: Terminal) -> None:
         # Programs that come before the directory does are asked to come again.
         terminal.authority.registered = RegisteredTokens()
-        self._registry = await open_registry(self._data, None, self._store)
+        shared = self._nodes is not None
+        self._registry = await open_registry(self._data, self._key_file, self._store, is_shared=shared)
+        if shared:
+            await self._read_identity(terminal)
         self._operator_token = self._registry.operator_token
         if self._operator_token is None and self._reset_operator:
             operation, request = op.ROTATE_OPERATOR_CREDENTIAL, api.Request()
             made = await self._registry.perform(Caller("operator"), operation, request)
             self._operator_token = made.token
+
+    async def check(self) -> None:
+        assert self._data is not None
+        assert self._store is not None
+        store = await stores.remote_store(self._data, DATABASE, self._store, is_shared=True)
+        await asyncio.to_thread(master_key.load, self._data, self._key_file, is_new=not store.exists)
+
+    async def _read_identity(self, terminal: Terminal) -> None:
+        """What another node has written, under the key that they have in common."""
+        assert self._data is not None
+        self._terminal = terminal
+        key = await asyncio.to_thread(master_key.load, self._data, self._key_file, is_new=False)
+        self._cipher = AESGCM(derive(key, SEALED))
+        raw = dict(await terminal.store.documents(0, SETTINGS)).get(IDENTITY)
+        if raw is None:
+            return
+        opened = decrypt(self._cipher, raw, SEALED)
+        if opened is None:
+            raise BadRequest(
+                "the terminal's identity was sealed by another node under another key",
+                hint=f"give all nodes the same key: copy {master_key.FILE} of the first one, and name it by "
+                "--secret-file",
+            )
+        self._stored = msgspec.json.decode(opened, type=dict[str, Any])
+
+    async def _write_identity(self, settings: dict[str, Any]) -> None:
+        assert self._terminal is not None
+        sealed = encrypt(self._cipher, msgspec.json.encode(settings), SEALED)
+        await self._terminal.broker.write([PutDocument(SETTINGS, IDENTITY, sealed)])
+        self._stored = settings
 
     @property
     def registry(self) -> Registry:
@@ -180,6 +234,8 @@ class Embedded(Membership):
             log.warning("this terminal was revoked: it stands alone", terminal=known.id)
             return None
         if known is not None:
+            if self._nodes is not None and not self._stored:
+                await self._write_identity(said)  # the terminal had one process before
             await self._follow(caller, known.id, known.address, address)
             return known.id, SecureKey.parse(said["secure_key"])
         taken = {terminal.name for terminal in account.terminals.values()}
@@ -189,7 +245,7 @@ class Embedded(Membership):
         made = await self.registry.perform(caller, op.CREATE_TERMINAL, request)
         assert made.secure_key is not None
         ids = {"customer_id": account.id, "terminal_id": made.terminal_id}
-        self._keep({**ids, "secure_key": made.secure_key, "name": name})
+        await self._keep({**ids, "secure_key": made.secure_key, "name": name})
         return made.terminal_id, SecureKey.parse(made.secure_key)
 
     async def _follow(self, caller: Caller, terminal: str, known: str, address: str) -> None:
@@ -197,7 +253,8 @@ class Embedded(Membership):
         and stays: this process may not know what others have to dial."""
         if known == address:
             return
-        if known and not is_loopback(urlsplit(known).hostname or ""):
+        of_a_node = self._nodes is not None and known in self._nodes()
+        if known and not of_a_node and not is_loopback(urlsplit(known).hostname or ""):
             log.warning("others dial another address", registry=known, here=address)
             return
         request = api.UpdateTerminal(terminal, address=address)
@@ -207,11 +264,16 @@ class Embedded(Membership):
             log.warning("others dial another address", registry=known, here=address, detail=str(error))
 
     def _kept(self) -> dict[str, Any]:
+        if self._stored:
+            return self._stored
         if self._data is None or not (self._data / FILE).exists():
             return {}
         return terminal_file.read(self._data / FILE, {}, {})
 
-    def _keep(self, settings: dict[str, Any]) -> None:
+    async def _keep(self, settings: dict[str, Any]) -> None:
+        if self._nodes is not None:
+            await self._write_identity(settings)
+            return
         if self._data is None:
             return
         file = self._data / FILE
@@ -245,7 +307,8 @@ class Embedded(Membership):
         )
 
     def stop(self) -> None:
-        self.registry.directories.close()
+        if self._registry is not None:
+            self._registry.directories.close()
 
     async def close(self) -> None:
         if self._registry is not None:

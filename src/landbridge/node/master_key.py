@@ -29,8 +29,9 @@ def load(folder: Path, file: Path | None, *, is_new: bool) -> bytes:
     except FileNotFoundError:
         if not is_new:
             raise BadRequest(
-                f"the registry in {folder} was begun with a master key, and {path} is gone",
-                hint=f"bring it back, or give it as {VARIABLE}: without it the registry can't be opened",
+                f"the registry in {folder} was begun with a master key, and {path} is not there",
+                hint=f"bring it back, or give it as {VARIABLE}: without it the registry can't be opened; at "
+                "one of several nodes, by --secret-file",
             ) from None
         return _make(path)
     except (OSError, UnicodeDecodeError) as error:

@@ -27,7 +27,7 @@ from landbridge.errors import BadRequest, Unauthenticated, Unavailable
 from landbridge.node import terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
-from landbridge.node.plan import NodePlan, data_folder
+from landbridge.node.plan import NodePlan, SmtpPlan, data_folder
 from landbridge.node.stores import address_of
 
 log = structlog.get_logger("landbridge.member")
@@ -91,8 +91,16 @@ def plan_of(settings: Mapping[str, Any]) -> NodePlan:
         tls_key=_path(settings, "tls_key"),
         auto_create=settings.get("auto_create", True),
         allow_outgoing=settings.get("allow_outgoing", []),
+        smtp=_smtp(settings),
         store=address_of(settings.get("store"), is_visible=False),
     )
+
+
+def _smtp(settings: Mapping[str, Any]) -> SmtpPlan | None:
+    port, tls_port = settings.get("smtp"), settings.get("smtps")
+    if port is None and tls_port is None:
+        return None
+    return SmtpPlan(port=port, tls_port=tls_port, domain=settings.get("smtp_domain") or "localhost")
 
 
 def _path(settings: Mapping[str, Any], key: str) -> Path | None:

@@ -30,6 +30,9 @@ class Membership:
         endpoint that can't be used."""
         return endpoint.tls()
 
+    async def check(self) -> None:
+        """BadRequest where this process could not become the node that has the registry."""
+
     async def open(self, terminal: Terminal) -> None:
         """Called before the terminal listens."""
 

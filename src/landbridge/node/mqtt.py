@@ -52,6 +52,7 @@ async def mqtt_of(
 def _bounds(terminal: Terminal) -> MqttBounds:
     limits = terminal.broker.limits
     return MqttBounds(
+        strangers=limits.max_strangers,
         all_connections=limits.max_connections,
         connections=limits.max_mqtt_connections,
         sessions=limits.max_mqtt_sessions,

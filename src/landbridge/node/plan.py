@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from landbridge.core.cluster.roster import LIFE
 from landbridge.core.store_address import StoreAddress as StoreAddress
 
 
@@ -65,6 +66,16 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreAddress | None = None
     #: Web sites whose pages may use the HTTP port.
     origins: list[str] = []
+    #: Which of several nodes of one terminal it is; None: the terminal has this process alone.
+    node: str | None = None
+    #: Of a node: seconds after which it counts as gone if it isn't heard of.
+    node_life: float = LIFE
+    #: All units are to be at one node.
+    together: bool = False
+    #: Where others reach it, if not where it listens.
+    address: str | None = None
+    #: Certificates to trust for the other nodes; None: its own, if that has signed itself, else the system's.
+    tls_ca: Path | None = None
     #: Make a link to the console, for a person who sees what the process prints.
     sign_in: bool = False
     #: Serve Socket.IO at the HTTP port.
@@ -90,6 +101,8 @@ class NodeReady(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     #: The event gateway's ports for the source and for clients; None where there is none.
     events: tuple[int, int] | None = None
+    #: Its name among the nodes of its terminal; None where it is the only process.
+    node: str | None = None
     #: A link that signs in to the console, once; None where the plan wants none. It is a secret.
     sign_in: str | None = None
     #: Where MQTT is served; None: nowhere.

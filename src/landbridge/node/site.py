@@ -93,8 +93,12 @@ class Site:
         if socketio:
             self._socketio = Later(
                 "landbridge.gateways.socketio",
-                lambda gateways: gateways.SocketGateway(self._gateway.app.pool, options["origins"]),
+                lambda gateways: gateways.SocketGateway(
+                    self._gateway.app.pool, options["origins"], lambda *noted: self.note(*noted)
+                ),
             )
+        #: Tells the status log of what went wrong: the cause, how often, and an example.
+        self.note: Callable[[str, int, str], None] = lambda *_: None
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path: str = scope["path"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
+from landbridge.core.cluster.roster import Roster
 from landbridge.core.log.store import Store
 from landbridge.core.store_address import POSTGRES, REDIS, StoreAddress, is_address, parse_address
 from landbridge.errors import BadRequest
@@ -63,12 +64,12 @@ def _content(file: Path) -> str:
         raise BadRequest(f"can't read {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def store_at(address: StoreAddress) -> RemoteStore:
-    """The store of a server, not open yet."""
+def store_at(address: StoreAddress, *, is_shared: bool = False) -> RemoteStore:
+    """The store of a server, not open yet. ``is_shared``: by several nodes of one terminal."""
     if address.scheme in REDIS:
         from landbridge.stores.redis.store import RedisStore
 
-        return RedisStore(address)
+        return RedisStore(address, is_shared=is_shared)
     assert address.scheme in POSTGRES
     try:
         from landbridge.stores.postgres.store import PostgresStore
@@ -76,7 +77,18 @@ def store_at(address: StoreAddress) -> RemoteStore:
         raise BadRequest(
             f"a store in PostgreSQL needs psycopg: {missing}", hint="pip install 'landbridge[postgres]'"
         ) from None
-    return PostgresStore(address)
+    return PostgresStore(address, is_shared=is_shared)
+
+
+def roster_at(address: StoreAddress, units: int) -> Roster:
+    """The table of nodes beside the store of a server, which is there already."""
+    if address.scheme in REDIS:
+        from landbridge.stores.redis.roster import RedisRoster
+
+        return RedisRoster(address, units)
+    from landbridge.stores.postgres.roster import PostgresRoster
+
+    return PostgresRoster(address, units)
 
 
 def registry_address(address: StoreAddress) -> StoreAddress:
@@ -100,10 +112,22 @@ async def bus_store(
     return store
 
 
-async def remote_store(data: Path, name: str, address: StoreAddress) -> RemoteStore:
+async def shared_store(data: Path, address: StoreAddress) -> RemoteStore:
+    """The store of a terminal that has several nodes. It is made here if there is none, and not open yet."""
+    store = await remote_store(data, BUS, address, is_shared=True)
+    if not store.exists:
+        await store.open()
+        await store.close()
+    note(data, address)
+    return store
+
+
+async def remote_store(
+    data: Path, name: str, address: StoreAddress, *, is_shared: bool = False
+) -> RemoteStore:
     """A store on a server for a data folder, not open yet. BadRequest where the folder's data is elsewhere,
     or the store is a copy that is not complete."""
-    store = store_at(address)
+    store = store_at(address, is_shared=is_shared)
     await store.find()
     try:
         check_folder(data, name, address, is_new=not store.exists)

@@ -118,7 +118,10 @@ KEYS: dict[str, Setting] = {
     "tls_ca": Setting(_text, "Certificates to trust for links, too.", "FILE"),
     "auto_create": Setting(_flag, "Make topics when they are first used.", "true|false"),
     "limits": Setting(_pairs, "Limits, as --limit of 'up'.", "NAME=VALUE,…"),
-    "allow_outgoing": Setting(_names, "Callbacks, webhooks and feeds may go there, too.", "NETWORK,…"),
+    "allow_outgoing": Setting(_names, "Callbacks, webhooks, mail … may go there, too.", "NETWORK,…"),
+    "smtp": Setting(_port, "Takes mails, with STARTTLS if it has a certificate.", "PORT"),
+    "smtps": Setting(_port, "Takes mails with TLS from the start.", "PORT"),
+    "smtp_domain": Setting(_text, "Mails to TOPIC@DOMAIN are messages.", "DOMAIN", "localhost"),
     # crossing.network.Settings
     "region": Setting(_text, "Prefer servers of this region."),
     "neighbours": Setting(_names, "Dial these servers and no others.", "NAME,…"),

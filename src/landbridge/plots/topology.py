@@ -1,8 +1,8 @@
 """A picture of a topology: one self-contained SVG, the same for the same bus.
 
-A band for each region, its servers in the upper row (solid), its clients below (dashed), near the servers
-that they are linked to. A link is the thicker and greener the cheaper it is, dotted when it is down; a route
-lies under its links as a band of its own colour.
+A band for each region, side by side: its servers in the upper row (solid), its clients below (dashed), near
+the servers that they are linked to. A link is the thicker and greener the cheaper it is, dotted when it is
+down; a route lies under its links as a band of its own colour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ import msgspec
 
 _BOX_WIDTH, _BOX_HEIGHT = 124, 44
 _COLUMN, _ROW = 176, 118
-_MARGIN, _BAND_TITLE, _BAND_GAP = 36, 34, 30
+_MARGIN, _BAND_TITLE, _BAND_GAP = 36, 60, 24
+#: Columns of terminals in a line of bands; a band that is wider has a line of its own.
+_MOST_COLUMNS = 7
+#: Pixels that the explanation of the colours takes.
+_KEY_WIDTH = 5 * 100
 #: Up to so many ms a link has this colour; dearer ones the last.
 _COLOURS = (
     (20.0, "#1a9850"),
@@ -78,9 +82,7 @@ def svg(
         (link for link in links if {link.here, link.there} <= known and link.here != link.there),
         key=lambda link: (link.here, link.there),
     )
-    rows = _rows(bands, drawn)
-    width = 2 * _MARGIN + max((len(row) for row in rows), default=1) * _COLUMN
-    places, frames, height = _layout(bands, rows, width)
+    places, frames, width, height = _layout(_rows(bands, drawn))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 34}" '
         f'viewBox="0 0 {width} {height + 34}" class="topology" role="img" '
@@ -109,10 +111,12 @@ def _bands(nodes: Sequence[TopologyNode]) -> dict[str, list[TopologyNode]]:
     return bands
 
 
-def _rows(bands: Mapping[str, list[TopologyNode]], links: Sequence[TopologyLink]) -> list[list[TopologyNode]]:
-    """The servers and the clients of each band in turn; a row may be empty."""
-    rows: list[list[TopologyNode]] = []
-    for band in bands.values():
+def _rows(
+    bands: Mapping[str, list[TopologyNode]], links: Sequence[TopologyLink]
+) -> dict[str, tuple[list[TopologyNode], list[TopologyNode]]]:
+    """Region → its servers and its clients, each from left to right; one of them may be empty."""
+    rows: dict[str, tuple[list[TopologyNode], list[TopologyNode]]] = {}
+    for region, band in bands.items():
         servers = [node for node in band if node.mode == "server"]
         columns = {node.id: column for column, node in enumerate(servers)}
 
@@ -127,33 +131,53 @@ def _rows(bands: Mapping[str, list[TopologyNode]], links: Sequence[TopologyLink]
             return sum(found) / len(found) if found else len(columns)
 
         clients = [node for node in band if node.mode == "client"]
-        rows += [servers, sorted(clients, key=lambda client: (middle(client), client.name, client.id))]
+        rows[region] = servers, sorted(clients, key=lambda each: (middle(each), each.name, each.id))
     return rows
 
 
+def _lines(rows: Mapping[str, tuple[list[TopologyNode], list[TopologyNode]]]) -> list[list[str]]:
+    """The regions that stand side by side, line by line."""
+    lines: list[list[str]] = []
+    taken = _MOST_COLUMNS
+    for region, both in rows.items():
+        columns = max(map(len, both))
+        if taken + columns > _MOST_COLUMNS:
+            lines.append([])
+            taken = 0
+        lines[-1].append(region)
+        taken += columns
+    return lines
+
+
 def _layout(
-    bands: Mapping[str, list[TopologyNode]], rows: Sequence[list[TopologyNode]], width: int
-) -> tuple[dict[str, _Place], list[str], int]:
+    rows: Mapping[str, tuple[list[TopologyNode], list[TopologyNode]]],
+) -> tuple[dict[str, _Place], list[str], int, int]:
+    """Where each terminal stands, the frames of the bands, width and height."""
     places: dict[str, _Place] = {}
     frames: list[str] = []
-    y = _MARGIN
-    for region, servers, clients in zip(bands, rows[::2], rows[1::2], strict=True):
-        filled = [row for row in (servers, clients) if row]
-        height = _BAND_TITLE + (len(filled) - 1) * _ROW + _BOX_HEIGHT + 26
-        frames.append(
-            f'<rect class="band" x="{_MARGIN / 2:g}" y="{y}" width="{width - _MARGIN}" '
-            f'height="{height}" rx="14" fill="#f5f7fa" stroke="#e1e6ec"/>'
-            f'<text class="region" x="{_MARGIN / 2 + 16:g}" y="{y + 22}">'
-            f"{escape(region or 'no region')}</text>"
-        )
-        for place, row in enumerate(filled):
-            left = (width - len(row) * _COLUMN) / 2 + _COLUMN / 2
-            for column, node in enumerate(row):
-                places[node.id] = _Place(
-                    left + column * _COLUMN, y + _BAND_TITLE + _BOX_HEIGHT / 2 + place * _ROW
-                )
+    y, width = _MARGIN, _KEY_WIDTH + 2 * _MARGIN
+    for line in _lines(rows):
+        filled = {region: [row for row in rows[region] if row] for region in line}
+        depth = max(len(each) for each in filled.values())
+        height = _BAND_TITLE + (depth - 1) * _ROW + _BOX_HEIGHT + 26
+        x = _MARGIN // 2
+        for region in line:
+            broad = max(map(len, filled[region])) * _COLUMN
+            frames.append(
+                f'<rect class="band" x="{x}" y="{y}" width="{broad}" height="{height}" rx="14" '
+                f'fill="#f5f7fa" stroke="#e1e6ec"/>'
+                f'<text class="region" x="{x + 16}" y="{y + 22}">{escape(region or "no region")}</text>'
+            )
+            for place, row in enumerate(filled[region]):
+                left = x + (broad - len(row) * _COLUMN) / 2 + _COLUMN / 2
+                for column, node in enumerate(row):
+                    places[node.id] = _Place(
+                        left + column * _COLUMN, y + _BAND_TITLE + _BOX_HEIGHT / 2 + place * _ROW
+                    )
+            x += broad + _BAND_GAP
+        width = max(width, x - _BAND_GAP + _MARGIN // 2)
         y += height + _BAND_GAP
-    return places, frames, y
+    return places, frames, width, y
 
 
 def _bend(here: _Place, there: _Place) -> _Place:
@@ -161,7 +185,8 @@ def _bend(here: _Place, there: _Place) -> _Place:
     the boxes between; others swing aside a little, so that two of them rarely coincide."""
     span = abs(here.x - there.x)
     if here.y == there.y:
-        return _Place((here.x + there.x) / 2, here.y - (0 if span <= _COLUMN else 30 + span / 5))
+        swing = 0 if span <= _COLUMN + _BAND_GAP else min(60 + span / 8, 150)
+        return _Place((here.x + there.x) / 2, here.y - swing)
     aside = 26 if span < 1 and abs(here.y - there.y) > 1.5 * _ROW else 0
     return _Place((here.x + there.x) / 2 + 2 * aside, (here.y + there.y) / 2)
 
@@ -257,5 +282,5 @@ def _key(y: float) -> str:
             f'<path d="M {x:g} {y} h 16" stroke="{colour}" stroke-width="3"/>'
             f'<text class="key" x="{x + 20:g}" y="{y + 4}">{words}</text>'
         )
-        x, least = x + 94, most
+        x, least = x + 100, most
     return "".join(parts)

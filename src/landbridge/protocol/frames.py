@@ -75,6 +75,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     by_pull: bool = False
     #: It answers requests: Requested frames come as well.
     answers: bool = False
+    #: Bytes that may be delivered and unsettled, beside the prefetch; 0: as many as the terminal allows.
+    prefetch_bytes: Natural = 0
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -261,6 +263,15 @@ class SendReply(Frame, tag=17, frozen=True):
     failure: Failure | None = None
 
 
+class Relay(Frame, tag=29, frozen=True):
+    """Between nodes of one terminal: something that one node asks of another. Tail: a batch. Answered by
+    Relayed, or Refused."""
+
+    request: Natural
+    op: Text
+    args: dict[str, Any]
+
+
 # -- from the one that listens ------------------------------------------------------------------------
 
 
@@ -275,6 +286,8 @@ class Welcome(Frame, tag=32, frozen=True):
     time: Natural = 0
     #: What this terminal knows beyond the frames of the first version: "keys", "requests".
     features: Annotated[list[Text], Meta(max_length=64)] = []
+    #: Where the terminal's nodes are, if it has several: this one, and others to go to when it is gone.
+    nodes: Annotated[list[Text], Meta(max_length=256)] = []
 
 
 class Stored(Frame, tag=33, frozen=True):
@@ -395,6 +408,13 @@ class Paused(Frame, tag=45, frozen=True):
     at: Natural = 0  #: microseconds: since when
 
 
+class Relayed(Frame, tag=46, frozen=True):
+    """Answers a Relay. Tail: a batch."""
+
+    request: Natural
+    result: Any = None
+
+
 # -- on a link, from either side ----------------------------------------------------------------------
 
 Terminal = Annotated[str, Meta(max_length=64)]
@@ -471,6 +491,7 @@ Asked: TypeAlias = (
     | PublishOnce
     | SendRequest
     | SendReply
+    | Relay
 )
 Answered: TypeAlias = (
     Welcome
@@ -487,5 +508,6 @@ Answered: TypeAlias = (
     | Requested
     | Replied
     | Paused
+    | Relayed
 )
 OnLink: TypeAlias = Carry | Kept | Declined | States | Probe | Echo | DirectoryCopy | Closing

@@ -67,6 +67,7 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.PublishOnce,
         frames.SendRequest,
         frames.SendReply,
+        frames.Relay,
     ),
     (Role.CLIENT, State.OPENING): (frames.Welcome, frames.Closing),
     (Role.CLIENT, State.JOINING): (frames.Challenge, frames.Linked, frames.Closing),
@@ -82,6 +83,7 @@ _MAY_COME: dict[tuple[Role, State], tuple[type[Frame], ...]] = {
         frames.Requested,
         frames.Replied,
         frames.Paused,
+        frames.Relayed,
     ),
 }
 
@@ -116,6 +118,8 @@ _WITH_TAIL = frozenset(
         frames.SendReply,
         frames.Requested,
         frames.Replied,
+        frames.Relay,
+        frames.Relayed,
     }
 )
 #: Frames that change the state of a session, and those among them that tell a version.

@@ -249,3 +249,58 @@ class MemoryStore:
         entries = self._ledger.get(log, {})
         gone = [key for key, put in entries.items() if put.last is not None and put.last < before]
         return max((entries.pop(producer).born for producer in gone), default=0)
+
+
+class MemoryHandle:
+    """One node's way to a store in memory that several nodes share, as nodes share a server: for tests of
+    nodes in one process. Whoever claims a unit by one handle fences the owner that has claimed it by
+    another."""
+
+    is_low = False
+    findings: Sequence[str] = ()
+
+    def __init__(self, engine: MemoryStore) -> None:
+        self.units = engine.units
+        self._engine = engine
+        self._is_open = False
+
+    async def open(self) -> None:
+        if self._is_open:
+            raise StoreBusy("this handle is open already")
+        self._is_open = True
+        self._engine._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    def _there(self) -> MemoryStore:
+        if not self._is_open:
+            raise StoreFailed("this handle of the memory store is not open", hint="call open() first")
+        return self._engine
+
+    async def claim(self, unit: int) -> int:
+        return await self._there().claim(unit)
+
+    async def commit(self, unit: int, epoch: int, writes: Sequence[Write]) -> Bounds:
+        return await self._there().commit(unit, epoch, writes)
+
+    async def logs(self, unit: int) -> dict[int, LogBounds]:
+        return await self._there().logs(unit)
+
+    async def read(self, log: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        return await self._there().read(log, offset, max_bytes)
+
+    async def seek_time(self, log: int, time: int) -> int:
+        return await self._there().seek_time(log, time)
+
+    async def ledger(self, log: int, producer: bytes) -> bytes | None:
+        return await self._there().ledger(log, producer)
+
+    async def documents(self, unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        return await self._there().documents(unit, kind, prefix)
+
+    async def disk(self) -> tuple[int, int] | None:
+        return None
+
+    async def check(self) -> list[str]:
+        return await self._there().check()

@@ -169,6 +169,8 @@ class RemoteStore:
         #: Loop time up to which an answer is waited for; None: as long as it takes.
         self._until: float | None = None
         self._told_at = 0.0
+        #: Called when a commit was refused because another process has claimed its unit.
+        self.on_fenced: Callable[[], None] = lambda: None
 
     @property
     def is_low(self) -> bool:
@@ -352,6 +354,7 @@ class RemoteStore:
             check_source(write, answer.first, b"" if answer.has_choice else None)
             raise StoreFailed(f"log {write.log}: the server has refused a copy of a batch that it has")
         if answer.kind == "fenced":
+            self.on_fenced()
             raise Fenced(f"unit {unit} is owned under epoch {answer.first}, not {state.epoch}")
         state.failed = StoreFailed(
             f"unit {unit} of {self.address} has lost commits that it had confirmed: it knows commit "
@@ -480,4 +483,12 @@ def too_new(address: StoreAddress, found: int) -> StoreTooNew:
     return StoreTooNew(
         f"the store {address} was written in form {found}, and this version knows {FORMAT}",
         hint="update landbridge",
+    )
+
+
+def in_use(address: StoreAddress, by: str) -> StoreBusy:
+    return StoreBusy(
+        f"the store {address} is in use by {by}",
+        hint="stop that terminal, or give this one a store of its own: ?name=NAME at the end of the URL; "
+        "nodes of one terminal are all started with --node NAME",
     )

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from landbridge.core.log.store import Bounds, Store, Write
-from landbridge.errors import BusError, ShuttingDown, StoreFailed, StoreFull
+from landbridge.errors import BusError, Fenced, ShuttingDown, StoreFailed, StoreFull
 
 T = TypeVar("T")
 #: Called once: with the result of a piece of work, or with the BusError that ended it.
@@ -110,7 +110,13 @@ class Writer(Generic[C]):
         apply: Callable[[C], None],
         most_bytes: int,
         around: AbstractContextManager[object] | None = None,
+        fenced: Callable[[], BusError] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
+        """``fenced``: called once when another owner has claimed the unit; callers get the error that it
+        makes. ``check``: called before a commit is formed and before it leaves; raises a BusError where it
+        must not."""
+        self._fenced, self._check = fenced, check
         self.unit = unit
         self._store = store
         self._epoch = epoch
@@ -128,6 +134,7 @@ class Writer(Generic[C]):
         self._committing = False  #: a commit is under way
         self._load: asyncio.Task[None] | None = None  #: reads what the next commit needs
         self._closed: BusError | None = None
+        self._stopped = False  #: nothing is written any more, not even what is queued
         self._idle: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self.commits = 0  #: number of commits made, failed ones included
@@ -177,6 +184,11 @@ class Writer(Generic[C]):
         if self.is_busy:
             return
         self._poked = False
+        if self._stopped:
+            self._next()
+            return
+        if self._check is not None and not self._may_write():
+            return
         commit = self._begin()
         commit.full, self._full = self._full, None
         if commit.full is None and self._store.is_low:
@@ -205,11 +217,36 @@ class Writer(Generic[C]):
         if writes:
             self._committing = True
             self._since = self._loop.time()
-            stored = asyncio.ensure_future(self._store.commit(self.unit, self._epoch, writes))
+            stored = asyncio.ensure_future(self._commit(writes))
             stored.add_done_callback(partial(self._on_stored, commit))
         else:
             self._end(commit, None)
             self._next()
+
+    def _may_write(self) -> bool:
+        """Is the unit still this process's to write? If not, nothing is decided by what is in memory, which
+        may be older than what is stored: whoever waits is told."""
+        assert self._check is not None
+        try:
+            self._check()
+        except BusError as error:
+            waiting, self._waiting = self._waiting, deque()
+            self._ended += [(then, error) for _, then in waiting]
+            self._next()
+            if self._ended:
+                self._loop.call_soon(self._tell_all)
+            return False
+        return True
+
+    def _commit(self, writes: list[Write]) -> Awaitable[Bounds]:
+        if self._check is not None:
+            try:
+                self._check()
+            except BusError as error:
+                refused: asyncio.Future[Bounds] = self._loop.create_future()
+                refused.set_exception(error)
+                return refused
+        return self._store.commit(self.unit, self._epoch, writes)
 
     async def _load_for(self, waiting: tuple[Callable[[C], Any], Then], missing: NotLoaded) -> None:
         """Load what work in the queue needs."""
@@ -220,6 +257,9 @@ class Writer(Generic[C]):
             error = failure
         self._load = None
         if error is not None:
+            if waiting not in self._waiting:  # the writer was stopped meanwhile, and the caller was told
+                self._next()
+                return
             self._waiting.remove(waiting)
             if not isinstance(error, BusError):
                 self._report(error)
@@ -240,6 +280,11 @@ class Writer(Generic[C]):
             error = StoreFailed(f"the store broke: {error!r}")
         if error is None:
             commit.trimmed = stored.result()
+        elif isinstance(error, Fenced) and self._fenced is not None:
+            if self._closed is None:
+                self.stop(self._fenced())
+            error = self._closed
+            assert error is not None
         # Form the next commit in this turn of the loop: the disk must not wait for another turn, which takes
         # milliseconds where many connections have something to say, nor for the answers. But not if nobody
         # has asked for one: what only ``finish`` would write can wait for others.
@@ -318,10 +363,17 @@ class Writer(Generic[C]):
             self._idle.append(waiter)
             await waiter
 
-    async def close(self) -> None:
+    async def close(self, why: BusError | None = None) -> None:
         """Write what is queued, then refuse the rest."""
         await self.drain()
-        self._closed = ShuttingDown("the terminal is shutting down")
+        self._closed = self._closed or why or ShuttingDown("the terminal is shutting down")
+
+    def stop(self, why: BusError) -> None:
+        """Write nothing any more: what is queued is refused, and whatever comes."""
+        self._closed, self._stopped = why, True
+        waiting, self._waiting = self._waiting, deque()
+        self._ended += [(then, why) for _, then in waiting]
+        self._loop.call_soon(self._form_and_tell)
 
 
 def _end(done: asyncio.Future[Any], result: Any) -> None:

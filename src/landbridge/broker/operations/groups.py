@@ -57,6 +57,7 @@ class GroupOperations:
                 floor = await broker.position(found, request.start)
             if spec.dead_letter:
                 broker.check_target(caller, spec.dead_letter)
+                await broker.kind_elsewhere(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
             enter = partial(caller.enter, name=f"{topic}/{name}", after=spec, what="group")
             group = found.groups.get(name) or broker.create_group(
@@ -78,6 +79,7 @@ class GroupOperations:
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
             self._broker.check_target(caller, spec.dead_letter)
+            await self._broker.kind_elsewhere(caller, spec.dead_letter)
         before = group.spec
         group.change(spec)
         if before == spec:

@@ -93,9 +93,16 @@ class LetterOperations:
                 topic, group = letter.place
                 if self._is_asked(request, topic, group) and self._waits(dead, letter):
                     _count(rows, dead, letter)
+        whole = whole and self._are_here(request.topic)
         seen = {topic: may_see(self._broker.topics, caller, topic) for topic, _, _ in rows}
         shown = [rows[key] for key in sorted(rows) if seen[key[0]]]
         return table.LetterCounts(causes=shown[:PAGE], whole=whole and len(shown) <= PAGE)
+
+    def _are_here(self, topic: str | None) -> bool:
+        """False where letters are in a topic that another node owns."""
+        topics = self._broker.topics.values() if topic is None else [self._broker.topic(topic)]
+        groups = [group for found in topics for group in found.groups.values()]
+        return all(self._broker.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
 
     def _is_asked(self, request: table.LetterSummary, topic: str, group: str) -> bool:
         return request.topic in (None, topic) and request.group in (None, group)
@@ -114,7 +121,7 @@ class LetterOperations:
 
     async def list_page(self, caller: TokenBearer, request: table.LetterList) -> table.LetterRows:
         group = self._broker.group(request.topic, request.group)
-        dead = self._broker.topics.get(group.spec.dead_topic)
+        dead = dead_topic_of(self._broker, group)
         if dead is None:
             return table.LetterRows(dead_topic=group.spec.dead_topic, letters=[], next="")
         is_chosen = _choice(request.topic, request.group, request.cause, None)
@@ -147,7 +154,7 @@ class LetterOperations:
         if request.offsets is not None and len(request.offsets) > PAGE:
             raise BadRequest(f"{len(request.offsets)} offsets, allowed are {PAGE}", hint="ask several times")
         group = changeable(self._broker, request.topic, request.group)
-        dead = self._broker.topics.get(group.spec.dead_topic)
+        dead = dead_topic_of(self._broker, group)
         caller.change_nothing()  # unless there are letters
         handled = 0
         if dead is not None:
@@ -220,7 +227,7 @@ class LetterOperations:
         without a letter being lost or sent twice."""
         broker = self._broker
         group = changeable(broker, request.topic, request.name)
-        dead = broker.topics.get(group.spec.dead_topic)
+        dead = dead_topic_of(broker, group)
         caller.change_nothing()  # unless there are letters
         if dead is None:
             return table.Redriven(redriven=0)
@@ -280,6 +287,18 @@ class LetterOperations:
                 enter(commit)
 
         await reader.topic.writer.put(work)
+
+
+def dead_topic_of(broker: Broker, group: Group) -> Topic | None:
+    """Where a group's dead letters are; None where there are none yet. BadRequest where another node has
+    them: a letter is handled in one commit with its group."""
+    name = group.spec.dead_topic
+    if name and not broker.has(name):
+        raise BadRequest(
+            f"the dead letters of the group {group.name} are in {name}, which another node owns",
+            hint="read them there and publish them again; or use the group's own dead-letter topic",
+        )
+    return broker.topics.get(name)
 
 
 def redrive_group(broker: Broker, dead: Topic, topic: str, name: str) -> Group:

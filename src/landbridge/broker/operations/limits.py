@@ -8,6 +8,7 @@ from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import Dispatcher
+from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.set_limits import SetLimits
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
@@ -27,7 +28,7 @@ class LimitsBroker(Protocol):
     """What the handlers ask of the broker."""
 
     set_limits: SetLimits
-    writers: list[Writer[BrokerCommit]]
+    writers: OwnedUnits[Writer[BrokerCommit]]
 
 
 class LogsHost(Protocol):

@@ -18,6 +18,7 @@ from landbridge.broker.operations.letters import LetterOperations
 from landbridge.broker.operations.limits import LimitsOperations, LogsHost
 from landbridge.broker.operations.mail import MailOperations
 from landbridge.broker.operations.messages import MessageOperations, NamedHost
+from landbridge.broker.operations.nodes import NodeOperations, NodesHost
 from landbridge.broker.operations.pausing import PausingOperations
 from landbridge.broker.operations.rules import RuleOperations
 from landbridge.broker.operations.schedules import ScheduleOperations
@@ -36,7 +37,7 @@ from landbridge.broker.tokens import Issued
 from landbridge.protocol import operations as table
 
 
-class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, LogsHost, Protocol):
+class OperationsHost(NamedHost, InfoHost, ServicesHost, TokenHost, LogsHost, NodesHost, Protocol):
     """The terminal, as far as its operations need it."""
 
 
@@ -75,6 +76,7 @@ class Operations(Dispatcher):
         ErrorOperations(broker).register(self)
         LimitsOperations(broker, terminal).register(self)
         AuditOperations(broker).register(self)
+        NodeOperations(broker, terminal).register(self)
         self.register(table.STAGE_COMMIT, stages.stage_commit)
         self.register(table.STAGE_SHOW, stages.stage_show)
         self.register(table.STAGE_DROP, stages.stage_drop)

@@ -106,8 +106,11 @@ class TerminalOperations:
         wanted = msgspec.to_builtins(request)
         if wanted.get("topic"):
             self._broker.check_target(caller, check_name(wanted["topic"], "topic"))
-            topic = self._broker.status_copy(wanted["topic"])
-            await topic.writer.put(topic.save)
+            if await self._broker.kind_elsewhere(caller, wanted["topic"]) == "queue":
+                raise BadRequest(f"{wanted['topic']} is a queue, which has one producer", hint="use a stream")
+            if self._broker.has(wanted["topic"]):
+                topic = self._broker.status_copy(wanted["topic"])
+                await topic.writer.put(topic.save)
         before = self._broker.status.levels
         after = parse_levels({**msgspec.to_builtins(before), **wanted})
         if after == before:

@@ -18,7 +18,7 @@ from landbridge.protocol import operations as table
 #: Letters on a page, and causes on the page of all.
 ROWS, CAUSES = 50, 200
 #: Seconds after which the causes are counted again: thousands of letters may have to be looked at.
-EVERY = 10.0
+EVERY = 15.0
 SEE = "observe|publish|subscribe:{topic}"
 
 

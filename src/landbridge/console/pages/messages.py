@@ -10,7 +10,7 @@ from typing import Any
 from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, PageView
+from landbridge.console.page import Fragment, Page, PageView, Unchanged
 from landbridge.console.pages.topics import TOPIC
 from landbridge.core.time import parse_span
 from landbridge.errors import BadRequest
@@ -32,6 +32,8 @@ async def found(view: PageView) -> dict[str, Any]:
     if not any(query.get(name) for name in FILTERS):
         result = await searching.last(view.bus, topic)
         messages = result.messages[::-1]
+    elif view.is_live:
+        raise Unchanged  # what was searched for stays, until somebody searches again
     else:
         test = searching.read_test(query.get("key", ""), query.get("text", ""), query.get("rule", ""))
         begin = await searching.begin_at(view.bus, topic, query.get("from", ""))

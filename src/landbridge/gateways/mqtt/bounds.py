@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 #: From the first byte of a connection to its CONNECT, and from there to the bus.
 CONNECT_WITHIN = 10.0
-#: Connections of callers that have not shown who they are: of one address, and in all.
-MOST_STRANGERS_EACH, MOST_STRANGERS = 100, 1000
+#: Connections of callers that have not shown who they are, in all.
+MOST_STRANGERS = 1000
 #: Bytes of a CONNECT, its will included; and what any packet may have beside its payload.
 LARGEST_CONNECT, BESIDE_PAYLOAD = 96 << 10, 128 << 10
 #: Publishes of QoS 1 without a PUBACK, which version 5 calls Receive Maximum.
@@ -17,8 +17,8 @@ RECEIVE_MAXIMUM = 256
 MOST_UNDER_WAY, MOST_BYTES = 1024, 4 << 20
 #: Messages of QoS 1 that a client has not acked, however many it would take.
 MOST_IN_FLIGHT = 256
-#: Messages of one subscription that are here and not sent yet.
-PREFETCH = 256
+#: Messages of one subscription that are here and not acked, and their bytes; one message may be larger.
+PREFETCH, PREFETCH_BYTES = 256, 512 << 10
 #: Subscriptions of one session, and packets that change them and wait for their turn.
 MOST_SUBSCRIPTIONS, MOST_CHANGES = 100, 16
 #: Topic aliases in each direction.
@@ -43,6 +43,8 @@ LOOK_EVERY = 30.0
 class MqttBounds(NamedTuple):
     """Those that are limits of the terminal."""
 
+    #: Connections of one address whose caller has not shown who it is.
+    strangers: int
     #: In all, and of one service.
     all_connections: int
     connections: int

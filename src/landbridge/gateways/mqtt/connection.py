@@ -34,6 +34,7 @@ from landbridge.gateways.mqtt.bounds import (
     MOST_UNREAD,
     PATIENCE_QOS_0,
     PREFETCH,
+    PREFETCH_BYTES,
     RECEIVE_MAXIMUM,
     TOPIC_ALIASES,
     AskBounds,
@@ -543,6 +544,7 @@ class MqttConnection(asyncio.Protocol):
         reading = self._bus.subscribe(
             found.pattern, group=group, prefetch=PREFETCH, start=start if group else None
         )
+        reading.prefetch_bytes = PREFETCH_BYTES  # what a client doesn't take waits in the log, and not here
         await reading.open()
         delivery = FilterDelivery(self, spec, found.pattern, group, reading)
         self._deliveries[spec.filter] = delivery

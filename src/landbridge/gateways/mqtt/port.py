@@ -23,7 +23,6 @@ from landbridge.gateways.mqtt.bounds import (
     CONNECT_WITHIN,
     LONGEST_WILL_DELAY,
     MOST_STRANGERS,
-    MOST_STRANGERS_EACH,
     AskBounds,
 )
 from landbridge.gateways.mqtt.connection import MqttConnection
@@ -78,7 +77,7 @@ class MqttPort:
         self._who = who
         self.bounds = bounds
         self.clock = clock
-        self.strangers = Strangers(MOST_STRANGERS_EACH, MOST_STRANGERS)
+        self.strangers = Strangers(bounds().strangers, MOST_STRANGERS)
         self.sessions = Sessions(bus, bounds, clock)
         self.retained = RetainedMessages(bus, bounds)
         self.totals = MqttTotals()
@@ -150,6 +149,7 @@ class MqttPort:
     def on_made(self, connection: MqttConnection) -> None:
         """A connection has come."""
         self.connections.add(connection)
+        self.strangers.each = self.bounds().strangers  # it may have been set meanwhile
 
     async def open_bus(self, token: str, name: str) -> tuple[Bus, str]:
         """A connection of the bus, and the service whose token that is."""

@@ -136,6 +136,10 @@ class SocketClient:
             caller_known(scope)
         self._watch = asyncio.ensure_future(self._watch_over(session))
 
+    def note_refusal(self, error: BusError) -> None:
+        """Tell the status log of a sign-in that is refused."""
+        self._register.note("socketio_refused", 1, f"a client at {self._stranger.address}: {error}")
+
     async def _watch_over(self, session: HttpSession) -> None:
         """End the connection when the token ends, or the gateway."""
         over = asyncio.ensure_future(session.bus.wait_over())
@@ -188,15 +192,15 @@ class SocketClient:
 
     async def _release(self) -> None:
         """Give back what the client had."""
-        for task in (self._watch, *self._tasks, *(task for _, task in self._reading.values())):
-            if task is not None:
-                task.cancel()
         reading, self._reading = self._reading, {}
+        tasks = [*self._tasks, *(task for _, task in reading.values())]
+        if self._watch is not None:
+            tasks.append(self._watch)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # each that failed has told so
         for subscription, _ in reading.values():
-            try:
-                await subscription.close()
-            except BusError as error:  # the terminal has ended it by itself
-                log.debug("subscription not closed", cause=error.code)
+            await _close(subscription)
         await self._lent.aclose()
 
     # -- what the client sends ---------------------------------------------------------------------
@@ -300,14 +304,14 @@ class SocketClient:
         try:
             done = await subscription.open(self)
         except BaseException:
-            await subscription.close()
+            await _close(subscription)
             raise
         finally:
             self._joining -= 1
         if id is not None:
             await self.say(ack_text(id, _encode(done)))  # before the first message
         if self.is_ending:
-            await subscription.close()
+            await _close(subscription)
             return
         self._reading[number] = subscription, asyncio.ensure_future(self._read(number, subscription))
 
@@ -316,7 +320,7 @@ class SocketClient:
             await subscription.run(self)
         except BusError as error:
             self._reading.pop(number, None)
-            await subscription.close()
+            await _close(subscription)
             await self.say(
                 event_text(
                     b"refused", _encode(RequestRefused(problem=problem_of(error), subscription=number))
@@ -332,7 +336,8 @@ class SocketClient:
             raise BadRequest(f"there is no subscription {number}")
         subscription, reading = found
         reading.cancel()
-        await subscription.close()
+        await asyncio.gather(reading, return_exceptions=True)
+        await _close(subscription)
         return RequestDone()
 
     # -- callbacks ---------------------------------------------------------------------------------
@@ -403,8 +408,16 @@ class SocketClient:
         if not self.is_ending:
             self._register.figures.slow += 1
             service = self._session.service if self._session else ""
-            log.info("slow socket.io client", service=service.rpartition(" ")[2])
+            detail = f"a client of {service.rpartition(' ')[2]} has read nothing for {SLOW_WITHIN:.0f} s"
+            self._register.note("socketio_slow_client", 1, detail)
             self._register.spawn(self.end(LimitReached(f"nothing was read for {SLOW_WITHIN:.0f} s")))
+
+
+async def _close(subscription: LogSubscription | GroupSubscription) -> None:
+    try:
+        await subscription.close()
+    except BusError as error:  # the terminal has ended it by itself
+        log.debug("subscription not closed", cause=error.code)
 
 
 def _named(arguments: list[bytes]) -> tuple[str, bytes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -49,10 +49,15 @@ _LEFT_OUT = frozenset({b"content-length", b"transfer-encoding", b"connection", b
 
 class SocketGateway:
     """The application. ``pool``: the connections of the HTTP gateway. ``origins``: the web sites whose pages
-    may use it."""
+    may use it. ``note``: tells the status log of what went wrong (cause, how often, an example)."""
 
-    def __init__(self, pool: SessionPool, origins: Iterable[str] = ()) -> None:
-        self.register = SocketRegister(pool)
+    def __init__(
+        self,
+        pool: SessionPool,
+        origins: Iterable[str] = (),
+        note: Callable[[str, int, str], None] = lambda *_: None,
+    ) -> None:
+        self.register = SocketRegister(pool, note)
         self._origins = CrossOrigin(origins)
         self.engine = SocketEngine(self._begin, _sign_in)
 
@@ -212,6 +217,7 @@ async def _sign_in(client: Any, auth: bytes) -> None:
     try:
         await client.sign_in(auth)
     except BusError as error:
+        client.note_refusal(error)
         raise Refusal(str(error), msgspec.to_builtins(problem_of(error))) from None
 
 

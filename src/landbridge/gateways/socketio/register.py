@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,9 +32,10 @@ class SocketFigures:
 
 @dataclass
 class SocketRegister:
-    """``pool``: the connections to the terminal, which HTTP uses too."""
+    """``pool``: the connections to the terminal, which HTTP uses too. ``note``: tells the status log."""
 
     pool: SessionPool
+    note: Callable[[str, int, str], None] = lambda *_: None
     figures: SocketFigures = field(default_factory=SocketFigures)
     strangers: Strangers = field(default_factory=lambda: Strangers(MOST_STRANGERS_EACH, MOST_STRANGERS))
     #: Clients that have signed in, by service.

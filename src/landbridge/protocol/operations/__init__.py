@@ -36,3 +36,4 @@ from landbridge.protocol.operations.events import *
 from landbridge.protocol.operations.limits import *
 from landbridge.protocol.operations.audit import *
 from landbridge.protocol.operations.rules import *
+from landbridge.protocol.operations.nodes import *

@@ -52,4 +52,5 @@ AUDIT_LIST = operation(
     "audit.list", AuditList, AuditRows, "GET /v1/audit",
     "List who has changed what, from what to what: the entries of the topic $audit.",
     scope="subscribe:$audit",
+    where="home",
 )  # fmt: skip

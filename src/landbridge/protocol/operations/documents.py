@@ -116,24 +116,35 @@ _DOCUMENTS = "documents:{collection}"
 DOCUMENT_CREATE = operation(
     "document.create", DocumentCreate, DocumentWritten, "POST /v1/documents/{collection}",
     "Create a document; refused where there is one of that key.", scope=_DOCUMENTS, audited=False,
+    where="topic:{topic}",
 )  # fmt: skip
 DOCUMENT_READ = operation(
-    "document.read", OfDocument, Document, f"GET {_DOCUMENT}", "Read a document.", scope=_DOCUMENTS
+    "document.read",
+    OfDocument,
+    Document,
+    f"GET {_DOCUMENT}",
+    "Read a document.",
+    scope=_DOCUMENTS,
+    where="topic:{topic}",
 )
 DOCUMENT_UPDATE = operation(
     "document.update", DocumentUpdate, DocumentWritten, f"PATCH {_DOCUMENT}",
     "Replace a document's value; refused where it has another version than the one given.", scope=_DOCUMENTS,
     audited=False,
+    where="topic:{topic}",
 )  # fmt: skip
 DOCUMENT_DELETE = operation(
     "document.delete", DocumentDelete, Deleted, f"DELETE {_DOCUMENT}", "Delete a document.", scope=_DOCUMENTS,
     audited=False,
+    where="topic:{topic}",
 )  # fmt: skip
 DOCUMENT_LIST = operation(
     "document.list", DocumentList, DocumentRows, "GET /v1/documents/{collection}",
     "List the documents of a collection, by key.", scope=_DOCUMENTS,
+    where="topic:{topic}",
 )  # fmt: skip
 DOCUMENT_WAIT = operation(
     "document.wait", DocumentWait, DocumentChanges, "GET /v1/documents/{collection}/changes",
     "Wait for the next changes of a collection.", scope=_DOCUMENTS,
+    where="topic:{topic}",
 )  # fmt: skip

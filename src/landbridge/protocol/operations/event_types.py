@@ -80,15 +80,24 @@ _TYPE = f"{_TYPES}/{{name}}"
 TYPE_REGISTER = operation(
     "type.register", TypeRegister, TypeDetails, f"POST {_TYPE}",
     "List an event type in a topic, or register a new version of its schema.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 TYPE_LIST = operation(
-    "type.list", OfTypes, TypeRows, f"GET {_TYPES}", "List the event types of a topic.", scope=SEE_ITS_TOPIC
+    "type.list",
+    OfTypes,
+    TypeRows,
+    f"GET {_TYPES}",
+    "List the event types of a topic.",
+    scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )
 TYPE_SHOW = operation(
     "type.show", OfType, TypeDetails, f"GET {_TYPE}",
     "Show an event type with all versions of its schema.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 TYPE_REMOVE = operation(
     "type.remove", TypeRemove, Deleted, f"DELETE {_TYPE}",
     "Remove an event type, or one version of its schema.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip

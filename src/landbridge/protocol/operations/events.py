@@ -130,20 +130,29 @@ REQUEST_SEND = operation(
     "request.send", RequestSend, RequestAnswer, "POST /v1/topics/{topic}/requests",
     "Ask whoever answers requests to a topic, and wait for the reply.", scope="publish:{topic}",
     audited=False,
+    where="topic:{topic}",
 )  # fmt: skip
 EVENT_TRIGGER = operation(
     "event.trigger", EventTrigger, EventTriggered, "POST /v1/topics/{topic}/events",
     "Store an event whose outcome is kept for a day, and goes to a callback. The same id again is the same "
     "event.", scope="publish:{topic}", audited=False,
+    where="home",
 )  # fmt: skip
 EVENT_OUTCOME = operation(
     "event.outcome", OfEvent, EventOutcome, "GET /v1/events/{id}",
     "Show what became of an event that the caller has triggered.",
+    where="home",
 )  # fmt: skip
 ERROR_REPORT = operation(
     "error.report", ErrorReport, ErrorReported, "POST /v1/errors",
     "Report a failure of the calling service to the topic $errors.", audited=False,
+    where="home",
 )  # fmt: skip
 ERROR_LIST = operation(
-    "error.list", Nothing, ErrorCatalogue, "GET /v1/errors/catalogue", "List the errors of the bus."
+    "error.list",
+    Nothing,
+    ErrorCatalogue,
+    "GET /v1/errors/catalogue",
+    "List the errors of the bus.",
+    where="home",
 )

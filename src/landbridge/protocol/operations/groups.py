@@ -165,40 +165,60 @@ _MAKE_GROUP = "operate|subscribe:{topic}"
 GROUP_CREATE = operation(
     "group.create", GroupCreate, GroupRow, "POST /v1/topics/{topic}/groups",
     "Create a group; one that exists with the same options is left as it is.", scope=_MAKE_GROUP,
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_UPDATE = operation(
-    "group.update", GroupOptions, GroupRow, f"PATCH {_GROUP}", "Change options of a group.", scope="operate"
+    "group.update",
+    GroupOptions,
+    GroupRow,
+    f"PATCH {_GROUP}",
+    "Change options of a group.",
+    scope="operate",
+    where="topic:{topic}",
 )
 GROUP_LIST = operation(
     "group.list", GroupList, GroupRows, "GET /v1/groups",
     "List the groups of one topic, or of all topics that the token may see.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_SHOW = operation(
     "group.show", OfGroup, GroupDetails, f"GET {_GROUP}",
     "Show a group with its options and consumers.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_SEEK = operation(
     "group.seek", GroupSeek, GroupRow, f"POST {_GROUP}/seek",
     "Move a group to an offset or a moment, forwards or backwards.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_ADVANCE = operation(
     "group.advance", GroupAdvance, GroupRow, f"POST {_GROUP}/advance",
     "Settle everything below an offset, for a group whose consumer reads by offset; the group is made if "
     "there is none, and never goes back.", scope=READ_TOPIC, audited=False,
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_REDRIVE = operation(
     "group.redrive", OfGroup, Redriven, f"POST {_GROUP}/redrive",
     "Give a group its dead letters again, each once.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_PAUSE = operation(
     "group.pause", GroupPause, GroupRow, f"POST {_GROUP}/pause",
     "Hand out no messages of a group until it is resumed; its consumers stay connected, and may settle what "
     "they hold.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_RESUME = operation(
     "group.resume", OfGroup, GroupRow, f"POST {_GROUP}/resume",
     "Hand out the messages of a paused group again.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 GROUP_DELETE = operation(
-    "group.delete", GroupDelete, Deleted, f"DELETE {_GROUP}", "Delete a group.", scope="operate"
+    "group.delete",
+    GroupDelete,
+    Deleted,
+    f"DELETE {_GROUP}",
+    "Delete a group.",
+    scope="operate",
+    where="topic:{topic}",
 )

@@ -95,17 +95,21 @@ _LETTERS = "/v1/topics/{topic}/groups/{group}/letters"
 LETTER_SUMMARY = operation(
     "letter.summary", LetterSummary, LetterCounts, "GET /v1/letters",
     "Count the dead letters that wait, by topic, group and cause; of topics that the token may see.",
+    where="topic:{topic}",
 )  # fmt: skip
 LETTER_LIST = operation(
     "letter.list", LetterList, LetterRows, f"GET {_LETTERS}",
     "List the dead letters of a group that wait, oldest first, without their payloads.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 LETTER_REDRIVE = operation(
     "letter.redrive", LettersChosen, LettersHandled, f"POST {_LETTERS}/redrive",
     "Give a group some of its dead letters again, each once.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 LETTER_DELETE = operation(
     "letter.delete", LettersChosen, LettersHandled, f"POST {_LETTERS}/delete",
     "Give dead letters of a group up for good: they wait no more, and the retention of the dead-letter topic "
     "removes them.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip

@@ -65,20 +65,25 @@ _LOG_LEVEL = "/v1/terminal/logs"
 LIMITS_SHOW = operation(
     "limits.show", Nothing, LimitRows, "GET /v1/limits",
     "Show the limits, and where the value of each comes from.", scope="observe",
+    where="home",
 )  # fmt: skip
 LIMITS_SET = operation(
     "limits.set", LimitsSet, LimitRows, "PATCH /v1/limits",
     "Set limits from now on, also after restarts; all of them or none.", scope="admin",
+    where="home",
 )  # fmt: skip
 LIMITS_RESET = operation(
     "limits.reset", LimitsReset, LimitRows, "POST /v1/limits/reset",
     "Give limits the values again that the terminal was started with.", scope="admin",
+    where="home",
 )  # fmt: skip
 LOGS_SHOW = operation(
     "logs.show", Nothing, LogLevelShown, f"GET {_LOG_LEVEL}",
     "Show from which level on the terminal's process logs.", scope="observe",
+    where="here",
 )  # fmt: skip
 LOGS_LEVEL = operation(
     "logs.level", LogLevelSet, LogLevelShown, f"PATCH {_LOG_LEVEL}",
     "Let the terminal's process log from this level on, until it is restarted.", scope="operate",
+    where="here",
 )  # fmt: skip

@@ -126,39 +126,49 @@ MAIL_CREATE = operation(
     "mail.create", MailCreate, MailRow, "POST /v1/topics/{topic}/mails",
     "Create a mail outlet, which sends messages of the topic as mails and reads them in the caller's name; "
     "one that exists with the same options is left as it is.", scope=READ_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_UPDATE = operation(
     "mail.update", MailUpdate, MailRow, f"PATCH {_MAIL}",
     "Change options of a mail outlet. From then on it reads in the caller's name.", scope=READ_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_LIST = operation(
     "mail.list", OutletList, MailRows, "GET /v1/mails",
     "List the mail outlets of one topic, or of all topics that the token may see.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_SHOW = operation(
     "mail.show", OfOutlet, MailDetails, f"GET {_MAIL}",
     "Show a mail outlet with its last attempts, to its owner or an observer.",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_TEST = operation(
     "mail.test", OutletTry, OutletTested, f"POST {_MAIL}/test",
     "Send a test to the fixed recipients of a mail outlet, and show what the server said.",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_PAUSE = operation(
     "mail.pause", OutletPause, MailRow, f"POST {_MAIL}/pause",
     "Pause a mail outlet, with a note for others. Its messages wait.",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_RESUME = operation(
     "mail.resume", OfOutlet, MailRow, f"POST {_MAIL}/resume",
     "Let a paused or disabled mail outlet go on, at once and as if nothing had failed.",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_REPLAY = operation(
     "mail.replay", OutletReplay, OutletReplayed, f"POST {_MAIL}/replay",
     "Mail a range of messages again.",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_BOUNCE = operation(
     "mail.bounce", MailBounce, MailBounced, f"POST {_MAIL}/bounce",
     "Say that a mail came back: its messages are given up, with the cause.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 MAIL_DELETE = operation(
     "mail.delete", OfOutlet, Deleted, f"DELETE {_MAIL}", "Delete a mail outlet with its group.",
+    where="topic:{topic}",
 )  # fmt: skip

@@ -108,12 +108,15 @@ MESSAGE_WAIT = operation(
     "message.wait", MessageWait, MessageReached, "GET /v1/topics/{topic}/offsets/{offset}/wait",
     "Wait until a message that was published here has arrived, or is acked, in every durable group.",
     scope="observe|publish:{topic}",
+    where="topic:{topic}",
 )  # fmt: skip
 MESSAGE_WHERE = operation(
     "message.where", OfMessage, MessagePlaces, "GET /v1/messages/{id}/where",
     "Show where a message is: at which terminal, in which state, and what it waits for.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 MESSAGE_WHY = operation(
     "message.why", OfMessage, MessageReasons, "GET /v1/messages/{id}/why",
     "Show why a message went to which terminal, and by which route.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip

@@ -133,12 +133,15 @@ class NetworkShown(Result, frozen=True, kw_only=True):
 ROUTE_SHOW = operation(
     "route.show", RouteShow, RouteShown, "GET /v1/routes/{there}",
     "Show the paths between two terminals and what each link costs.", scope="observe",
+    where="home",
 )  # fmt: skip
 TOPOLOGY_SHOW = operation(
     "topology.show", Nothing, TopologyShown, "GET /v1/topology",
     "Show the customer's terminals and their links.", scope="observe",
+    where="home",
 )  # fmt: skip
 NETWORK_SHOW = operation(
     "network.show", Nothing, NetworkShown, "GET /v1/network",
     "Show what goes on between this terminal and the others.", scope="observe",
+    where="home",
 )  # fmt: skip

@@ -47,6 +47,17 @@ class Operation(Generic[P, R, A]):
     help: str
     #: Whether the audit log has what it changes. Not so: messages, and what programs write for themselves.
     is_audited: bool
+    #: Which node of a terminal answers it.
+    #: "topic:{topic}": the owner of the topic that the field names; where the field is None or "*", every
+    #: node, and the answers are merged; where it is empty, the owner of unit 0. "{rule|source}": the first of
+    #: these fields that names something.
+    #: "topics:{offsets}": the owners of all topics that the field names, each for its own.
+    #: "stage:{stage}": the owner of the stage.
+    #: "home": the owner of unit 0, where the trust and the settings of the terminal are.
+    #: "every": every node, and the answers are merged.
+    #: "any": one node after the other, until one can answer.
+    #: "here": the node that was asked.
+    where: str
 
     def read(self, arguments: dict[str, Any], *, strict: bool = True) -> R:
         """The request that arguments from outside make. BadRequest says which of them is wrong. ``strict``:
@@ -101,11 +112,13 @@ def operation(
     scope: str = "",
     safe: bool = False,
     audited: bool = True,
+    where: str,
 ) -> Operation[P, R, A]:
     """``route``: verb and path. ``audited``: what it changes goes to the audit log; never of a safe one."""
     verb, _, path = route.partition(" ")
     # A test checks that the verb is one of four. Through Any: the table has no P, R and A.
     safe = safe or verb == "GET"
-    entry: Any = Operation(name, request, answer, scope, safe, verb, path, help, audited and not safe)  # type: ignore[arg-type]
+    is_audited = audited and not safe
+    entry: Any = Operation(name, request, answer, scope, safe, verb, path, help, is_audited, where)  # type: ignore[arg-type]
     OPERATIONS[name] = entry
     return entry  # type: ignore[no-any-return]

@@ -128,24 +128,30 @@ RULE_CREATE = operation(
     "rule.create", RuleCreate, RuleMade, "POST /v1/rules",
     "Make the rule of a query, with the topic of the messages that it chooses from now on; a query that has "
     "one keeps it.", scope="subscribe:{source}",
+    where="topic:{source}",
 )  # fmt: skip
 RULE_LIST = operation(
     "rule.list", RuleList, RuleRows, "GET /v1/rules",
     "List the rules whose sources the token may read; all of them for observers.",
+    where="topic:{source}",
 )  # fmt: skip
 RULE_SHOW = operation(
     "rule.show", OfRule, RuleDetails, f"GET {_RULE}", "Show a rule.", scope="observe|subscribe:{rule}",
+    where="topic:{rule}",
 )  # fmt: skip
 RULE_TEST = operation(
     "rule.test", RuleTest, RuleVerdicts, "POST /v1/rules/test",
     "Tell which rules would choose a message, and why the others would not. Nothing is published.",
     scope="observe|subscribe:{source}", safe=True,
+    where="topic:{rule|source}",
 )  # fmt: skip
 RULE_TRACE = operation(
     "rule.trace", RuleTrace, RuleTraced, f"GET {_RULE}/offsets/{{offset}}",
     "Tell where in its source a message of a rule's topic is.", scope="subscribe:{rule}",
+    where="topic:{rule}",
 )  # fmt: skip
 RULE_DELETE = operation(
     "rule.delete", RuleDelete, Deleted, f"DELETE {_RULE}",
     "Delete a rule with its topic. Its owner may, and an operator.",
+    where="topic:{rule}",
 )  # fmt: skip

@@ -157,35 +157,44 @@ SCHEDULE_CREATE = operation(
     "schedule.create", ScheduleCreate, ScheduleRow, "POST /v1/topics/{topic}/schedules",
     "Create a schedule, which publishes to the topic in the caller's name; one that exists with the same "
     "options is left as it is.", scope="publish:{topic}",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_UPDATE = operation(
     "schedule.update", ScheduleUpdate, ScheduleRow, f"PATCH {_SCHEDULE}",
     "Change options of a schedule. From then on it publishes in the caller's name.", scope="publish:{topic}",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_LIST = operation(
     "schedule.list", ScheduleList, ScheduleRows, "GET /v1/schedules",
     "List the schedules of one topic, or of all topics that the token may see.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_SHOW = operation(
     "schedule.show", ScheduleShow, ScheduleDetails, f"GET {_SCHEDULE}",
     "Show a schedule with its next firings, and the last ones with what became of them.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_PAUSE = operation(
     "schedule.pause", SchedulePause, ScheduleRow, f"POST {_SCHEDULE}/pause",
     "Pause a schedule, with a note for others.",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_RESUME = operation(
     "schedule.resume", OfSchedule, ScheduleRow, f"POST {_SCHEDULE}/resume",
     "Let a paused schedule go on from now; what it would have published meanwhile is not made up for.",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_TRIGGER = operation(
     "schedule.trigger", OfSchedule, ScheduleTriggered, f"POST {_SCHEDULE}/trigger",
     "Publish a schedule's message once, now.",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_BACKFILL = operation(
     "schedule.backfill", ScheduleBackfill, ScheduleFilled, f"POST {_SCHEDULE}/backfill",
     "Publish the messages of a range of the past.",
+    where="topic:{topic}",
 )  # fmt: skip
 SCHEDULE_REMOVE = operation(
     "schedule.remove", OfSchedule, Deleted, f"DELETE {_SCHEDULE}", "Remove a schedule.",
+    where="topic:{topic}",
 )  # fmt: skip

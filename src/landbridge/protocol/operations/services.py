@@ -280,66 +280,81 @@ SERVICE_REGISTER = operation(
     "service.register", ServiceRegister, ServiceRegistered, "POST /v1/services",
     "Register a service and make its credential; one that is there as described is left as it is.",
     scope="admin",
+    where="home",
 )  # fmt: skip
 SERVICE_UPDATE = operation(
     "service.update", ServiceDescription, ServiceDetails, f"PATCH {_SERVICE}",
     "Change what is registered of a service. A service may describe itself, but not set its scopes or owner.",
     scope="admin|self:{name}",
+    where="home",
 )  # fmt: skip
 SERVICE_LIST = operation(
     "service.list", ServiceList, ServiceRows, "GET /v1/services", "List the registered services.",
     scope="observe",
+    where="every",
 )  # fmt: skip
 SERVICE_SHOW = operation(
     "service.show", OfService, ServiceDetails, f"GET {_SERVICE}",
     "Show a service with its description, scopes and credentials.", scope=_SEE_SERVICE,
+    where="every",
 )  # fmt: skip
 SERVICE_SUSPEND = operation(
     "service.suspend", ServiceSuspend, ServiceDetails, f"POST {_SERVICE}/suspend",
     "Refuse a service's credentials and tokens until it is resumed; its connections end at once.",
     scope="operate",
+    where="home",
 )  # fmt: skip
 SERVICE_RESUME = operation(
     "service.resume", OfService, ServiceDetails, f"POST {_SERVICE}/resume",
     "Accept the credentials and tokens of a suspended service again.", scope="operate",
+    where="home",
 )  # fmt: skip
 SERVICE_PAUSE = operation(
     "service.pause", ServicePause, ServicePaused, f"POST {_SERVICE}/pause",
     "Give a service no messages and no requests until it is unpaused; it stays connected, and callers are "
     "told at once.", scope="operate",
+    where="home",
 )  # fmt: skip
 SERVICE_UNPAUSE = operation(
     "service.unpause", OfService, ServicePaused, f"POST {_SERVICE}/unpause",
     "Give a paused service messages and requests again.", scope="operate",
+    where="home",
 )  # fmt: skip
 SERVICE_ROTATE = operation(
     "service.rotate", ServiceRotate, ServiceCredential, f"POST {_SERVICE}/rotate",
     "Make another credential for a service; the one that it has ends, now or after an overlap.",
     scope="admin",
+    where="home",
 )  # fmt: skip
 SERVICE_REMOVE = operation(
     "service.remove", OfService, Deleted, f"DELETE {_SERVICE}",
     "Remove a service: its connections end at once, and its tokens stay refused whoever gets the name.",
     scope="admin",
+    where="home",
 )  # fmt: skip
 SERVICE_TOKEN = operation(
     "service.token", ServiceTrade, ServiceToken, "POST /v1/token",
     "Trade a service's credential for a token of ten minutes.", scope=ANYBODY, audited=False,
+    where="home",
 )  # fmt: skip
 SERVICE_HEARTBEAT = operation(
     "service.heartbeat", ServiceHeartbeat, type(None), f"POST {_SERVICE}/heartbeat",
     "Tell the terminal how a service is, and what its endpoints have done.", scope="admin|self:{name}",
     audited=False,
+    where="home",
 )  # fmt: skip
 SERVICE_PING = operation(
     "service.ping", OfService, ServicePing, f"GET {_SERVICE}/ping",
     "Say whether a service is connected, and when the terminal heard from it last.", scope=_SEE_SERVICE,
+    where="every",
 )  # fmt: skip
 SERVICE_INFO = operation(
     "service.info", OfService, ServiceInfo, f"GET {_SERVICE}/info",
     "Say what a service is, and what it handles.", scope=_SEE_SERVICE,
+    where="home",
 )  # fmt: skip
 SERVICE_STATS = operation(
     "service.stats", OfService, ServiceStats, f"GET {_SERVICE}/stats",
     "Show what a service's endpoints have done, by its heartbeats.", scope=_SEE_SERVICE,
+    where="home",
 )  # fmt: skip

@@ -122,40 +122,50 @@ SMS_CREATE = operation(
     "sms.create", SmsCreate, SmsRow, "POST /v1/topics/{topic}/sms",
     "Create an SMS outlet, which sends messages of the topic as SMS and reads them in the caller's name; one "
     "that exists with the same options is left as it is.", scope=READ_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_UPDATE = operation(
     "sms.update", SmsUpdate, SmsRow, f"PATCH {_SMS}",
     "Change options of an SMS outlet. From then on it reads in the caller's name.", scope=READ_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_LIST = operation(
     "sms.list", OutletList, SmsRows, "GET /v1/sms",
     "List the SMS outlets of one topic, or of all topics that the token may see.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_SHOW = operation(
     "sms.show", OfOutlet, SmsDetails, f"GET {_SMS}",
     "Show an SMS outlet with its last attempts, to its owner or an observer.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_TEST = operation(
     "sms.test", OutletTry, OutletTested, f"POST {_SMS}/test",
     "Send a test to the fixed recipient of an SMS outlet, and show what the provider said.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_PAUSE = operation(
     "sms.pause", OutletPause, SmsRow, f"POST {_SMS}/pause",
     "Pause an SMS outlet, with a note for others. Its messages wait.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_RESUME = operation(
     "sms.resume", OfOutlet, SmsRow, f"POST {_SMS}/resume",
     "Let a paused or disabled SMS outlet go on, at once and as if nothing had failed.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_REPLAY = operation(
     "sms.replay", OutletReplay, OutletReplayed, f"POST {_SMS}/replay",
     "Send a range of messages as SMS again.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_DELETE = operation(
     "sms.delete", OfOutlet, Deleted, f"DELETE {_SMS}", "Delete an SMS outlet with its group.",
+    where="topic:{topic}",
 )  # fmt: skip
 SMS_CALL = operation(
     "sms.call", SmsCall, NoneType, f"POST {_SMS}/{{what}}",
     "Take a delivery receipt or an SMS that comes in, from the provider who has signed it.",
     scope=ANYBODY, audited=False,
+    where="topic:{topic}",
 )  # fmt: skip

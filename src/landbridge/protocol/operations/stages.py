@@ -46,11 +46,18 @@ class StageShown(Result, frozen=True, kw_only=True):
 STAGE_COMMIT = operation(
     "stage.commit", StageCommit, StageDecided, "POST /v1/stages/{stage}/commits",
     "Publish these runs of a stage's log once, as the commit of this number.", audited=False,
+    where="stage:{stage}",
 )  # fmt: skip
 STAGE_SHOW = operation(
-    "stage.show", OfStage, StageShown, "GET /v1/stages/{stage}", "Show the last commit of a stage."
+    "stage.show",
+    OfStage,
+    StageShown,
+    "GET /v1/stages/{stage}",
+    "Show the last commit of a stage.",
+    where="stage:{stage}",
 )
 STAGE_DROP = operation(
     "stage.drop", StageDrop, type(None), "DELETE /v1/stages/{stage}",
     "Remove what is on a stage and not published.", audited=False,
+    where="stage:{stage}",
 )  # fmt: skip

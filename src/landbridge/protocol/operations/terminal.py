@@ -51,6 +51,7 @@ class TerminalInfo(Result, frozen=True, kw_only=True):
     free: Annotated[int | None, about("Bytes free on the disk of its data; None where not known.")] = None
     low: Annotated[bool, about("It has no room for messages: publishes are refused.")] = False
     damage: Annotated[list[str], about("What was found damaged since the start, 100 at most.")] = []
+    node: Annotated[str, about("Which of its nodes has answered; empty where it has none.")] = ""
     http: Annotated[str, about("Where its process answers HTTP, with the console at /; empty: nowhere.")] = ""
     paused: Annotated[
         list[str], about("What operators have paused, who and why, 100 at most; told to observers.")
@@ -97,25 +98,39 @@ class TerminalFigures(Result, frozen=True, kw_only=True):
 
 
 STATUS_SHOW = operation(
-    "status.show", Nothing, Levels, "GET /v1/status/levels", "Show the status levels.", scope="observe"
+    "status.show",
+    Nothing,
+    Levels,
+    "GET /v1/status/levels",
+    "Show the status levels.",
+    scope="observe",
+    where="home",
 )
 STATUS_LEVELS = operation(
     "status.levels", StatusLevels, Levels, "PATCH /v1/status/levels",
     "Set status levels from now on, and return all of them.", scope="operate",
+    where="home",
 )  # fmt: skip
 STATUS_NOTE = operation(
     "status.note", StatusNote, type(None), "POST /v1/status/notes",
     "Write an error event in the caller's name to the status log.", scope="publish:$status", audited=False,
+    where="here",
 )  # fmt: skip
 TERMINAL_INFO = operation(
-    "terminal.info", Nothing, TerminalInfo, "GET /v1/terminal", "Describe the terminal."
+    "terminal.info",
+    Nothing,
+    TerminalInfo,
+    "GET /v1/terminal",
+    "Describe the terminal.",
+    where="every",
 )
 TERMINAL_METRICS = operation(
     "terminal.metrics", Nothing, str, "GET /v1/terminal/metrics",
     "Return the terminal's metrics in Prometheus' text format.", scope="observe",
+    where="here",
 )  # fmt: skip
 TERMINAL_FIGURES = operation(
     "terminal.figures", Nothing, TerminalFigures, "GET /v1/terminal/figures",
     "Return what the terminal has done since its start, and what there is: counts that rates are made of.",
-    scope="observe",
+    scope="observe", where="every",
 )  # fmt: skip

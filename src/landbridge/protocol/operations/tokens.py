@@ -77,16 +77,25 @@ class Revoked(Result, frozen=True, kw_only=True):
 
 
 TOKEN_CREATE = operation(
-    "token.create", TokenCreate, TokenMade, "POST /v1/tokens", "Make a token for a service.", scope="admin"
+    "token.create",
+    TokenCreate,
+    TokenMade,
+    "POST /v1/tokens",
+    "Make a token for a service.",
+    scope="admin",
+    where="home",
 )
 TOKEN_LIST = operation(
     "token.list", TokenList, TokenRows, "GET /v1/tokens",
     "List the tokens that were made here and have not expired.", scope="admin",
+    where="home",
 )  # fmt: skip
 TOKEN_SHOW = operation(
-    "token.show", Nothing, TokenShown, "GET /v1/token", "Show what the token that asks may do."
-)
+    "token.show", Nothing, TokenShown, "GET /v1/token", "Show what the token that asks may do.",
+    where="here",
+)  # fmt: skip
 TOKEN_REVOKE = operation(
     "token.revoke", TokenRevoke, Revoked, "POST /v1/tokens/revoke",
     "Revoke a token, or every token of a service; their connections end at once.", scope="admin",
+    where="home",
 )  # fmt: skip

@@ -197,43 +197,57 @@ _SEE_TOPIC = "observe|publish|subscribe:{name}"
 TOPIC_CREATE = operation(
     "topic.create", TopicOptions, TopicRow, "POST /v1/topics",
     "Create a topic; one that exists with the same options is left as it is.", scope="operate",
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_UPDATE = operation(
     "topic.update", TopicOptions, TopicRow, f"PATCH {_TOPIC}",
     "Change options of a topic, other than its kind.", scope="operate",
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_LIST = operation(
-    "topic.list", TopicList, TopicRows, "GET /v1/topics", "List the topics that the token may see."
+    "topic.list",
+    TopicList,
+    TopicRows,
+    "GET /v1/topics",
+    "List the topics that the token may see.",
+    where="every",
 )
 TOPIC_SHOW = operation(
     "topic.show", OfTopic, TopicDetails, f"GET {_TOPIC}",
     "Show a topic with its options and groups.", scope=_SEE_TOPIC,
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_DELETE = operation(
     "topic.delete", TopicDelete, Deleted, f"DELETE {_TOPIC}",
     "Delete a topic with its messages and groups.", scope="operate",
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_PAUSE = operation(
     "topic.pause", TopicPause, TopicRow, f"POST {_TOPIC}/pause",
     "Take no messages for a topic until it is resumed; what comes from other terminals waits there.",
     scope="operate",
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_RESUME = operation(
     "topic.resume", OfTopic, TopicRow, f"POST {_TOPIC}/resume",
     "Take messages for a paused topic again.", scope="operate",
+    where="topic:{name}",
 )  # fmt: skip
 TOPIC_WAIT = operation(
     "topic.wait", TopicWait, dict[str, TopicBounds], "POST /v1/offsets/wait",
     "Wait until one of these topics has a message at or beyond the offset given for it, and return the "
     "bounds of each log.", scope="observe|subscribe:{offsets}", safe=True,
+    where="topics:{offsets}",
 )  # fmt: skip
 TOPIC_WATCH = operation(
     "topic.watch", TopicWatch, TopicNews, "POST /v1/topics/watch",
     "Tell which topics that the patterns cover were made or deleted, and wait for that. A wildcard leaves "
     "out topics of dead letters ('….dead') unless the pattern ends in '.dead'.", scope="", safe=True,
+    where="every",
 )  # fmt: skip
 TOPIC_SEEK_TIME = operation(
     "topic.seek_time", TopicSeekTime, dict[str, int], "POST /v1/offsets/seek",
     "Return for each topic the first offset that was taken at or after a moment, or the end of its log.",
     scope="observe|subscribe:{times}", safe=True,
+    where="topics:{times}",
 )  # fmt: skip

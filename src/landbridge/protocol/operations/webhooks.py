@@ -138,40 +138,49 @@ WEBHOOK_CREATE = operation(
     "webhook.create", WebhookCreate, WebhookSigned, "POST /v1/topics/{topic}/webhooks",
     "Create a webhook, which sends messages of the topic to a URL and reads them in the caller's name; one "
     "that exists with the same options is left as it is. A query makes its rule where there is none.",
-    scope=READ_TOPIC,
+    scope=READ_TOPIC, where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_UPDATE = operation(
     "webhook.update", WebhookUpdate, WebhookRow, f"PATCH {_WEBHOOK}",
     "Change options of a webhook. From then on it reads in the caller's name.", scope=READ_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_LIST = operation(
     "webhook.list", OutletList, WebhookRows, "GET /v1/webhooks",
     "List the webhooks of one topic, or of all topics that the token may see.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_SHOW = operation(
     "webhook.show", OfOutlet, WebhookDetails, f"GET {_WEBHOOK}",
     "Show a webhook with its last attempts, to its owner or an observer.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_TEST = operation(
     "webhook.test", OutletTry, OutletTested, f"POST {_WEBHOOK}/test",
     "Send a test to the receiver of a webhook, and show what came back.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_PAUSE = operation(
     "webhook.pause", OutletPause, WebhookRow, f"POST {_WEBHOOK}/pause",
     "Pause a webhook, with a note for others. Its messages wait.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_RESUME = operation(
     "webhook.resume", OfOutlet, WebhookRow, f"POST {_WEBHOOK}/resume",
     "Let a paused or disabled webhook go on, at once and as if nothing had failed.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_REPLAY = operation(
     "webhook.replay", OutletReplay, OutletReplayed, f"POST {_WEBHOOK}/replay",
     "Send a range of messages again.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_ROTATE = operation(
     "webhook.rotate", WebhookRotate, WebhookSigned, f"POST {_WEBHOOK}/rotate",
     "Give a webhook a new secret. For a while, requests are signed with both.",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBHOOK_DELETE = operation(
     "webhook.delete", OfOutlet, Deleted, f"DELETE {_WEBHOOK}", "Delete a webhook with its group.",
+    where="topic:{topic}",
 )  # fmt: skip

@@ -178,35 +178,44 @@ WEBSUB_OPEN = operation(
     "Open a topic as a feed, to which anybody may subscribe without a token, or change the options of one; "
     "the caller has to be allowed to read the topic, and to publish to it where there is a source.",
     scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_CLOSE = operation(
     "websub.close", OfFeed, Deleted, f"DELETE {_FEED}",
     "Close a feed. Its subscriptions end, and their callbacks are told.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_SHOW = operation(
     "websub.show", OfFeed, FeedRow, f"GET {_FEED}", "Show a feed.", scope=SEE_ITS_TOPIC,
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_FEEDS = operation(
     "websub.feeds", FeedList, FeedRows, "GET /v1/feeds", "List the feeds whose topics the token may see.",
+    where="every",
 )  # fmt: skip
 WEBSUB_LIST = operation(
     "websub.list", SubscriptionList, SubscriptionRows, "GET /v1/websub",
     "List the subscriptions of one feed, or of all feeds.", scope="observe",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_INSPECT = operation(
     "websub.inspect", OfSubscription, SubscriptionDetails, "GET /v1/websub/{topic}/{id}",
     "Show a subscription with its last attempts.", scope="observe",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_DELETE = operation(
     "websub.delete", OfSubscription, Deleted, "DELETE /v1/websub/{topic}/{id}",
     "End a subscription. Its callback is told.", scope="operate",
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_READ = operation(
     "websub.read", FeedRead, FeedContent, "GET /v1/feeds/{topic}",
     "Read the newest message of a feed, with where to subscribe.", scope=ANYBODY,
+    where="topic:{topic}",
 )  # fmt: skip
 WEBSUB_CALL = operation(
     "websub.call", HubCall, HubAccepted, "POST /v1/websub",
     "Subscribe to a feed, end that, or say that a feed's source has changed.", scope=ANYBODY,
     audited=False,
+    where="any",
 )  # fmt: skip

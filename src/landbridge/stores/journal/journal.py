@@ -358,7 +358,7 @@ class CommitJournal:
 
     def _begin(self, writes: Sequence[Write], epoch: int) -> WrittenRecord | None:
         self._require_writable()
-        if not writes or not all(type(write) in SIMPLE for write in writes):
+        if not writes or not SIMPLE.issuperset(map(type, writes)):
             return None
         forming = self._formed(writes)
         if forming.data_size > SMALL_BYTES or self.state.recent.size >= MOST_RECENT:

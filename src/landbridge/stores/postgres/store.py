@@ -24,7 +24,7 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.core.store_address import StoreAddress
-from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt
+from landbridge.errors import BadRequest, StoreCorrupt
 from landbridge.stores.postgres.connection import PostgresConnection
 from landbridge.stores.remote import (
     FORMAT,
@@ -33,6 +33,7 @@ from landbridge.stores.remote import (
     RemoteStore,
     ServerRoom,
     StoredEntry,
+    in_use,
     may_be_ledger_only,
     too_new,
 )
@@ -61,13 +62,14 @@ COLUMNS = 10
 class PostgresStore(RemoteStore):
     """A store in PostgreSQL."""
 
-    def __init__(self, address: StoreAddress) -> None:
-        super().__init__(address, PostgresEngine(address))
+    def __init__(self, address: StoreAddress, *, is_shared: bool = False) -> None:
+        super().__init__(address, PostgresEngine(address, is_shared=is_shared))
 
 
 class PostgresEngine:
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, *, is_shared: bool = False) -> None:
         self._address = address
+        self._is_shared = is_shared
         #: Quoted: a name may be a word of SQL, such as "user".
         self._schema = f'"{address.name}"'
         self._units = 0
@@ -118,8 +120,20 @@ class PostgresEngine:
     async def make(self, units: int) -> int:
         code = files(__package__).joinpath("functions.sql").read_text()
         digest = hashlib.sha256(code.encode()).hexdigest()
-        there = await self.prepare(units)
         line = await self._connection(self._lines, 0)
+        lock = self._lock(" making")
+        await line.ask("SELECT pg_advisory_lock(%b)", [lock])  # several nodes may start at once
+        try:
+            await self._make(line, units, code, digest)
+        finally:
+            if line.is_open:
+                await line.ask("SELECT pg_advisory_unlock(%b)", [lock])
+        found = await self.prepare(units)
+        assert found is not None
+        return found
+
+    async def _make(self, line: PostgresConnection, units: int, code: str, digest: str) -> None:
+        there = await self.prepare(units)
         known = await line.ask(self._sql("SELECT functions FROM SCHEMA.store")) if there is not None else []
         if not known or known[0][0] != digest:
             row = (
@@ -130,27 +144,25 @@ class PostgresEngine:
             is_there = (await line.ask("SELECT to_regnamespace(%b) IS NOT NULL", [self._schema]))[0][0]
             schema = "" if is_there else f"CREATE SCHEMA {self._schema}; "
             await line.ask(self._sql(f"{schema}{code}; {row}"))
-        found = await self.prepare(units)
-        assert found is not None
-        return found
 
     async def hold(self) -> None:
-        """An advisory lock of a session: it ends with the process."""
+        """An advisory lock of a session: it ends with the process. Nodes of one terminal share it, and keep
+        out only who wants the store for itself."""
         if self._holding is not None and self._holding.is_open:
             await self._holding.ask("SELECT 1")
             return
         holding = await PostgresConnection.to(self._address)
-        number = int.from_bytes(
-            hashlib.sha256(f"landbridge {self._address.name}".encode()).digest()[:8], "big", signed=True
-        )
-        if not (await holding.ask("SELECT pg_try_advisory_lock(%b)", [number]))[0][0]:
+        function = "pg_try_advisory_lock_shared" if self._is_shared else "pg_try_advisory_lock"
+        ((is_mine,),) = await holding.ask(f"SELECT {function}(%b)", [self._lock("")])
+        if not is_mine:
             await holding.close()
-            raise StoreBusy(
-                f"the store {self._address} is in use by another process",
-                hint="stop that terminal, or give this one a store of its own: ?name=NAME at the end of "
-                "the URL",
-            )
+            raise in_use(self._address, "another process")
         self._holding = holding
+
+    def _lock(self, of: str) -> int:
+        """The number of an advisory lock of this store."""
+        digest = hashlib.sha256(f"landbridge{of} {self._address.name}".encode()).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)
 
     async def close(self) -> None:
         holding = [] if self._holding is None else [self._holding]

@@ -24,7 +24,7 @@ from landbridge.core.log.store import (
     Write,
 )
 from landbridge.core.store_address import StoreAddress
-from landbridge.errors import BadRequest, StoreBusy, StoreCorrupt, StoreFailed, StoreFull, TooLarge
+from landbridge.errors import BadRequest, StoreCorrupt, StoreFailed, StoreFull, TooLarge
 from landbridge.stores.redis.resp import Argument, ConnectionLost, ErrorReply, RedisConnection, Reply
 from landbridge.stores.redis.servers import LOGIN, Passing, RedisServer, RedisServers, passes
 from landbridge.stores.remote import (
@@ -35,6 +35,7 @@ from landbridge.stores.remote import (
     RemoteStore,
     ServerRoom,
     StoredEntry,
+    in_use,
     may_be_ledger_only,
     too_new,
 )
@@ -55,13 +56,14 @@ AT_ONCE = 1000
 class RedisStore(RemoteStore):
     """A store in Redis or Valkey."""
 
-    def __init__(self, address: StoreAddress) -> None:
-        super().__init__(address, RedisEngine(address))
+    def __init__(self, address: StoreAddress, *, is_shared: bool = False) -> None:
+        super().__init__(address, RedisEngine(address, is_shared=is_shared))
 
 
 class RedisEngine:
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, *, is_shared: bool = False) -> None:
         self._address = address
+        self._is_shared = is_shared
         self._servers = RedisServers(address)
         #: A unit's own connection, on which it commits: WAIT waits for what its connection has written.
         self._lines: dict[int, tuple[RedisServer, RedisConnection]] = {}
@@ -221,18 +223,21 @@ class RedisEngine:
 
     async def hold(self) -> None:
         """A connection of a name of its own says that this process has the store: it ends with the process,
-        and the server's clock says when it was last heard of. Of two, the one that came first stays."""
+        and the server's clock says when it was last heard of. Of two, the one that came first stays. Nodes of
+        one terminal have another name, and keep out only who wants the store for itself."""
         await self._passing(self._hold())
 
     async def _hold(self) -> None:
         server = self._servers.of(self._key(0))
-        name = f"landbridge-store-{self._address.name}-{self._address.database or '0'}"
+        place = f"{self._address.name}-{self._address.database or '0'}"
+        alone, shared = f"landbridge-store-{place}", f"landbridge-node-{place}"
+        name, others = (shared, {alone}) if self._is_shared else (alone, {alone, shared})
         if self._holding is None or not self._holding.is_open:
             connection = await self._servers.connect(server.host, server.port)
             try:
                 await connection.one("CLIENT", "SETNAME", name)
                 mine = _number(await connection.one("CLIENT", "ID"))
-                await self._check_alone(connection, name, mine)
+                await self._check_alone(connection, others, mine)
             except BaseException:
                 connection.close()
                 raise
@@ -240,17 +245,14 @@ class RedisEngine:
         else:
             await self._holding.one("PING")
 
-    async def _check_alone(self, connection: RedisConnection, name: str, mine: int) -> None:
+    async def _check_alone(self, connection: RedisConnection, others: set[str], mine: int) -> None:
         clients = await connection.one("CLIENT", "LIST", "TYPE", "normal")
         assert isinstance(clients, bytes)
         for line in clients.decode(errors="replace").splitlines():
             facts = dict(each.partition("=")[::2] for each in line.split(" "))
-            if facts.get("name") == name and int(facts["id"]) < mine and int(facts["idle"]) * 1000 < SILENT:
-                raise StoreBusy(
-                    f"the store {self._address} is in use by a process at {facts.get('addr', '?')}",
-                    hint="stop that terminal, or give this one a store of its own: ?name=NAME at the end "
-                    "of the URL",
-                )
+            is_before = int(facts.get("id", mine)) < mine and int(facts["idle"]) * 1000 < SILENT
+            if facts.get("name") in others and is_before:
+                raise in_use(self._address, f"a process at {facts.get('addr', '?')}")
 
     async def close(self) -> None:
         self._disconnect()

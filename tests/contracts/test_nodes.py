@@ -1,0 +1,339 @@
+"""Nodes: several terminals of this process that are one, on one store. The client is connected to a node that
+owns nothing, or only a part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+
+import pytest
+
+from landbridge.errors import BadRequest, BusError, LeaseLost
+from landbridge.node.assembly import dial_to
+from landbridge.node.schedules import scheduling
+from landbridge.testing import FakeClock, attach
+from landbridge.testing.cluster import Nodes, run_nodes
+from tests.waiting import eventually
+
+UNITS = 8
+
+
+@pytest.fixture
+async def nodes(crashes: list[Any]) -> AsyncIterator[Nodes]:
+    """Node d owns nothing."""
+    async with run_nodes(("a", "b", "c", "d"), owners=("a", "b", "c"), units=UNITS) as running:
+        yield running
+
+
+@pytest.fixture
+async def bus(nodes: Nodes) -> AsyncIterator[Any]:
+    async with attach(nodes["d"], patience=20) as connected:
+        yield connected
+
+
+def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
+    """The name of a topic that a node owns."""
+    names = (f"t{number}" for number in range(10_000))
+    found = [
+        name for name, _ in zip(names, range(1000), strict=False)
+        if nodes.owners[nodes["a"].broker.unit_of(name)] == node
+    ]  # fmt: skip
+    return found[skip]
+
+
+async def take(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with bus.subscribe(topic, group=group) as messages:
+        while len(found) < count:
+            message = await messages.poll(timeout=20)
+            assert message is not None
+            found.append(bytes(message.payload))
+            await message.ack()
+    return found
+
+
+async def test_publish_and_consume_by_a_node_that_owns_nothing(nodes: Nodes, bus: Any) -> None:
+    for node in "abc":
+        topic = topic_of(nodes, node)
+        await bus.groups.create(topic, "g")
+        for number in range(20):
+            await bus.publish(topic, b"%d" % number)
+        assert await take(bus, topic, "g", 20) == [b"%d" % number for number in range(20)]
+        assert topic in nodes[node].broker.topics
+    assert not nodes["d"].broker.topics
+
+
+async def test_lists_are_of_all_nodes_and_in_pages(nodes: Nodes, bus: Any) -> None:
+    names = sorted(f"list.{number}" for number in range(30))
+    for name in names:
+        await bus.topics.create(name)
+        await bus.groups.create(name, "g")
+    found, after = [], ""
+    while True:
+        page = await bus.call("topic.list", after=after, limit=7)
+        assert len(page["topics"]) <= 7
+        found += [row["name"] for row in page["topics"] if not row["name"].startswith("$")]
+        after = page["next"]
+        if not after:
+            break
+    assert found == names
+    groups = await bus.call("group.list")
+    assert [row["topic"] for row in groups["groups"] if not row["topic"].startswith("$")] == names
+    info = await bus.call("terminal.info")
+    assert info["topics"] >= len(names)
+
+
+async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: Any) -> None:
+    source, one, other = (topic_of(nodes, node) for node in "abc")
+    for topic in (source, one, other):
+        await bus.groups.create(topic, "g")
+    await bus.publish(source, b"in")
+    async with bus.subscribe(source, group="g") as messages:
+        message = await messages.poll(timeout=20)
+        async with bus.transaction() as transaction:
+            await transaction.ack(message)
+            await transaction.publish(one, b"1")
+            await transaction.publish(other, b"2")
+    assert await take(bus, one, "g", 1) == [b"1"]
+    assert await take(bus, other, "g", 1) == [b"2"]
+    shown = await bus.call("group.show", topic=source, name="g")
+    assert shown["lag"] == 0
+
+
+async def test_acks_at_different_nodes_are_refused_in_one_transaction(nodes: Nodes, bus: Any) -> None:
+    one, other = topic_of(nodes, "a"), topic_of(nodes, "b")
+    for topic in (one, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    async with bus.subscribe(one, group="g") as left, bus.subscribe(other, group="g") as right:
+        first, second = await left.poll(timeout=20), await right.poll(timeout=20)
+        with pytest.raises(BadRequest, match="across nodes"):
+            async with bus.transaction() as transaction:
+                await transaction.ack(first)
+                await transaction.ack(second)
+
+
+async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes, bus: Any) -> None:
+    topic = topic_of(nodes, "b")
+    async with attach(nodes["c"], subject="answers") as there:
+
+        async def answer() -> None:
+            async with there.subscribe(topic, group="g", reply=True) as asked:
+                ready.set_result(None)
+                message = await asked.poll(timeout=20)
+                assert message is not None
+                await message.reply(b"yes " + bytes(message.payload))
+
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answering = asyncio.ensure_future(answer())
+        await ready
+        reply = await bus.request(topic, b"no?", timeout=20)
+        assert bytes(reply.payload) == b"yes no?"
+        await answering
+
+
+async def test_tokens_and_services_made_at_one_node_count_at_all(nodes: Nodes, bus: Any) -> None:
+    made = await bus.tokens.create("alice", ["publish:*", "subscribe:*"])
+    for node in "abcd":
+        async with attach(nodes[node], token=made.token) as other:
+            await other.publish(topic_of(nodes, "b"), b"x")
+    await bus.call("token.revoke", id=made.id)
+    for node in "abcd":
+        mirror = nodes[node].mirror
+        assert mirror is not None
+        await mirror.refresh()
+        with pytest.raises(BusError):
+            async with attach(nodes[node], token=made.token, patience=0.1) as other:
+                await other.publish(topic_of(nodes, "b"), b"x")
+
+
+async def test_watches_hear_of_topics_of_all_nodes(nodes: Nodes, bus: Any) -> None:
+    begun = await bus.call("topic.watch", patterns=["#"], since="")
+    waiting = asyncio.ensure_future(
+        bus.call("topic.watch", patterns=["#"], since=begun["since"], within=20.0)
+    )
+    names = {topic_of(nodes, node) for node in "abc"}
+    for name in names:
+        await bus.topics.create(name)
+    heard: set[str] = set()
+    since = begun["since"]
+    while not names <= heard:
+        news = await waiting
+        heard |= set(news["topics"])
+        since = news["since"]
+        waiting = asyncio.ensure_future(bus.call("topic.watch", patterns=["#"], since=since, within=20.0))
+    waiting.cancel()
+
+
+async def test_nothing_is_lost_or_doubled_while_units_move(nodes: Nodes) -> None:
+    """Clients publish and consume at all nodes while units are moved and taken away without a word."""
+    topics = [f"moving.{number}" for number in range(6)]
+    count = 150
+    seen: dict[str, list[int]] = {topic: [] for topic in topics}
+    async with attach(nodes["a"]) as setup:
+        for topic in topics:
+            await setup.groups.create(topic, "g")
+
+    async def publish(topic: str, node: str) -> None:
+        async with attach(nodes[node], patience=60) as mine:
+            for number in range(count):
+                await mine.publish(topic, b"%d" % number)
+
+    async def consume(topic: str, node: str) -> None:
+        async with attach(nodes[node], patience=60) as mine, mine.subscribe(topic, group="g") as messages:
+            while len(set(seen[topic])) < count:
+                message = await messages.poll(timeout=60)
+                assert message is not None
+                seen[topic].append(message.offset)
+                await message.ack()
+
+    async def move(done: asyncio.Event) -> None:
+        turn = 0
+        while not done.is_set():
+            unit, to = turn % UNITS, "abc"[(turn // 2) % 3]
+            if nodes.owners[unit] != to:
+                await (nodes.usurp(unit, to) if turn % 3 == 0 else nodes.move(unit, to))
+            turn += 1
+            await asyncio.sleep(0.02)
+
+    done = asyncio.Event()
+    moving = asyncio.ensure_future(move(done))
+    work = [publish(topic, "abcd"[n % 4]) for n, topic in enumerate(topics)]
+    work += [consume(topic, "abcd"[(n + 1) % 4]) for n, topic in enumerate(topics)]
+    await asyncio.wait_for(asyncio.gather(*work), 120)
+    done.set()
+    await moving
+    async with attach(nodes["d"], patience=60) as mine:
+        for topic in topics:
+            found = await stored(mine, topic)
+            assert found == [b"%d" % number for number in range(count)], Counter(found).most_common(2)
+
+
+async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
+    topic = topic_of(nodes, "b")
+    await bus.groups.create(topic, "g")
+    await bus.publish(topic, b"before")
+    lost = [unit for unit, node in nodes.owners.items() if node == "b"]
+    nodes.unreachable.add("b")
+    for connection in list(nodes["b"].connections):
+        connection._transport.abort()
+    publishing = asyncio.ensure_future(bus.publish(topic, b"meanwhile"))
+    for unit in lost:
+        await nodes.usurp(unit, "c")
+    await publishing
+    assert await take(bus, topic, "g", 2) == [b"before", b"meanwhile"]
+    await eventually(lambda: topic in nodes["c"].broker.topics)
+
+
+async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:
+    clock, schedulers = FakeClock(), []
+    async with AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(run_nodes(("a", "b", "c"), units=UNITS, clock=clock))
+        for terminal in nodes.terminals.values():
+            stack.enter_context(clock.watched_by(terminal))
+            dial = dial_to(terminal, is_part=True)
+            scheduler = await stack.enter_async_context(scheduling(terminal, dial))
+            schedulers.append(scheduler)
+        bus = await stack.enter_async_context(attach(nodes["c"], patience=20))
+        topics = [topic_of(nodes, node) for node in "abc"]
+        for topic in topics:
+            await bus.schedules.create(topic, "tick", "@every 10s", payload="x")
+        assert len((await bus.call("schedule.list"))["schedules"]) == 3
+
+        def ends() -> list[int]:
+            every = [
+                terminal.broker.topics.get(topic) for topic in topics for terminal in nodes.terminals.values()
+            ]
+            return [topic.log.end for topic in every if topic is not None]
+
+        for turn in range(1, 7):
+            clock.advance(10)
+            for scheduler in schedulers:
+                scheduler.look()
+            await eventually(lambda turn=turn: ends() == [turn] * 3)
+            unit = nodes["a"].broker.unit_of(topics[turn % 3])
+            await nodes.move(unit, "abc"[turn % 2])
+
+
+def end_of(nodes: Nodes, topic: str) -> int:
+    """Where a topic ends, as its owner knows."""
+    owner = nodes[nodes.owners[nodes["a"].broker.unit_of(topic)]]
+    found = owner.broker.topics.get(topic)
+    return 0 if found is None else found.log.end
+
+
+async def stored(bus: Any, topic: str) -> list[bytes]:
+    """All that a topic has, by offset: what a group gets may come twice."""
+    found: list[bytes] = []
+    while batches := (await bus.fetch(topic, len(found))).batches:
+        found += [bytes(payload) for each in batches for payload in each.batch.payloads()]
+    return found
+
+
+async def keep_moving(nodes: Nodes, seed: int, done: asyncio.Event) -> None:
+    """Units change their owners all the time, in good order and without a word."""
+    source = Random(seed)
+    while not done.is_set():
+        unit, to = source.randrange(UNITS), source.choice("abc")
+        if nodes.owners[unit] != to:
+            await (nodes.usurp(unit, to) if source.random() < 0.4 else nodes.move(unit, to))
+        await asyncio.sleep(source.uniform(0, 0.06))
+
+
+SEEDS = [(1, 15), *(pytest.param(seed, 60, marks=pytest.mark.slow) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize(("seed", "count"), SEEDS)
+async def test_transactions_across_nodes_happen_once_while_units_move(
+    nodes: Nodes, seed: int, count: int
+) -> None:
+    """From topic to topic, each message once, whoever owns them at the moment."""
+    pairs = 4
+    async with attach(nodes["a"]) as setup:
+        for number in range(pairs):
+            await setup.groups.create(f"in.{number}", "g")
+            await setup.groups.create(f"out.{number}", "check")
+    done = asyncio.Event()
+    moving = asyncio.ensure_future(keep_moving(nodes, seed, done))
+
+    async def publish(number: int) -> None:
+        async with attach(nodes["abcd"[number % 4]], patience=60) as bus:
+            for payload in range(count):
+                await bus.publish(f"in.{number}", b"%d" % payload)
+
+    async def pass_on(number: int, passed: set[bytes]) -> None:
+        node = nodes["abcd"[(number + 1) % 4]]
+        async with attach(node, patience=60) as bus, bus.subscribe(f"in.{number}", group="g") as messages:
+            while len(passed) < count:
+                message = await messages.poll(timeout=60)
+                assert message is not None
+                try:
+                    async with bus.transaction() as transaction:
+                        await transaction.publish(f"out.{number}", message.payload)
+                        await transaction.ack(message)
+                except LeaseLost:
+                    # It was given back when an owner changed, and comes again; or it happened.
+                    continue
+                passed.add(bytes(message.payload))
+                if await lag(bus, f"in.{number}") == 0:
+                    return
+
+    async def lag(bus: Any, topic: str) -> int:
+        shown = await bus.call("group.show", topic=topic, name="g")
+        return count if shown["floor"] < count else 0
+
+    work = [publish(number) for number in range(pairs)]
+    work += [pass_on(number, set()) for number in range(pairs)]
+    await asyncio.wait_for(asyncio.gather(*work), 100)
+    done.set()
+    await moving
+    async with attach(nodes["d"], patience=60) as bus:
+        for number in range(pairs):
+            # The last outputs may be on their way still, where the answer was lost.
+            await eventually(lambda name=f"out.{number}": end_of(nodes, name) >= count)
+            found = await stored(bus, f"out.{number}")
+            assert Counter(found) == Counter(b"%d" % payload for payload in range(count))
