@@ -83,7 +83,7 @@ def install(wheel: Path, tmp_path: Path) -> Install:
         run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
         commands = tmp_path / "env" / "bin"
         wanted = f"{wheel}[{extra}]" if extra else wheel
-        options = ["--no-compile", "--constraint", ROOT / "constraints.txt"]
+        options: list[str | Path] = ["--no-compile", "--constraint", ROOT / "constraints.txt"]
         pip(sys.executable, "--python", commands / "python", "install", *options, wanted)
         return commands
 
