@@ -7,7 +7,7 @@ What the process of a node has to do:
     await terminal.open_shared(cluster)        # it owns nothing yet; ``terminal.cluster`` is set
     …                                          # beat in the roster; with each new table:
     for unit in moves.release: await terminal.give_up(unit)     # before the roster is told of it
-    for unit in taken: await terminal.take(unit)                # after the roster has said so
+    await terminal.take(*taken)                                 # after the roster has said so
     cluster.follow(table)                      # after each beat: who owns what, and where nodes are
     await terminal.is_ready.wait()             # the key that signs tokens is known
 
