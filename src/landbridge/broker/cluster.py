@@ -226,7 +226,8 @@ class Cluster:
     def node_of(self, unit: int) -> str | None:
         """See ``protocol.router.Owners``."""
         if self._terminal.broker.owns(unit):
-            return self.me
+            # Once the lease is over, the unit is about to be given up: whoever wants something of it waits.
+            return self.me if self._may_serve() else None
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
 

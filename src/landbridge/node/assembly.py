@@ -174,6 +174,8 @@ async def gateways(
 ) -> AsyncIterator[GatewayPorts]:
     """The gateways that are in the process of a terminal."""
     dial = dial_to(terminal, is_part=True)
+    # For parts whose clients may come to any of several nodes.
+    whole = dial_to(terminal, is_part=True, is_whole=True)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(scheduling(terminal, dial))
         # Of several nodes, each posts some of them, whichever has the topic that they wait in.
@@ -181,7 +183,7 @@ async def gateways(
         await stack.enter_async_context(callbacks)
         webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(webhooks)
-        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
+        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing, whole=whole))
         hub = hub_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(hub)
         if http is not None:
@@ -195,8 +197,6 @@ async def gateways(
         if plan.mqtt_port is not None:
             from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
 
-            # A client may come to any node, so the gateway sees what all of them have.
-            whole = dial_to(terminal, is_part=True, is_whole=True)
             mqtt = mqtt_of(terminal, whole, dial_to(terminal), plan.host, plan.mqtt_port, tls)
             _, mqtt_port = await stack.enter_async_context(mqtt)
             ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
