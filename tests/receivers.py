@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from standardwebhooks import Webhook
@@ -37,6 +38,33 @@ OK = says(204)
 HANG = b""
 
 
+async def end_server(server: asyncio.Server, serving: Collection[asyncio.Task[None]]) -> None:
+    """End a server and the tasks that serve its connections, also those that it has accepted just now:
+    asyncio forgets to close them."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening)
+    await _turns()  # a connection that was accepted last has its task
+    server.close()
+    tasks = list(serving)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await _turns()
+
+
+async def abort(writer: asyncio.StreamWriter) -> None:
+    """End a connection now. What the peer has done to it is nobody's error."""
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def _turns() -> None:
+    """Time for a connection that begins, is aborted, and is closed, a turn of the loop each."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 @dataclass
 class Receiver:
     """Use it with ``async with``. ``answer``: what it says to a request."""
@@ -49,7 +77,6 @@ class Receiver:
     #: Requests that are being answered at the moment, and how many they were at most.
     busy: int = 0
     busiest: int = 0
-    _is_closing: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -66,27 +93,11 @@ class Receiver:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_closing = True
-        for listening in self._server.sockets:
-            asyncio.get_running_loop().remove_reader(listening)
-        await self._turns()  # asyncio forgets to close what it accepts in the very turn of ``close``
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._turns()
-
-    async def _turns(self) -> None:
-        """Time for what was accepted last: it begins, is aborted, and is closed, a turn of the loop each."""
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await end_server(self._server, self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._is_closing:  # the connection was accepted just before the end
-            writer.transport.abort()
-            return
         self._tasks.add(task)
         try:
             while True:
@@ -94,7 +105,7 @@ class Receiver:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the sender has gone, or the test has ended
         finally:
-            writer.transport.abort()
+            await abort(writer)
             self._tasks.discard(task)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 import landbridge.sync
@@ -81,6 +82,29 @@ class Person:
             expect(self.page.locator("dialog[open] .meaning")).to_contain_text(sentence)
         self.page.locator("dialog[open] .buttons button").click()
         expect(self.page.locator("dialog[open]")).to_have_count(0)
+
+
+def faults(page: Page) -> list[tuple[str, str]]:
+    """The serious faults of a page for people who can't see it well: what is wrong, and where."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    return [(each["id"], each["nodes"][0]["html"]) for each in serious]
+
+
+def check_looks(person: Person, paths: Iterable[str]) -> None:
+    """No page has a serious fault for people who can't see it well, by light or dark, or is wider than a
+    phone."""
+    page = person.page
+    for path in paths:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+            person.go(path)
+            assert faults(page) == [], (path, scheme)
+        page.set_viewport_size({"width": 390, "height": 800})
+        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, path
+        page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
 
 
 class Site:

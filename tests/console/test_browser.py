@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from tests.cli.conftest import LIMIT, until
-from tests.console.browser import Person, Site
+from tests.console.browser import Person, Site, check_looks, faults
 
 pytestmark = pytest.mark.timeout(4 * LIMIT)
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -296,24 +295,11 @@ COLOURED = ("/", "/console/topics/looks", "/console/topics/looks/messages/0", "/
 def test_every_page_is_accessible_and_fits_a_phone(site: Site, person: Person) -> None:
     bury(site, "looks", "g", "late", "x" * 300)
     publish(site, "looks", '{"a": [1, true, null, "x"]}')
-    page, axe = person.page, Axe()
-    for path in PAGES:
-        for scheme in ("light", "dark") if path in COLOURED else ("light",):
-            page.emulate_media(color_scheme=scheme)
-            person.go(path)
-            found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
-            faults = [each for each in found if each["impact"] in ("serious", "critical")]
-            assert faults == [], (path, scheme, [(x["id"], x["nodes"][0]["html"]) for x in faults])
-        page.set_viewport_size({"width": 390, "height": 800})
-        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0, path
-        page.set_viewport_size({"width": 1280, "height": 800})
-    page.emulate_media(color_scheme="light")
-    person.go("/console/topics/looks/groups/g")
+    check_looks(person, PAGES)
+    page = person.go("/console/topics/looks/groups/g")
     page.get_by_role("button", name="Preview the move").click()
     expect(page.locator("dialog[open] .meaning")).to_be_visible()
-    found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+    assert faults(page) == []
 
 
 def test_the_keyboard_reaches_the_page_first(site: Site, person: Person) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from tests.cli.conftest import LIMIT
-from tests.console.browser import Person, Site
+from tests.console.browser import Person, Site, check_looks
 
 pytestmark = pytest.mark.timeout(4 * LIMIT)
 
@@ -196,7 +195,8 @@ PAGES = [
     "/console/rules", "/console/new-rule", "/console/rules-test?source=looks&payload=1",
     "/console/webhooks", "/console/topics/looks/webhooks/shop", "/console/new-webhook", "/console/websub",
     "/console/mail", "/console/new-mail", "/console/topics/looks/mail/team", "/console/sms",
-    "/console/new-sms", "/console/tokens", "/console/audit", "/console/limits", "/console/limits/max_topics",
+    "/console/new-sms", "/console/nodes", "/console/tokens", "/console/audit", "/console/limits",
+    "/console/limits/max_topics",
 ]  # fmt: skip
 
 
@@ -208,16 +208,4 @@ def test_every_page_of_control_is_accessible_and_fits_a_phone(site: Site, person
         bus.rules.create({"state": ["paid"]}, "looks")
         bus.websub.open("looks")
         bus.mails.create("looks", "team", "smtps://mail.example", "bus@a.example", ("x@a.example",))
-    page, axe = person.page, Axe()
-    for path in PAGES:
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            person.go(path)
-            found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
-            faults = [each for each in found if each["impact"] in ("serious", "critical")]
-            assert faults == [], (path, scheme, [(x["id"], x["nodes"][0]["html"]) for x in faults])
-        page.set_viewport_size({"width": 390, "height": 800})
-        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0, path
-        page.set_viewport_size({"width": 1280, "height": 800})
-    page.emulate_media(color_scheme="light")
+    check_looks(person, PAGES)

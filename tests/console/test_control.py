@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from tests.contracts.web import Web, web
 
 
@@ -298,6 +300,40 @@ async def test_subscriber_may_make_rules_and_webhooks_and_no_services(site: Web)
         assert made["outcome"] == "done"
         refused = await subscriber.act("rule.create", match='{"state": ["paid"]}', source="secrets")
         assert refused["outcome"] == "refused"
+
+
+async def test_nodes_of_one_process_are_none(admin: Browser):
+    assert "one process" in await admin.see("/console/nodes")
+
+
+class TwoNodes:
+    """The table of nodes that a terminal has beside itself."""
+
+    trouble = ""
+
+    def __init__(self) -> None:
+        self.record = NodeRecord(name="one", id="1", expires_at=9)
+        nodes = (self.record, NodeRecord(name="two", id="2", expires_at=9))
+        self.table = ClusterTable(now=1, nodes=nodes, owners={0: "1", 1: "2", 2: "2"}, units=4)
+
+    async def drain(self, name: str, draining: bool) -> ClusterTable:
+        one, two = self.table.nodes
+        assert name == two.name
+        changed = msgspec.structs.replace(two, draining=draining)
+        self.table = msgspec.structs.replace(self.table, nodes=(one, changed))
+        return self.table
+
+
+async def test_nodes_are_listed_drained_and_resumed(site: Web, admin: Browser):
+    site.terminal.nodes = TwoNodes()
+    shown = await admin.see("/console/nodes")
+    assert "1 of 4 units are at no node" in shown
+    assert re.search(r"one this page home live 1 25.0%", shown), shown
+    drained = await admin.act("node.drain", name="two")
+    assert "2 units go to other nodes" in drained["asked"]
+    assert "draining" in await admin.see("/console/nodes")
+    await admin.act("node.resume", name="two")
+    assert "draining" not in await admin.see("/console/nodes")
 
 
 async def test_map_says_that_the_terminal_stands_alone(admin: Browser):

@@ -149,6 +149,25 @@ async def test_who_is_signed_in_is_asked_before_a_link_changes_that(door: Door) 
         assert "Sign in as mallory" in page
 
 
+async def test_a_link_on_a_page_of_another_site_does_not_change_who_is_signed_in(door: Door) -> None:
+    """Such a request comes without the cookie; only the form that the page then sends has it."""
+    path = await door.part.sessions.link(door.token("observe", subject="mallory"))
+    async with door.browser() as without_cookie, door.browser("observe", subject="ana") as browser:
+        page = (await without_cookie.get(path)).text
+        form = dict(re.findall(r'name="(code|at_once)" value="([^"]+)"', page))
+        assert set(form) == {"code", "at_once"}
+        headers = {"origin": door.url}
+        asked = await browser.http.post("/console/sign-in", data=form, headers=headers)
+        assert asked.status_code == 200
+        assert "Sign in as mallory" in asked.text
+        assert "data-at-once" not in asked.text
+        assert [each.subject for each in door.part.sessions._sessions.values()] == ["ana"]
+        del form["at_once"]
+        agreed = await browser.http.post("/console/sign-in", data=form, headers=headers)
+        assert agreed.status_code == 303
+        assert [each.subject for each in door.part.sessions._sessions.values()] == ["mallory"]
+
+
 async def test_links_and_sessions_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MOST_LINKS_EACH", 2)
     monkeypatch.setattr(sessions, "MOST_EACH", 2)
@@ -320,6 +339,9 @@ async def test_a_form_goes_back_to_pages_of_the_console_alone(door: Door) -> Non
             ("\\\\evil.example", "/"),
             ("/console/topics?x=\r\nset-cookie: a=b", "/"),
             ("/console/topics/ü", "/"),
+            ("//[", "/"),
+            ("/console/topics/orders\nset-cookie: a=b", "/"),
+            ("/console/topics/ö\u2028", "/"),
         ):
             answer = await browser.http.post(
                 "/console/actions/topic.resume",
@@ -327,6 +349,22 @@ async def test_a_form_goes_back_to_pages_of_the_console_alone(door: Door) -> Non
                 headers={"origin": door.url},
             )
             assert (answer.status_code, answer.headers["location"]) == (303, to)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/console/sign-in?" + "a=1&" * 40, 400),
+        ("/console/stream?" + "a=1&" * 40, 400),
+        ("/console/stream?page=//[", 400),
+        ("/console/stream?page=%ff", 400),
+        ("/console/topics/orders/messages?rule=" + "[" * 3000, 400),
+    ],
+)
+async def test_an_address_that_cannot_be_read_is_refused(door: Door, path: str, status: int) -> None:
+    await door.bus.topics.create("orders")
+    async with door.browser("admin") as browser:
+        assert (await browser.get(path)).status_code == status
 
 
 # -- text of strangers -------------------------------------------------------------------------------

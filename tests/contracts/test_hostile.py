@@ -11,6 +11,7 @@ from landbridge.broker.server import Terminal
 from landbridge.core.log.batch import build
 from landbridge.core.log.store import Append, Trim
 from landbridge.errors import (
+    BadFrame,
     BadRequest,
     DocumentChanged,
     DocumentExists,
@@ -48,6 +49,31 @@ async def test_a_birth_in_the_far_future_counts_as_now() -> None:
     async with run_terminal(store, port=0) as terminal, attach(terminal) as bus:
         assert terminal.broker.topics["orders"].log.forgotten <= terminal.broker.clock()
         assert (await bus.publish("orders", b"y")).offset == 1
+
+
+FAR, BEFORE = 253_402_300_800 * 1_000_000, -1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"time": FAR},
+        {"time": BEFORE},
+        {"time": 0, "times": [0, FAR]},
+        {"time": 0, "deliver_at": [0, 1 << 62]},
+        {"time": 0, "expires_at": [BEFORE, 0]},
+    ],
+)
+async def test_a_moment_that_no_calendar_has_is_not_stored(terminal: Terminal, columns: Any) -> None:
+    """Whoever shows it, or fills it into a template, would fail for good."""
+    async with attach(terminal) as bus:
+        batch = bytes(build([b"1", b"2"], id=bytes(16), **columns))
+        with pytest.raises(BadFrame):
+            await bus.ask(lambda n: frames.Publish(n, "orders", b"p", 1), batch)
+    async with attach(terminal) as bus:
+        batch = bytes(build([b"1"], id=bytes(16), time=FAR - 1))
+        await bus.ask(lambda n: frames.Publish(n, "orders", b"p", 1), batch)
+    assert terminal.broker.topics["orders"].log.end == 1
 
 
 @pytest.mark.parametrize("producer", [b"handover/1", b"stage/q/1", b"from:ter_x:1"])

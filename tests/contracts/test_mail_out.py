@@ -15,6 +15,7 @@ from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.core.mail import outgoing as core
 from landbridge.core.mail.spec import MailDigest
+from landbridge.core.templates import MessageValues
 from landbridge.errors import BadRequest, Forbidden, OutletExists, UnknownOutlet
 from landbridge.gateways import outlets as sending
 from landbridge.gateways.mail.sender import MailSenders
@@ -159,6 +160,38 @@ async def test_a_payload_can_make_no_header_and_end_no_mail(scene: Scene) -> Non
         assert receiver.envelopes[0][1] == ["ops@example.com"]
         assert "RCPT TO:<evil@example.com>" in receiver.texts[0]
         assert len(receiver.raw) == 1
+
+
+async def test_an_encoded_word_in_a_payload_makes_no_header(scene: Scene) -> None:
+    async with MailReceiver() as receiver:
+        await scene.create(receiver, subject="{{ payload.s }}")
+        await scene.bus.publish("alerts", {"s": "=?utf-8?q?a=0D=0ABcc:_evil@example.com=0D=0A=0D=0Abody?="})
+        await scene.until(lambda shown: shown.delivered == 1)
+        [mail] = receiver.mails
+        assert mail["Bcc"] is None
+        assert mail["Subject"] == "= ?utf-8?q?a=0D=0ABcc:_evil@example.com=0D=0A=0D=0Abody?="
+        assert len(receiver.raw) == 1
+
+
+async def test_a_message_that_no_mail_can_be_made_of_for_a_bug_holds_up_no_other(
+    scene: Scene, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = core.make_mail
+
+    def breaks(spec: Any, values: list[MessageValues], *rest: Any) -> Any:
+        if values[0].get("payload") == "poison":
+            raise ValueError("a bug")
+        return make(spec, values, *rest)
+
+    monkeypatch.setattr(core, "make_mail", breaks)
+    async with MailReceiver() as receiver:
+        await scene.create(receiver)
+        await scene.bus.publish("alerts", b"poison")
+        await scene.bus.publish("alerts", b"good")
+        await scene.until(lambda shown: shown.delivered == 1)
+        assert len(receiver.raw) == 1
+    assert {str(context["exception"]) for context in crashes} == {"a bug"}
+    crashes.clear()
 
 
 async def test_what_is_filled_into_html_is_no_html(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from landbridge.gateways.outgoing import (
     OutgoingHttp,
     OutgoingLimits,
 )
+from tests.receivers import abort, end_server
 
 LOOPBACK = ["127.0.0.0/8"]
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -41,18 +42,14 @@ async def receiver(answer: Answer) -> AsyncIterator[int]:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client has seen enough, or the test has ended
         finally:
-            writer.transport.abort()
+            await abort(writer)
             serving.discard(task)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
-        for task in list(serving):
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed in the loop's next turn
+        await end_server(server, serving)
 
 
 def saying(raw: bytes, seen: list[bytes] | None = None) -> Answer:

@@ -500,6 +500,7 @@ async def test_requests_that_are_not_served(site: Web) -> None:
         ("GET", "/socket.io/?EIO=3&transport=polling"),
         ("GET", "/socket.io/?EIO=4&transport=pigeon"),
         ("GET", f"{POLL}&sid=a&sid=b"),
+        ("GET", f"{POLL}{'&a=1' * 20}"),
         ("POST", POLL),
         ("DELETE", POLL),
     ):

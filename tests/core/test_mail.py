@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+from base64 import b64encode
 
 import pytest
 from hypothesis import given
@@ -84,7 +85,13 @@ def spec(**options: object) -> MailSpec:
     return outgoing.mail_spec({**base, "to": ["{{ payload.to | ops@example.com }}"], **options})
 
 
-@given(st.text(max_size=200), st.text(max_size=400), st.text(max_size=60))
+#: Text, and text with what a mail's headers would take for an encoded word.
+WORDS = st.text(max_size=200) | st.text(max_size=60).map(
+    lambda text: f"=?utf-8?b?{b64encode(text.encode(errors='replace')).decode()}?="
+)
+
+
+@given(WORDS, st.text(max_size=400), st.text(max_size=60))
 def test_whatever_a_message_says_a_mail_has_the_headers_of_its_outlet(
     subject: str, body: str, to: str
 ) -> None:
@@ -104,6 +111,39 @@ def test_whatever_a_message_says_a_mail_has_the_headers_of_its_outlet(
         "Content-Transfer-Encoding", "MIME-Version",
     }  # fmt: skip
     assert len(made.recipients) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=?utf-8?q?a=0D=0ABcc:_thief@evil.example?=",
+        "=?utf-8?q?a=0A=0Aanother_body?=",
+        "=?utf-7?q?+AA0-+AAo-Bcc:x?=",
+        "=?=?utf-8?q?a=0D=0A.=0D=0A?=",
+        "=?utf-8?q?=ED=A0=80?=",
+        "a" * 495 + "=?utf-8?q?=0D=0ABcc:x?=",
+    ],
+)
+def test_an_encoded_word_of_a_message_is_text_of_the_subject(text: str) -> None:
+    """The line ends in it would begin another header, or the body."""
+    values = MessageValues(b"", {"s": text}, more={"topic": "t"}, time=0)
+    made = outgoing.make_mail(spec(subject="{{ headers.s }}"), [values], "id", 1_700_000_000_000_000)
+    raw = made.mail.as_bytes()
+    assert b"\n" not in raw.replace(b"\r\n", b"")
+    read = email.message_from_bytes(raw, policy=email.policy.default)
+    assert "Bcc" not in read
+    assert read["Subject"] == text.replace("=?", "= ?")[:500].strip() or len(text) > 490
+    assert read.get_content_type() == "text/plain"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["=?utf-8?q?a=0D=0ABcc=3A_x=40y.example?=@b.example", "=?utf-8?q?a=2Cx=40y.example?=@b.example"],
+)
+def test_an_encoded_word_is_no_address(address: str) -> None:
+    values = MessageValues(b"", {"to": address}, more={"topic": "t"}, time=0)
+    with pytest.raises(BadPayload):
+        outgoing.make_mail(spec(to=["{{ headers.to }}"]), [values], "id", 0)
 
 
 @given(st.text(max_size=80))

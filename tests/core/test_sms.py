@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,6 +16,7 @@ from landbridge.core.sms import outgoing as core
 from landbridge.core.sms.segments import size_of
 from landbridge.core.sms.spec import SmsSpec
 from landbridge.core.time import SECOND
+from landbridge.errors import Unauthenticated
 
 DAY = 86400 * SECOND
 
@@ -98,6 +103,54 @@ def test_what_the_provider_refuses_is_free_again_and_what_was_lost_is_not() -> N
     assert core.refund(state, replace(base, verdict="delivered", status=201)).spent == state.spent
     assert core.refund(state, replace(base, status=500)).spent == (20_600, 0, 0)
     assert core.refund(state, replace(base, status=500, at=now - DAY)).spent == state.spent
+
+
+def outlet(**profile: str) -> core.StoredSms:
+    spec = core.sms_spec(
+        {
+            "topic": "alarms", "name": "oncall", "account": "AC1", "sender": "+15550000001",
+            "to": "+15550000002", "receipts": "receipts", "reached_at": "https://bus.example",
+            "profile": {**profile},
+        }
+    )  # fmt: skip
+    return core.StoredSms(spec=spec, owner="o", created_at=0, secret="secret")
+
+
+def test_a_call_in_another_spelling_is_the_same_call() -> None:
+    stored = outlet()
+    url = f"{core.callback_url(stored.spec, 'receipts')}?message=m1"
+    fields = [("MessageSid", "SM1"), ("MessageStatus", "sent"), ("To", "+1")]
+    signature = core.sign_as_twilio("secret", url, fields)
+    keys = {
+        core.read_callback(
+            stored, "receipts", "message=m1", "application/x-www-form-urlencoded", body, signature
+        ).idempotency_key
+        for body in (
+            b"MessageSid=SM1&MessageStatus=sent&To=%2B1",
+            b"To=%2b1&MessageStatus=%73ent&MessageSid=SM1",
+            b"MessageSidSM=1&MessageStatus=sent&To=%2B1",
+        )
+    }
+    assert len(keys) == 1
+
+
+def test_a_receipt_names_the_message_that_its_url_was_made_for() -> None:
+    """Where the URL is not signed by the provider."""
+    stored = outlet(signature="hmac-sha256", signature_header="X-Signature")
+    request = core.request_of(stored, core.SmsDraft("+15550000002", "hi", 1), "m1")
+    query = urlsplit(dict(parse_qsl(request.body.decode()))["StatusCallback"]).query
+    body = b'{"MessageSid":"SM1","MessageStatus":"delivered"}'
+    signature = hmac.digest(b"secret", body, "sha256").hex()
+
+    def read(query: str) -> core.CalledBack:
+        return core.read_callback(stored, "receipts", query, "application/json", body, signature)
+
+    assert read(query).payload["message"] == "m1"
+    assert read("").payload["message"] == ""
+    assert read(f"{query}&more=1").idempotency_key == read(query).idempotency_key
+    for forged in ("message=m2", query.replace("m1", "m2"), f"{query}&message=m2", "message=m1&seal=é"):
+        with pytest.raises(Unauthenticated):
+            read(forged)
 
 
 def test_the_signature_is_twilios() -> None:

@@ -269,7 +269,7 @@ def test_notifications_are_what_the_oracle_says(spark: Any, site: Site) -> None:
         got.setdefault(key, []).append(line)
     assert got == oracle(events, [user.encode() for user in users])
     assert [(line, headers) for _, line, headers in messages(site, "told.rejects")] == [
-        (b"nonsense", {"reason": b"not an event: no sequence number"})
+        (b"nonsense", {"reason": "not an event: no sequence number"})
     ]
 
 

@@ -935,6 +935,7 @@ class Broker:
         """A stranger's batch for a topic, checked."""
         batch = Batch.decode(data)
         batch.validate()
+        batch.check_moments()
         if batch.has(Column.HEADERS) and _REPLY_TO in bytes(batch.span(Column.HEADERS)[1]):
             _check_no_event(batch)
         self.check_size(topic, batch)

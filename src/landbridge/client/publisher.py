@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from landbridge.client.line import TerminalLine
 from landbridge.client.outbox import Outbox
 from landbridge.client.payload import encode
-from landbridge.core.log.batch import HIGHEST_PRIORITY, Headers, build, encode_headers
+from landbridge.core.log.batch import HIGHEST_PRIORITY, NO_MOMENT, Headers, build, encode_headers
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 from landbridge.protocol import frames
@@ -40,8 +40,6 @@ class MessageOptions(TypedDict, total=False):
 #: A batch is cut at so many messages or bytes. Larger ones cost less per message and more latency.
 CUT_MESSAGES = 4096
 CUT_BYTES = 512 << 10
-#: Seconds: the end of the year 9999, as for datetimes.
-LAST_MOMENT = 253_402_300_800
 #: Seconds: a day of the year 2001, long before any message. A smaller number, other than 0, means a span.
 FIRST_MOMENT = 1_000_000_000
 
@@ -63,7 +61,7 @@ def microseconds(moment: Moment) -> int:
             f"{moment!r} is not a moment", hint="datetime.now(UTC) + …, a timedelta, or seconds since 1970"
         )
     small = isinstance(moment, int | float) and 0 < moment < FIRST_MOMENT
-    if small or not 0 <= seconds <= LAST_MOMENT:
+    if small or not 0 <= seconds * 1_000_000 < NO_MOMENT:
         raise BadRequest(
             f"{moment!r} is not a moment of our time, in seconds since 1970",
             hint="timedelta(seconds=…) is a span from now; time.time() + … is a moment",

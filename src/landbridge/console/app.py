@@ -104,10 +104,7 @@ class Console:
 
     def _view(self, session: ConsoleSession, path: str, query: str) -> PageView | None:
         """The view of an address; None where there is no such page."""
-        try:
-            pairs = parse_qsl(query, max_num_fields=MOST_PARAMETERS, errors="strict")
-        except ValueError as error:
-            raise BadRequest(f"the query can't be read: {error}") from None
+        pairs = _pairs_of(query)
         path = "/" if path in ("/console", "/console/") else path
         for page in self._pages.values():
             names = _names_in(path, page.path)
@@ -120,7 +117,7 @@ class Console:
 
     async def _page(self, request: AnyRequest) -> Response[bytes]:
         session = self._session(request.scope)
-        view = self._view(session, request.scope["path"], request.scope["query_string"].decode("latin-1"))
+        view = self._view(session, request.scope["path"], _query_of(request.scope))
         if view is None:
             raise NotFoundException(f"there is no page {request.scope['path'][:200]}")
         return _html(*await self._screen.page(view))
@@ -151,8 +148,11 @@ class Console:
         session = self._session(scope)
         if session.streams >= MOST_STREAMS:
             raise LimitReached(f"{MOST_STREAMS} pages of this session renew themselves", hint="close one")
-        given = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=2))
-        where = urlsplit(given.get("page", ""))
+        page = dict(_pairs_of(_query_of(scope))).get("page", "")
+        try:
+            where = urlsplit(page)
+        except ValueError as error:
+            raise BadRequest(f"the address of the page can't be read: {error}") from None
         view = self._view(session, unquote(where.path), where.query)
         if view is None or not any(each.every for each in view.page.fragments):
             return None
@@ -213,10 +213,14 @@ class Console:
 
     def _back(self, session: ConsoleSession, address: str) -> str:
         """The page that a form was on; the first one where that is none of ours."""
-        parts = urlsplit(address)
-        is_plain = address.isascii() and address.isprintable() and not address.startswith("//")
-        is_path = is_plain and not parts.scheme and not parts.netloc
-        return address if is_path and self._view(session, unquote(parts.path), "") else "/"
+        if not address.isascii() or not address.isprintable():
+            return "/"  # no header can carry it; the addresses of pages are encoded
+        try:
+            parts = urlsplit(address)
+        except ValueError:
+            return "/"
+        is_own = not parts.scheme and not parts.netloc and self._view(session, unquote(parts.path), "")
+        return address if is_own and not address.startswith("//") else "/"
 
     # -- signing in --------------------------------------------------------------------------------
 
@@ -229,13 +233,15 @@ class Console:
         return _json({"path": path, "within": LINK_LIFE}, status=201)
 
     def _sign_in_page(self, request: AnyRequest) -> Response[bytes]:
-        given = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), max_num_fields=4))
+        given = dict(_pairs_of(_query_of(request.scope)))
         code = given.get("code", "")[:LONGEST]
         subject = self.sessions.waiting_for(code)
         if subject is None:
             raise Unauthenticated("this link was used already, or is too old", hint=SIGN_IN_HINT)
-        # Whoever is signed in is asked, so that nobody else's link changes who they are.
         at_once = self.sessions.find(http.cookies(request.scope)) is None
+        return self._ask_to_sign_in(code, subject, at_once=at_once)
+
+    def _ask_to_sign_in(self, code: str, subject: str, *, at_once: bool) -> Response[bytes]:
         page = self._screen.render(
             "sign_in.html", code=code, subject=subject, at_once=at_once, title="Sign in"
         )
@@ -244,7 +250,13 @@ class Console:
     async def _sign_in(self, request: AnyRequest) -> Response[bytes]:
         fields = await self._fields(request)
         before = self.sessions.find(http.cookies(request.scope))
-        cookie, _ = await self.sessions.sign_in(forms.first(fields, "code"))
+        code = forms.first(fields, "code")
+        subject = self.sessions.waiting_for(code)
+        if before is not None and subject is not None and forms.first(fields, "at_once"):
+            # Whoever is signed in is asked, so that nobody else's link changes who they are. A link on a page
+            # of another site comes without the cookie: only the form that the module sends shows it.
+            return self._ask_to_sign_in(code, subject, at_once=False)
+        cookie, _ = await self.sessions.sign_in(code)
         caller_known(request.scope)
         if before is not None:
             await self.sessions.sign_out(before)
@@ -283,6 +295,19 @@ class Console:
         title = "Sign in" if session is None else "That did not work"
         headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
         return _html(self._screen.refusal(session, refusal, title), refusal.status, headers)
+
+
+def _query_of(scope: Mapping[str, Any]) -> str:
+    query: bytes = scope["query_string"]
+    return query.decode("latin-1")
+
+
+def _pairs_of(query: str) -> list[tuple[str, str]]:
+    """The parameters of a query. Raises BadRequest."""
+    try:
+        return parse_qsl(query, max_num_fields=MOST_PARAMETERS, errors="strict")
+    except ValueError as error:
+        raise BadRequest(f"the query can't be read: {error}") from None
 
 
 def _names_in(path: str, form: str) -> dict[str, str] | None:

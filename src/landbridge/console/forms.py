@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from landbridge.errors import BadRequest
 
 #: The fields that a form has sent, in their order.
@@ -29,6 +31,14 @@ def read(body: bytes) -> Fields:
 def first(fields: Fields, name: str) -> str:
     """The value of a field; empty where there is none."""
     return next((value for each, value in fields if each == name), "")
+
+
+def json_of(text: str, name: str, hint: str) -> Any:
+    """The JSON of a field. BadRequest where it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"{name} is not JSON: {error}", hint=hint) from None
 
 
 def arguments(fields: Fields, lists: Iterable[str] = ()) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import msgspec
-
 from landbridge.client.bus import Bus
+from landbridge.console import forms
 from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.core.rules.budget import Budget, OverBudget, Spending
 from landbridge.core.rules.content import content_of
@@ -82,10 +81,7 @@ def read_test(key: str, text: str, rule: str) -> Test | None:
 
 
 def _rule(rule: str) -> Test:
-    try:
-        raw = msgspec.json.decode(rule)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the rule is not JSON: {error}", hint='{"state": ["paid"]}') from None
+    raw = forms.json_of(rule, "the rule", '{"state": ["paid"]}')
     query, spending = CompiledQuery(read_query(raw)), Spending(Budget())
 
     def test(batch: Batch, index: int) -> bool:

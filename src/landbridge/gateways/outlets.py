@@ -462,7 +462,11 @@ class OutletSender:
 
     async def _admit(self, message: Message) -> bool:
         """Whether it may be sent now; else it was given up, or nothing is sent for a while."""
-        found = self._form.admit(self.stored, self._state, message, self._clock())
+        try:
+            found = self._form.admit(self.stored, self._state, message, self._clock())
+        except Exception as error:  # those behind it go on
+            await self._give_back([message], error)
+            return False
         if found.verdict == "bury":
             self._state = core.after_burial(found.state)
             await message.bury(found.cause[: core.LONGEST_DETAIL])

@@ -12,6 +12,7 @@ from landbridge.console.pages import (
     limits,
     messages,
     network,
+    nodes,
     outlets,
     overview,
     rules,
@@ -38,6 +39,7 @@ _NOUNS = (
     feeds,
     outlets,
     tokens,
+    nodes,
     audit,
     limits,
 )

@@ -55,10 +55,7 @@ def read_options(fields: forms.Fields) -> dict[str, Any]:
     match = forms.first(fields, "match")
     given = forms.arguments([(name, value) for name, value in found if name != "match"], lists=("hours",))
     if match.strip():
-        try:
-            given["match"] = msgspec.json.decode(match)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"match is not JSON: {error}", hint='{"key": "eu-*"}') from None
+        given["match"] = forms.json_of(match, "match", '{"key": "eu-*"}')
     arguments: dict[str, Any] = msgspec.to_builtins(table.GROUP_CREATE.read(given, strict=False))
     return arguments
 

@@ -7,8 +7,6 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
@@ -113,10 +111,7 @@ def _payload(kind: str, text: str) -> bytes:
         except (binascii.Error, ValueError):
             raise BadRequest("the payload is not base64", hint="choose text, or encode it") from None
     if kind == JSON:
-        try:
-            msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadRequest(f"the payload is not JSON: {error}", hint="mend it, or choose text") from None
+        forms.json_of(text, "the payload", "mend it, or choose text")
     return text.encode()
 
 

@@ -31,10 +31,7 @@ def read_match(fields: forms.Fields, lists: Sequence[str] = ()) -> dict[str, Any
     match = forms.first(fields, "match").strip()
     given = forms.arguments([(name, value) for name, value in fields if name != "match"], lists)
     if any(name == "match" for name, _ in fields):
-        try:
-            given["match"] = msgspec.json.decode(match) if match else None
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"match is not JSON: {error}", hint='{"key": "eu-*"}') from None
+        given["match"] = forms.json_of(match, "match", '{"key": "eu-*"}') if match else None
     return given
 
 

@@ -70,10 +70,7 @@ def _json(given: Any, name: str) -> Any:
     text = given.get(name, "").strip()
     if not text:
         return None
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"{name} is not JSON: {error}", hint='{"state": ["paid"]}') from None
+    return forms.json_of(text, name, '{"state": ["paid"]}')
 
 
 def _short(query: dict[str, Any]) -> str:

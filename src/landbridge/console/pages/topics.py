@@ -95,10 +95,7 @@ def read_options(fields: forms.Fields) -> dict[str, Any]:
 
 
 def _middleware(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text) if text.strip() else []
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"middleware is not JSON: {error}", hint='[{"stage": …}, …], or nothing') from None
+    return forms.json_of(text, "middleware", '[{"stage": …}, …], or nothing') if text.strip() else []
 
 
 async def deletion(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:

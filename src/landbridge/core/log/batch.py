@@ -44,6 +44,8 @@ MAX_MESSAGES = 1 << 20
 #: Messages that are gathered from among more than this times as many are read one by one.
 SPARSE = 8
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 9
+#: Microseconds since 1970 that are no moment: the year 10000, which no calendar of ours knows.
+NO_MOMENT = 253_402_300_800 * 1_000_000
 
 _HEAD = struct.Struct("<BBHI16sIIq")
 _END = struct.Struct("<i")
@@ -468,6 +470,12 @@ class Batch:
     def payload_bytes(self) -> int:
         """Size of the payload column: a bound on the largest payload that costs no look at each."""
         return len(self.span(Column.PAYLOAD)[1])
+
+    def check_moments(self) -> None:
+        """BadFrame for a moment before 1970 or after the year 9999: whoever shows it would fail."""
+        for moments in ((self.time,), self.times(), self.deliver_at(), self.expires_at()):
+            if moments is not None and not 0 <= min(moments) <= max(moments) < NO_MOMENT:
+                raise BadFrame("a batch with a moment before 1970 or after the year 9999")
 
     def validate(self) -> None:
         """Check what a stranger made: ends that only grow (a reader slices by them, Arrow trusts them),

@@ -46,6 +46,8 @@ _ADDRESS = re.compile(
     r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
     r"@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\Z"
 )
+#: Begins an encoded word (RFC 2047). ``email`` decodes one when a header is set, line ends included.
+_WORD = "=?"
 _BOUNCE = re.compile(r"([0-9a-f]{16})-([0-9a-f]{1,16})-([0-9a-f]{1,4})-([a-z2-7]{16})\Z")
 
 
@@ -131,7 +133,7 @@ def recipient_template(text: str) -> Template:
 
 def check_address(address: str, kind: type[BadRequest | BadPayload]) -> None:
     """An error of this kind for what is no plain address of one recipient."""
-    if len(address) > LONGEST_ADDRESS or not _ADDRESS.match(address):
+    if len(address) > LONGEST_ADDRESS or not _ADDRESS.match(address) or _WORD in address:
         raise kind(f"no mail address: {address[:60]!r}", hint="one address, as ops@example.com")
 
 
@@ -194,7 +196,7 @@ def make_mail(spec: MailSpec, messages: list[MessageValues], id: str, now: int) 
     mail = EmailMessage(policy=SMTP.clone(max_line_length=78))
     mail["From"] = spec.sender
     mail["To"] = ", ".join(recipients)
-    mail["Subject"] = one_line(subject, LONGEST_SUBJECT)
+    mail["Subject"] = one_line(subject, LONGEST_SUBJECT).replace(_WORD, "= ?")
     mail["Date"] = format_datetime(datetime.fromtimestamp(now // SECOND, UTC))
     mail["Message-ID"] = mail_id(spec, id)
     mail["Auto-Submitted"] = "auto-generated"

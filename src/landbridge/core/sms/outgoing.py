@@ -188,7 +188,7 @@ def draft(spec: SmsSpec, values: MessageValues) -> SmsDraft:
 def request_of(stored: StoredSms, sms: SmsDraft, id: str) -> SmsRequest:
     """The request that asks the provider to send it. ``id``: of the message; its receipts will name it."""
     spec, profile = stored.spec, stored.spec.profile
-    callback = f"{callback_url(spec, 'receipts')}?{urlencode({'message': id})}" if spec.receipts else ""
+    callback = _receipts_url(stored, id) if spec.receipts else ""
     more = {"to": sms.to, "from": spec.sender, "body": sms.body, "callback": callback, "id": id}
     values = MessageValues(b"", {}, more={**more, "account": spec.account}, time=0)
     filled = {name: _field_template(text).fill(values) for name, text in profile.fields.items()}
@@ -284,6 +284,19 @@ def callback_url(spec: SmsSpec, what: SmsCallback) -> str:
     return f"{spec.reached_at.rstrip('/')}/v1/topics/{spec.topic}/sms/{spec.name}/{what}"
 
 
+def _receipts_url(stored: StoredSms, id: str) -> str:
+    """Where the receipts of one message go to. Where a provider doesn't sign the URL, it is sealed here."""
+    query = {"message": id}
+    if stored.spec.profile.signature != "twilio":
+        query["seal"] = _seal(stored, id)
+    return f"{callback_url(stored.spec, 'receipts')}?{urlencode(query)}"
+
+
+def _seal(stored: StoredSms, id: str) -> str:
+    digest = hmac.digest(stored.secret.encode(), f"receipts\n{id}".encode(errors="replace"), "sha256")
+    return digest.hex()[:32]
+
+
 def read_callback(
     stored: StoredSms, what: SmsCallback, query: str, content_type: str, body: bytes, signature: str
 ) -> CalledBack:
@@ -291,11 +304,17 @@ def read_callback(
     spec, profile = stored.spec, stored.spec.profile
     fields = _fields(content_type, body)
     url = callback_url(spec, what) + (f"?{query}" if query else "")
+    given = dict(parse_qsl(query))
+    message, is_sealed = given.get("message", ""), True
     if profile.signature == "twilio":
+        signed = _signed_by_twilio(url, fields)
         wanted = sign_as_twilio(stored.secret, url, fields)
     else:
+        signed = body + message.encode(errors="replace")
         wanted = hmac.digest(stored.secret.encode(), body, "sha256").hex()
-    if not hmac.compare_digest(wanted.encode(), signature.encode(errors="replace")):
+        seal = given.get("seal", "").encode(errors="replace")
+        is_sealed = not message or hmac.compare_digest(_seal(stored, message).encode(), seal)
+    if not hmac.compare_digest(wanted.encode(), signature.encode(errors="replace")) or not is_sealed:
         raise Unauthenticated(
             "the callback is not signed by the provider", hint="is reached_at the URL that it calls?"
         )
@@ -307,22 +326,27 @@ def read_callback(
     payload: dict[str, Any] = {"outlet": outlet, "id": id}
     if what == "receipts":
         status = said.get(profile.status_field, "")
-        message = dict(parse_qsl(query)).get("message", "")
         payload |= {"message": message, "status": status, "final": status in profile.final}
         key, headers = message or id, {"sms-status": status}
     else:
         sender = said.get(profile.from_field, "")
         payload |= {"from": sender, "body": said.get(profile.body_field, "")}
         key, headers = sender, {"sms-from": sender}
-    digest = hashlib.sha256(f"{what}\n{outlet}\n{query}\n".encode() + body).hexdigest()
+    # Of what is signed alone: whoever repeats a call in another spelling has the same key.
+    digest = hashlib.sha256(f"{what}\n{outlet}\n".encode() + signed).hexdigest()
     headers = {"content-type": "application/json", **headers}
     return CalledBack(topic, payload | {"fields": said}, key, headers, f"sms-{digest}")
 
 
 def sign_as_twilio(secret: str, url: str, fields: list[tuple[str, str]]) -> str:
     """What Twilio has in X-Twilio-Signature: the URL and the fields, sorted by name."""
+    digest = hmac.digest(secret.encode(), _signed_by_twilio(url, fields), "sha1")
+    return base64.b64encode(digest).decode()
+
+
+def _signed_by_twilio(url: str, fields: list[tuple[str, str]]) -> bytes:
     text = url + "".join(name + value for name, value in sorted(fields))
-    return base64.b64encode(hmac.digest(secret.encode(), text.encode(), "sha1")).decode()
+    return text.encode(errors="replace")
 
 
 def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:

@@ -33,6 +33,8 @@ from landbridge.transport.strangers import site_of
 PATH = "/socket.io/"
 #: Bytes of a body from a client that has not signed in.
 MOST_OF_STRANGERS = 16 << 10
+#: Parameters of a query.
+MOST_PARAMETERS = 16
 #: Characters of what tells one request of a client from the next.
 LONGEST_MARK = 64
 #: Seconds that a WebSocket may take before it takes more.
@@ -146,7 +148,11 @@ class SocketGateway:
 
     def _client(self, scope: Scope) -> SocketClient | None:
         """The client whose session a request is of; None where it wants to begin one."""
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=16)
+        text = scope["query_string"].decode("latin-1")
+        try:
+            query = parse_qs(text, keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+        except ValueError:
+            raise BadRequest(f"a query of more than {MOST_PARAMETERS} parameters") from None
         if "j" in query:
             raise BadRequest("JSONP is not served", hint="transports polling and websocket")
         ids = query.get("sid", [])
