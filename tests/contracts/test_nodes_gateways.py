@@ -15,6 +15,7 @@ from landbridge.node.assembly import dial_to
 from landbridge.node.listening import Endpoint
 from landbridge.node.mail import mails_of, taking_mail
 from landbridge.node.mqtt import mqtt_of
+from landbridge.node.outlets import outlet_buses
 from landbridge.node.plan import SmtpPlan
 from landbridge.testing import attach
 from landbridge.testing.cluster import Nodes, run_nodes
@@ -148,6 +149,20 @@ async def test_a_mail_that_comes_back_to_another_node_is_a_dead_letter(
             message = await dead.poll(20)
         assert message is not None
         assert message.payload == b"1"
+
+
+async def test_what_a_provider_calls_back_with_is_stored_where_its_topic_is(nodes: Nodes, bus: Any) -> None:
+    topic, terminal = topic_of(nodes, "b"), nodes["a"]
+    await bus.topics.create(topic)
+    await bus.tokens.create("alice", [f"publish:{topic}"])
+    await nodes.settled()
+    own, whole = (dial_to(terminal, is_part=True, is_whole=each) for each in (False, True))
+    async with outlet_buses(terminal, own, "sms", (), whole=whole) as buses:
+        writer = buses.writer_of("alice", topic)
+        await writer.open()
+        await writer.publish(topic, b"delivered")
+        await writer.close()
+    assert nodes["b"].broker.topic(topic).log.end == 1
 
 
 async def test_what_is_at_a_node_whose_lease_is_over_waits_for_the_next_owner(nodes: Nodes, bus: Any) -> None:
