@@ -387,8 +387,8 @@ class Broker:
         if fenced:
             writer.stop(why)
         gone = self._topics_in(unit)
-        self._end_consumers(gone, why)
         try:
+            self._end_consumers(gone, why)
             await handovers.close(why)
             if not fenced:
                 writer.poke()
@@ -406,7 +406,7 @@ class Broker:
 
     def _end_consumers(self, gone: list[Topic], why: BusError) -> None:
         for topic in gone:
-            for group in topic.groups.values():
+            for group in list(topic.groups.values()):  # one that its consumers alone have goes with the last
                 for consumer in list(group.consumers.values()):
                     consumer.connection.move_on(why)
                     group.leave(consumer, counted=False)

@@ -136,7 +136,16 @@ class RetainedMessages:
             kept = self._versions.keys()
             there = {row.name for row in await self._bus.topics.list()}
             for topic in [topic for topic in kept if topic not in there]:
-                await self.keep(topic, None)
+                if await self._is_gone(topic):
+                    await self.keep(topic, None)
+
+    async def _is_gone(self, topic: str) -> bool:
+        """Ask the topic's owner: lists lack what is on its way from one node to another."""
+        try:
+            await self._bus.topics.show(topic)
+        except UnknownTopic:
+            return True
+        return False
 
     # -- writing -----------------------------------------------------------------------------------
 
