@@ -20,6 +20,8 @@ from landbridge.protocol.frames import Frame
 
 #: Topics that are asked about at once, and nodes that a bus has connections to, the first one aside.
 MOST_TOPICS, MOST_NODES = 1000, 32
+#: Seconds in which a node has to let the bus in.
+REACHED_WITHIN = 3.0
 
 
 class NodeWire(Protocol):
@@ -44,6 +46,8 @@ class NodeWires:
         #: By URL. Those that can't be reached stand for the first one, which passes on.
         self._wires: dict[str, asyncio.Task[NodeWire]] = {}
         self._topics: dict[str, NodeWire] = {}
+        #: Done when the first connection has ended.
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._subscriptions: dict[int, NodeWire] = {}
 
     # -- who has what ------------------------------------------------------------------------------
@@ -73,21 +77,28 @@ class NodeWires:
     async def _wire(self, url: str) -> NodeWire:
         if not url:
             return self._first
-        if url not in self._wires:
+        task = self._wires.get(url)
+        if task is None:
             if len(self._wires) >= MOST_NODES:
                 return self._first
-            self._wires[url] = asyncio.ensure_future(self._reach(url))
-        return await asyncio.shield(self._wires[url])
+            task = self._wires[url] = asyncio.ensure_future(self._reach(url))
+        either: list[asyncio.Future[Any]] = [task, self._over]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else self._first
 
     async def _reach(self, url: str) -> NodeWire:
         try:
-            return await self._connect(url)
-        except (BusError, OSError):
+            async with asyncio.timeout(REACHED_WITHIN):
+                wire = await self._connect(url)
+        except (BusError, OSError, TimeoutError):
             return self._first
+        if self._over.done():
+            wire.close()
+        return wire
 
     @property
     def _others(self) -> list[NodeWire]:
-        found = (task.result() for task in self._wires.values() if task.done() and not task.cancelled())
+        found = (task.result() for task in self._wires.values() if task.done())
         return [wire for wire in found if wire is not self._first]
 
     # -- frames ------------------------------------------------------------------------------------
@@ -135,7 +146,7 @@ class NodeWires:
 
     def close(self, error: BusError) -> None:
         """The first connection ends, and with it the others."""
-        for task in self._wires.values():
-            task.cancel()
+        if not self._over.done():
+            self._over.set_result(None)
         for wire in self._others:
             wire.close(error)
