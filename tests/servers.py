@@ -198,13 +198,16 @@ class Postgres:
     def standby(self, folder: Path, name: str) -> Postgres:
         """A copy that follows this server."""
         copy = Postgres(folder)
+        self._copy_to(copy, name)
+        return copy
+
+    def _copy_to(self, copy: Postgres, name: str) -> None:
         copy._own()
         place = f"host=127.0.0.1 port={self.port} user=landbridge application_name={name}"
         done = copy._run(
             "pg_basebackup", "-D", copy.data, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", place
         )
         assert done.wait(WITHIN) == 0, (copy.folder / "log").read_text()
-        return copy
 
     def kill(self) -> None:
         """SIGKILL for the server and all its processes."""
@@ -227,6 +230,50 @@ class Postgres:
     def url(self, name: str, *, units: int | None = 1) -> str:
         given = f"&units={units}" if units else ""
         return f"postgresql://landbridge@127.0.0.1:{self.port}/postgres?name={name}{given}"
+
+
+class PostgresPair:
+    """A primary, and a standby that has on disk what is committed before it counts."""
+
+    def __init__(self, folder: Path) -> None:
+        options = {"synchronous_standby_names": "ANY 1 (copy)", "wal_retrieve_retry_interval": "100ms"}
+        self.primary, self.standby = (Postgres(folder / name, **options) for name in ("one", "two"))
+
+    def start(self) -> PostgresPair:
+        self.primary.start()
+        self._follow()
+        return self
+
+    def _follow(self) -> None:
+        """The standby is made anew, of what the primary has."""
+        shutil.rmtree(self.standby.folder, ignore_errors=True)
+        self.primary._copy_to(self.standby, "copy")
+        self.standby.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Until the standby has what the primary has, and is waited for."""
+        following = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'quorum'"
+        end = time.monotonic() + WITHIN
+        while not self.primary.ask(following):
+            assert time.monotonic() < end, (self.standby.folder / "log").read_text()[-2000:]
+            time.sleep(0.02)
+
+    def promote(self) -> None:
+        """The primary is lost for good: the standby takes its place, and gets a new one."""
+        self.primary.kill()
+        self.standby.ask("SELECT pg_promote()")
+        self.primary, self.standby = self.standby, self.primary
+        self._follow()
+
+    def url(self, name: str, *, units: int) -> str:
+        ports = sorted((self.primary.port, self.standby.port))
+        places = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"postgresql://landbridge@{places}/postgres?name={name}&units={units}"
+
+    def kill(self) -> None:
+        self.standby.kill()
+        self.primary.kill()
 
 
 @functools.cache

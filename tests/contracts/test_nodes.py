@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from landbridge.errors import BadRequest, BusError, LeaseLost
+from landbridge.errors import BadRequest, BusError, LeaseLost, StoreFailed
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.testing import FakeClock, attach
@@ -274,6 +274,46 @@ async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
     await publishing
     assert await take(bus, topic, "g", 2) == [b"before", b"meanwhile"]
     await eventually(lambda: topic in nodes["c"].broker.topics)
+
+
+async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there(
+    nodes: Nodes, bus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topic_of(nodes, "b")
+    await bus.publish(topic, b"before")
+    unit = nodes["b"].broker.unit_of(topic)
+    cluster = nodes["b"].cluster
+    assert cluster is not None
+    await nodes["b"].give_up(unit, fenced=True)  # by the table it has the unit all the time
+    publishing = asyncio.ensure_future(bus.publish(topic, b"meanwhile"))
+    await eventually(lambda: cluster._waiting)
+    await nodes["b"].take(unit)
+    await publishing
+    assert await stored(bus, topic) == [b"before", b"meanwhile"]
+    assert "lost the terminal" not in caplog.text
+
+
+async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_no_other(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, units = nodes["d"], list(range(UNITS))
+    store, asked, bad = node.store, Counter[str](), 3
+    documents = store.documents
+
+    async def some(unit: int, kind: str, prefix: str = "") -> list[tuple[str, bytes]]:
+        asked[kind] += 1
+        if unit == bad and kind == "topic":
+            raise StoreFailed("the server has refused it")
+        return await documents(unit, kind, prefix)
+
+    monkeypatch.setattr(store, "documents", some)
+    with pytest.raises(StoreFailed, match="refused"):
+        await node.take(*units)
+    assert node.broker.owned == set(units) - {bad}
+    assert asked["handover"] == 2 * UNITS  # of all, and of each its own
+    monkeypatch.undo()
+    await node.take(*units)
+    assert node.broker.owned == set(units)
 
 
 async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:

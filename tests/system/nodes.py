@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ class NodeProcess:
     async def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.send_signal(number)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                process.send_signal(number)
             async with asyncio.timeout(LIMIT):
                 await process.communicate()
 

@@ -16,19 +16,18 @@ import pytest
 
 import landbridge
 from tests.proxy import Proxy
-from tests.servers import Valkey, name_of, server_folder, shared_valkey
+from tests.servers import PostgresPair, Valkey, name_of, server_folder, shared_valkey
 from tests.stores.test_replicas import Cluster, online, soon
 from tests.system.history import History, duplicated
 from tests.system.nodes import (
     FAULTS,
+    LIFE,
     Fault,
     Fleet,
     drained,
     fleet_of,
     killed,
-    parted,
     paused,
-    restarted,
     suffer,
 )
 from tests.system.test_promise import SOURCE, new_seed, read_all, until
@@ -38,6 +37,8 @@ from tests.waiting import LIMIT, eventually
 UNITS = 8
 #: Of each kind, in the slow test.
 ROUNDS = 5
+#: The same on six servers, and on two of PostgreSQL.
+CLUSTER_ROUNDS = 4
 
 
 def again(server: Any) -> Fault:
@@ -100,11 +101,73 @@ async def test_faults_of_nodes_and_of_a_cluster_lose_and_double_nothing(tmp_path
             await asyncio.to_thread(cluster.start)
             url = cluster.url("bus", UNITS)
             async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
-                primary = again(OnePrimary(cluster))
-                await suffer(fleet, [primary, killed, primary, paused, parted, restarted], new_seed())
+                seed = new_seed()
+                faults = [*FAULTS, again(OnePrimary(cluster))] * CLUSTER_ROUNDS
+                random.Random(seed).shuffle(faults)
+                await suffer(fleet, faults, seed)
             assert await findings(url) == []
         finally:
             cluster.kill()
+
+
+def promoted(pair: PostgresPair) -> Fault:
+    async def primary_lost(fleet: Fleet, rng: random.Random) -> None:
+        await asyncio.to_thread(pair.promote)
+
+    return primary_lost
+
+
+def standby_again(pair: PostgresPair) -> Fault:
+    """The standby is killed and started again. Nothing is acked meanwhile."""
+
+    async def standby_killed(fleet: Fleet, rng: random.Random) -> None:
+        standby = pair.standby
+        await asyncio.to_thread(standby.kill)
+        await asyncio.sleep(rng.uniform(0, 2 * LIFE))
+        await asyncio.to_thread(standby.start)
+        await asyncio.to_thread(pair.settle)
+
+    return standby_killed
+
+
+def primary_again(pair: PostgresPair) -> Fault:
+    async def primary_killed(fleet: Fleet, rng: random.Random) -> None:
+        primary = pair.primary
+        await asyncio.to_thread(primary.kill)
+        await asyncio.sleep(rng.uniform(0, 3.0))
+        await asyncio.to_thread(primary.start)
+        await asyncio.to_thread(pair.settle)
+
+    return primary_killed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_faults_of_nodes_and_of_a_primary_with_a_standby_lose_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    """The standby takes the place of the primary again and again. Nodes find it by the store's URL."""
+    with server_folder() as folder:
+        pair = PostgresPair(folder)
+        try:
+            await asyncio.to_thread(pair.start)
+            url = pair.url("bus", units=UNITS)
+            seed = new_seed()
+            faults = [
+                killed,
+                paused,
+                promoted(pair),
+                standby_again(pair),
+                primary_again(pair),
+                promoted(pair),
+            ]
+            faults *= CLUSTER_ROUNDS
+            random.Random(seed).shuffle(faults)
+            async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+                await suffer(fleet, faults, seed)
+            assert await findings(url) == []
+        finally:
+            pair.kill()
 
 
 async def promote_a_stale_copy(folder: Path, data: Path, options: str) -> list[str]:

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit, note_change
+from landbridge.broker.commit import HISTORY, SETTINGS, START, BrokerCommit, note_change
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.distant import DistantTopic
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
@@ -109,6 +109,7 @@ from landbridge.stores.writer import Answered, NotLoaded, Writer, adding
 from landbridge.transport.outgoing import gathering
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 EMPTY = LogBounds(0, 0, 0, 0)
 #: The key of the setting that says which life of the store this is.
 INCARNATION = "incarnation"
@@ -116,6 +117,8 @@ INCARNATION = "incarnation"
 NEXT_LOG = "next-log"
 #: Microseconds between two looks for clients whose last transaction was long ago, and before the first one.
 TRIM_TRANSACTIONS_EVERY, TRIM_TRANSACTIONS_AFTER = 3600 * SECOND, 60 * SECOND
+#: Units that are claimed or loaded at the same time.
+UNITS_AT_ONCE = 8
 #: Seconds that a moved cursor may wait for a commit to go along with.
 CHANGED_WITHIN = 0.005
 #: Microseconds between two looks at how far behind the groups are.
@@ -269,7 +272,7 @@ class Broker:
             handovers.load(documents)
         await self.write(
             [
-                PutDocument(SETTINGS, "start", str(self.start).encode()),
+                PutDocument(SETTINGS, START, str(self.start).encode()),
                 PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()),
             ]
         )
@@ -300,36 +303,56 @@ class Broker:
         where = f"the node {owner} has it" if owner else "no node has it at the moment"
         return NotOwner(f"unit {unit} of the terminal is not at this node: {where}")
 
-    async def take(self, unit: int) -> None:
-        """Own a unit from now on: claim it, so that whoever owned it is fenced, and load it."""
-        if unit in self.writers:
+    async def take(self, units: Iterable[int], then: Callable[[int], Awaitable[None]]) -> None:
+        """Own units from now on: claim them, so that whoever owned them is fenced, and load them, several at
+        a time. ``then`` is awaited for each when it is loaded. Where one fails, the others are owned all the
+        same, and its error is raised in the end."""
+        new = [unit for unit in units if unit not in self.writers]
+        if not new:
             return
-        self._loading.add(unit)
+        self._loading.update(new)
         try:
-            await self._load_unit(unit, await self._claim(unit))
-        except BaseException:
-            if unit in self.handovers:
-                await self.handovers[unit].close(self.not_owner(unit))
-            self._drop(unit)
-            raise
-        finally:
-            self._loading.discard(unit)
+            claims = dict(zip(new, await _each(self._claim, new), strict=True))
+            owed = {unit: found for unit, found in claims.items() if not isinstance(found, BaseException)}
+            settings = dict(await self.store.documents(0, SETTINGS))
+            # What transactions of any unit have settled in these, and their cursors may not know yet. Read
+            # after all of them were claimed: their owners before settle nothing there any more.
+            others = await _each(self._owed_by, range(self.store.units))
+            acks = _acks_in([_returned(found) for found in others])
 
-    async def _load_unit(self, unit: int, owed: list[tuple[str, bytes]]) -> None:
-        store = self.store
-        settings = dict(await store.documents(0, SETTINGS))
+            async def load(unit: int) -> None:
+                await self._load_unit(unit, owed[unit], settings, acks)
+                self._loading.discard(unit)
+                await then(unit)
+
+            loads = await _each(load, owed)
+        finally:
+            for unit in self._loading.intersection(new):
+                if unit in self.handovers:
+                    await self.handovers[unit].close(self.not_owner(unit))
+                self._drop(unit)
+                self._loading.discard(unit)
+        for end in (*claims.values(), *loads):
+            _returned(end)
+
+    async def _load_unit(
+        self,
+        unit: int,
+        owed: list[tuple[str, bytes]],
+        settings: dict[str, bytes],
+        acks: dict[tuple[int, str], list[Range]],
+    ) -> None:
+        """``settings``: the terminal's; ``acks``: what transactions have settled in any unit."""
         if unit == 0:
             start, self.documents.start = self.start, self.start
             self._load_settings(settings)
             self.start = self.documents.start = start
-        home = self.damage.decode("the number of the last start", int, settings.get("start", b"0"), 0, "")
+        home = self.damage.decode("the number of the last start", int, settings.get(START, b"0"), 0, "")
         begun = self._lease_starts[unit] = max(home, await self._started(unit)) + 1
-        # What transactions of any unit have settled here, and this unit's cursors may not know yet.
-        others = [self._whole(await store.documents(other, HANDOVER)) for other in range(store.units)]
         with _without_collection():
-            await self._open_unit(unit, _acks_in(others))
+            await self._open_unit(unit, acks)
         await self.pauses.open(unit)
-        writes = [PutDocument(SETTINGS, "start", str(begun).encode())]
+        writes = [PutDocument(SETTINGS, START, str(begun).encode())]
         if unit == 0:
             writes.append(PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()))
         await self.write(writes, unit=unit)
@@ -339,7 +362,7 @@ class Broker:
 
     async def _started(self, unit: int) -> int:
         """The greatest number that lease numbers of a unit's groups have begun with."""
-        found = dict(await self.store.documents(unit, SETTINGS)).get("start", b"0")
+        found = dict(await self.store.documents(unit, SETTINGS)).get(START, b"0")
         return self.damage.decode("the number of the last start", int, found, 0, "")
 
     def _topics_in(self, unit: int) -> list[Topic]:
@@ -426,7 +449,7 @@ class Broker:
         decode = self.damage.decode
         # Where it is damaged: above every number that it can have had.
         beyond = LATE_START + self.documents.epoch
-        started = decode("the number of the last start", int, settings.get("start", b"0"), beyond, "")
+        started = decode("the number of the last start", int, settings.get(START, b"0"), beyond, "")
         self.start = self.documents.start = started + 1
         if "status" in settings:
             self.status.levels = decode(
@@ -456,7 +479,11 @@ class Broker:
         )
         self.writers[unit] = writer
         self.handovers[unit] = Handovers(self, writer, epoch)
-        return self._whole(await store.documents(unit, HANDOVER))
+        return await self._owed_by(unit)
+
+    async def _owed_by(self, unit: int) -> list[tuple[str, bytes]]:
+        """The handovers that a unit owes to others."""
+        return self._whole(await self.store.documents(unit, HANDOVER))
 
     def _was_fenced(self, unit: int) -> BusError:
         """Another node has claimed the unit."""
@@ -1730,6 +1757,23 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+async def _each(work: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T | BaseException]:
+    """What the work has answered for each, or raised."""
+    room = asyncio.Semaphore(UNITS_AT_ONCE)
+
+    async def one(item: Item) -> T:
+        async with room:
+            return await work(item)
+
+    return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+
+def _returned(end: T | BaseException) -> T:
+    if isinstance(end, BaseException):
+        raise end
+    return end
 
 
 def _acks_in(owed: list[list[tuple[str, bytes]]]) -> dict[tuple[int, str], list[Range]]:

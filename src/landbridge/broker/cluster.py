@@ -7,7 +7,7 @@ What the process of a node has to do:
     await terminal.open_shared(cluster)        # it owns nothing yet; ``terminal.cluster`` is set
     …                                          # beat in the roster; with each new table:
     for unit in moves.release: await terminal.give_up(unit)     # before the roster is told of it
-    for unit in taken: await terminal.take(unit)                # after the roster has said so
+    await terminal.take(*taken)                                 # after the roster has said so
     cluster.follow(table)                      # after each beat: who owns what, and where nodes are
     await terminal.is_ready.wait()             # the key that signs tokens is known
 
@@ -243,6 +243,11 @@ class Cluster:
         # Once the lease is over, this node is about to give the unit up: who wants something of it waits.
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
+
+    def url_of(self, node: str) -> str:
+        """Where a node's bus port is, for clients; empty where that isn't known."""
+        found = self.table.node(node)
+        return "" if found is None else found.url
 
     @property
     def nodes(self) -> Iterable[str]:

@@ -46,7 +46,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol import operations as table
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.router import Everywhere, Gather, Router, There, Unknown
+from landbridge.protocol.router import Everywhere, Gather, Router, There, Unknown, awaited
 from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
@@ -558,9 +558,13 @@ class Connection(Incoming):
     def _begin_routing(self) -> None:
         """From now on each frame goes to the node that has what it is about."""
         cluster = self.terminal.cluster
-        if cluster is not None and not self.is_leg and self.is_whole:
+        if cluster is None or not self.is_whole:
+            return
+        handle = self._passed_on
+        if not self.is_leg:
             self._router = Router(cluster)
-            self._handlers = {kind: partial(self._routed, each) for kind, each in self._handlers.items()}
+            handle = self._routed
+        self._handlers = {kind: partial(handle, each) for kind, each in self._handlers.items()}
 
     def _join(self, frame: frames.Join) -> None:
         """Not a client but another terminal: from here on this is a link."""
@@ -649,6 +653,17 @@ class Connection(Incoming):
             for leg in self._legs.values():
                 leg.send(there)
         return work
+
+    def _passed_on(
+        self, handle: Callable[..., Iterator[None] | None], frame: Frame, tail: memoryview = EMPTY
+    ) -> Iterator[None] | None:
+        """Handle a frame that another node has passed on, once this one has loaded what it is about: a
+        refusal would make the client come again at once, and again."""
+        cluster = self.terminal.cluster
+        assert cluster is not None
+        if (missing := awaited(cluster, frame)) is not None:
+            raise self._hold(cluster.locate(missing.topic))
+        return handle(frame, tail) if tail else handle(frame)
 
     def _topic_of(self, subscription: int) -> str | None:
         consumer = self.consumers.get(subscription)

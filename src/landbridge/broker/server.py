@@ -122,22 +122,23 @@ class Terminal:
         self._started_at = self.broker.clock()
         log.info("open", terminal=self.name, shared=True)
 
-    async def take(self, unit: int) -> None:
-        """Own a unit from now on, and do for it what a terminal does."""
+    async def take(self, *units: int) -> None:
+        """Own units from now on, and do for them what a terminal does. Each is served as soon as it is
+        loaded; those that can't be loaded keep no other from being served."""
         async with self._moving:
-            if unit in self.broker.owned:
-                return
-            await self.broker.take(unit)
-            try:
-                if unit == 0:
-                    await self._open_home()
-                    await self.outcomes.open()
-                await self.stages.open(unit)
-                await self.routing.open(unit)
-            except BaseException:
-                # Nothing was promised yet that isn't stored, and the server may be away.
-                await self._give_up(unit, fenced=True)
-                raise
+            await self.broker.take(units, self._took)
+
+    async def _took(self, unit: int) -> None:
+        try:
+            if unit == 0:
+                await self._open_home()
+                await self.outcomes.open()
+            await self.stages.open(unit)
+            await self.routing.open(unit)
+        except BaseException:
+            # Nothing was promised yet that isn't stored, and the server may be away.
+            await self._give_up(unit, fenced=True)
+            raise
         self._owners_changed()
         log.debug("took", terminal=self.name, unit=unit)
 

@@ -49,6 +49,8 @@ from landbridge.stores.remote import RemoteStore
 log = structlog.get_logger("landbridge.node")
 #: Seconds for the first key that signs tokens to be known, and for all units to go to other nodes at the end.
 READY_WITHIN, GO_WITHIN = 30.0, 10.0
+#: Units that are taken together. What has to be read for all of them is read once.
+TAKEN_AT_ONCE = 16
 #: Seconds between two looks whether the units have gone.
 LOOK_EVERY = 0.05
 
@@ -119,6 +121,8 @@ class Node:
         self._home: Membership | None = None
         self._home_failed: BusError | None = None
         self._moves = asyncio.Event()
+        #: Units that are taken together.
+        self._at_once = TAKEN_AT_ONCE
         #: The lapses of the lease after which this node has given up what it had.
         self._lapses = 0
         self._mover: asyncio.Task[None] | None = None
@@ -284,19 +288,30 @@ class Node:
             if not has_lost:
                 heart.release(frozenset({unit}))
         self._lapses = lapses
-        taken = 0
-        for unit in sorted(wanted - terminal.broker.owned):
-            if unit not in heart.owned:
-                break  # the table has changed meanwhile
-            async with self._lease():
-                await terminal.take(unit)
-            taken += 1
-            if unit == 0:
-                await self._come_home()
+        taken = await self._take(sorted(wanted - terminal.broker.owned))
         await self._come_home()
         if taken or lost:
             log.info("units", node=self._plan.node, taken=taken, given_up=len(lost), of=self._store.units)
         self._look_at_links()
+
+    async def _take(self, units: Sequence[int]) -> int:
+        """Take units, as long as the table says that they are this node's. Returns how many."""
+        taken = 0
+        while taken < len(units):
+            some = units[taken : taken + self._at_once]
+            if not self.heart.owned.issuperset(some):
+                break  # the table has changed meanwhile
+            try:
+                async with self._lease():
+                    await self.terminal.take(*some)
+            except TimeoutError:
+                self._at_once = 1  # together they may have too much in them
+                raise
+            taken += len(some)
+            if 0 in some:
+                await self._come_home()
+        self._at_once = TAKEN_AT_ONCE
+        return taken
 
     # -- what goes with unit 0 ---------------------------------------------------------------------
 

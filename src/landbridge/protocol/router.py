@@ -23,6 +23,8 @@ from landbridge.protocol.operations import OPERATIONS, Operation
 HOME = ""
 #: In the place of a topic's name: all of them.
 ALL = (None, "*")
+#: The frames that are about the one topic that they name.
+_OF_A_TOPIC = frames.Publish | frames.PublishOnce | frames.SendRequest | frames.Fetch
 #: What the names of stages' topics begin with.
 STAGE = "$stage."
 
@@ -87,6 +89,34 @@ class AskedThere(NamedTuple):
     subscription: int | None
 
 
+def find(owners: Owners, topic: str) -> There | Here | Unknown:
+    unit = owners.unit_of(topic) if topic else 0
+    node = None if unit is None else owners.node_of(unit)
+    if unit is None or node is None:
+        return Unknown(topic)
+    return HERE if node == owners.me else There(node, unit)
+
+
+def awaited(owners: Owners, frame: Frame) -> Unknown | None:
+    """What a frame has to wait for that another node has passed on to this one. By the table of nodes this
+    one may have a unit that it is still loading."""
+    topic: object = None
+    if isinstance(frame, _OF_A_TOPIC | frames.Subscribe):
+        topic = frame.topic
+    elif isinstance(frame, frames.Stage):
+        topic = STAGE + frame.stage
+    elif isinstance(frame, frames.Call) and (operation := OPERATIONS.get(frame.op)) is not None:
+        kind, _, named = operation.where.partition(":")
+        if kind == "home":
+            topic = HOME
+        elif kind == "topic":
+            topic = _named(operation, frame.args, named[1:-1])
+    if not isinstance(topic, str) or topic in ALL:
+        return None
+    found = find(owners, topic)
+    return found if isinstance(found, Unknown) else None
+
+
 class Router:
     """Of one connection."""
 
@@ -103,7 +133,7 @@ class Router:
         """Where a frame is to go. ``here``: tells the topic of a subscription at this node, None where
         there is no such subscription here.
         BadRequest for what can't be done over nodes."""
-        if isinstance(frame, frames.Publish | frames.PublishOnce | frames.SendRequest | frames.Fetch):
+        if isinstance(frame, _OF_A_TOPIC):
             return self._to(frame.topic, frame.request)
         if isinstance(frame, frames.Settle | frames.Unsubscribe | frames.SendReply):
             found = self.subscriptions.get(frame.subscription)
@@ -128,15 +158,8 @@ class Router:
             return EVERYWHERE
         return HERE
 
-    def _find(self, topic: str) -> There | Here | Unknown:
-        unit = self._owners.unit_of(topic) if topic else 0
-        node = None if unit is None else self._owners.node_of(unit)
-        if unit is None or node is None:
-            return Unknown(topic)
-        return HERE if node == self._owners.me else There(node, unit)
-
     def _to(self, topic: str, request: int, subscription: int | None = None) -> There | Here | Unknown:
-        found = self._find(topic)
+        found = find(self._owners, topic)
         if isinstance(found, There) and request:
             self.requests[request] = AskedThere(*found, subscription)
         return found
@@ -166,7 +189,7 @@ class Router:
             home = frame.documents[0].topic
         elif frame.publishes:
             home = frame.publishes[0][0]
-        found = self._find(home)
+        found = find(self._owners, home)
         if nodes and not isinstance(found, Unknown):
             node = found.node if isinstance(found, There) else self._owners.me
             if node not in nodes:
@@ -216,7 +239,7 @@ class Router:
             return HERE  # refused here
         shares: dict[str, dict[str, Any]] = {}
         for topic, value in named.items():
-            found = self._find(topic)
+            found = find(self._owners, topic)
             if isinstance(found, Unknown):
                 return found
             node = found.node if isinstance(found, There) else self._owners.me
