@@ -236,6 +236,30 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
                 pass
 
 
+async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
+    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.unit_of(topic_of(nodes, "a"))
+    await bus.topics.create(topic)
+    async with bus.subscribe("*") as messages:
+        await bus.publish(topic, b"once")
+        assert (await messages.poll(timeout=20)).payload == b"once"
+        nodes.owners.pop(unit)
+        await nodes["a"].give_up(unit)
+        nodes.tell()
+        async with asyncio.timeout(LIMIT):
+            while topic in messages.topics:
+                await asyncio.sleep(0.001)
+        await nodes.take("b", unit)
+        async with asyncio.timeout(LIMIT):
+            while topic not in messages.topics:
+                await asyncio.sleep(0.001)
+        found = None
+        async with asyncio.timeout(LIMIT):
+            while found is None:
+                await bus.publish(topic, b"again")
+                found = await messages.poll(timeout=1)
+        assert found.payload == b"again"
+
+
 async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
     topic = topic_of(nodes, "b")
     await bus.groups.create(topic, "g")
