@@ -27,7 +27,7 @@ def length(place: Place) -> int:
 
 def create(place: Place, *options: str) -> Path:
     file = place.folder / "a.backup"
-    made = place.run("backup", "create", str(file), "--json", *options)
+    made = place.call("backup", "create", str(file), "--json", *options)
     assert made.status == 0, made.err
     return file
 
@@ -115,10 +115,10 @@ def test_a_sealed_backup_wants_its_passphrase(place: Place) -> None:
     secret.write_text("one\n")
     with place.up("--http-port", "0"):
         file = create(place, "--passphrase-file", str(secret))
-    assert place.run("backup", "verify", str(file), "--json").error["code"] == "bad_request"
+    assert place.call("backup", "verify", str(file), "--json").error["code"] == "bad_request"
     secret.write_text("two\n")
     wrong = ["backup", "verify", str(file), "--passphrase-file", str(secret), "--json"]
-    assert place.run(*wrong).error["code"] == "bad_backup"
+    assert place.call(*wrong).error["code"] == "bad_backup"
     verified = place.run("backup", "verify", str(file), "--passphrase-file", "-", input=b"one\n")
     assert verified.status == 0, verified.err
 

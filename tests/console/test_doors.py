@@ -140,6 +140,14 @@ async def test_a_sign_in_from_another_site_is_refused(door: Door) -> None:
         assert answer.status_code == 413
 
 
+async def test_a_stranger_sends_no_large_form(door: Door) -> None:
+    async with door.browser() as browser:
+        for size, status in ((1 << 10, 401), (20 << 10, 413)):
+            form = {"code": "x" * size}
+            answer = await browser.http.post("/console/sign-in", data=form, headers={"origin": door.url})
+            assert answer.status_code == status
+
+
 async def test_who_is_signed_in_is_asked_before_a_link_changes_that(door: Door) -> None:
     path = await door.part.sessions.link(door.token("observe", subject="mallory"))
     async with door.browser() as stranger, door.browser("observe") as browser:

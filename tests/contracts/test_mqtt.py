@@ -471,6 +471,14 @@ async def test_retained_messages_are_bounded(crashes: list[Any]) -> None:
         assert (await a.publish("s/2", b"x", retain=True)).value == 0
 
 
+async def test_retained_messages_that_come_at_a_time_are_bounded(crashes: list[Any]) -> None:
+    async with mqtt_site(limits=Limits(max_retained=5)) as site, site.client("a") as a:
+        many = (a.publish(f"s/{number}", b"x", retain=True) for number in range(50))
+        codes = [code.value for code in await asyncio.gather(*many)]
+        assert sorted(codes) == [0] * 5 + [0x97] * 45
+        assert len(site.gateway.retained) == 5
+
+
 # -- wills ---------------------------------------------------------------------------------------------
 
 

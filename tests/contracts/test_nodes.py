@@ -17,7 +17,7 @@ from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 UNITS = 8
 
@@ -249,6 +249,53 @@ async def test_nothing_is_lost_or_doubled_while_units_move(nodes: Nodes) -> None
         for topic in topics:
             found = await stored(mine, topic)
             assert found == [b"%d" % number for number in range(count)], Counter(found).most_common(2)
+
+
+async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
+    nodes: Nodes, bus: Any
+) -> None:
+    topic = topic_of(nodes, "a")
+    await bus.topics.create(topic)
+    async with (
+        bus.subscribe(topic) as messages,
+        attach(nodes["a"], patience=20) as other,
+        other.subscribe(topic) as of_the_owner,
+    ):
+        await nodes.move(nodes["a"].broker.unit_of(topic), "b")
+        assert topic not in nodes["a"].broker.topics
+
+        async def is_read() -> bool:
+            await bus.publish(topic, b"moved")
+            found = [await each.poll(timeout=1) for each in (messages, of_the_owner)]
+            return all(message is not None for message in found)
+
+        async with asyncio.timeout(LIMIT):
+            while not await is_read():
+                pass
+
+
+async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
+    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.unit_of(topic_of(nodes, "a"))
+    await bus.topics.create(topic)
+    async with bus.subscribe("*") as messages:
+        await bus.publish(topic, b"once")
+        assert (await messages.poll(timeout=20)).payload == b"once"
+        nodes.owners.pop(unit)
+        await nodes["a"].give_up(unit)
+        nodes.tell()
+        async with asyncio.timeout(LIMIT):
+            while topic in messages.topics:
+                await asyncio.sleep(0.001)
+        await nodes.take("b", unit)
+        async with asyncio.timeout(LIMIT):
+            while topic not in messages.topics:
+                await asyncio.sleep(0.001)
+        found = None
+        async with asyncio.timeout(LIMIT):
+            while found is None:
+                await bus.publish(topic, b"again")
+                found = await messages.poll(timeout=1)
+        assert found.payload == b"again"
 
 
 async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:

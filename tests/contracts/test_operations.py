@@ -164,7 +164,7 @@ LEAST: list[tuple[str, list[str] | None]] = [
     ("schedule.create schedule.update request.send event.trigger", ["publish:orders"]),
     ("schedule.list schedule.show", SEE_ORDERS),
     ("schedule.pause schedule.resume schedule.trigger schedule.backfill schedule.remove", None),
-    ("topic.watch event.outcome error.report error.list", None),
+    ("node.find topic.watch event.outcome error.report error.list", None),
     ("stage.commit stage.show stage.drop", None),
     # Of a webhook that there is: its owner, or observers to show and operators to change it.
     ("webhook.show webhook.test webhook.pause webhook.resume webhook.replay webhook.rotate", None),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from landbridge.broker import topic as topics
 from landbridge.broker.broker import NEXT_LOG
-from landbridge.broker.commit import SETTINGS
+from landbridge.broker.commit import SETTINGS, START
 from landbridge.broker.division import Division, merged
 from landbridge.broker.rule_topics import home_of, unit_of
 from landbridge.client.publisher import Rows
@@ -456,6 +456,16 @@ def test_what_several_units_know_of_a_client_becomes_one() -> None:
     for number in (1, 4, 6, 7, 9):
         assert found.known(number)
     assert not found.known(8)
+
+
+def test_of_the_starts_that_nodes_have_counted_the_greatest_is_kept() -> None:
+    division = Division(4, 1, [], [])
+    for unit, start in enumerate([b"5", b"4", b"12", b"4"]):
+        assert division.document(unit, SETTINGS, START, start) is None
+    placed = [(each.unit, each.value) for each in division.settings() if each.key == START]
+    assert placed == [(0, b"12")]
+    with pytest.raises(StoreCorrupt, match="number of the last start is damaged"):
+        division.document(1, SETTINGS, START, b"twelve")
 
 
 def test_a_transaction_between_units_has_to_be_at_its_end() -> None:

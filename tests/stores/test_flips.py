@@ -147,7 +147,7 @@ def test_a_flipped_bit_in_a_segment_harms_only_what_its_record_is_about(
     chance = random.Random(f"segments {state}")
     original = originals[state]
     spots = spots_in_segments(original.folder, 40, chance)
-    for spot in chance.sample(spots, 60):
+    for spot in chance.sample(spots, 40):
         damaged = Damaged(original, workshop, spot.name, spot.position, 1 << chance.randrange(8))
         damaged.assert_confined(spot.touched)
 
@@ -244,7 +244,7 @@ def test_an_index_with_a_flipped_bit_is_made_anew_and_nothing_is_lost(
 ) -> None:
     chance = random.Random(f"index {state}")
     original = originals[state]
-    spots = spots_in_pages(original.folder / "index.db", 1 if state == "killed" else 2, chance)
+    spots = spots_in_pages(original.folder / "index.db", 1, chance)
     for position in spots:
         Damaged(original, workshop, "index.db", position, 1 << chance.randrange(8)).assert_healed()
 

@@ -83,8 +83,8 @@ def install(wheel: Path, tmp_path: Path) -> Install:
         run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
         commands = tmp_path / "env" / "bin"
         wanted = f"{wheel}[{extra}]" if extra else wheel
-        options = ["--no-compile", "--constraint", ROOT / "constraints.txt"]
-        pip(sys.executable, "--python", commands / "python", "install", *options, wanted)
+        into: list[str | Path] = ["--python", commands / "python", "install", "--no-compile"]
+        pip(sys.executable, *into, "--constraint", ROOT / "constraints.txt", wanted)
         return commands
 
     return into_clean_environment

@@ -22,7 +22,7 @@ from landbridge.broker import topic as topics
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.changes import Changes
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import HISTORY, SETTINGS, BrokerCommit, note_change
+from landbridge.broker.commit import HISTORY, SETTINGS, START, BrokerCommit, note_change
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.distant import DistantTopic
 from landbridge.broker.documents import Documents, Edit, check_place, check_value
@@ -272,7 +272,7 @@ class Broker:
             handovers.load(documents)
         await self.write(
             [
-                PutDocument(SETTINGS, "start", str(self.start).encode()),
+                PutDocument(SETTINGS, START, str(self.start).encode()),
                 PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()),
             ]
         )
@@ -347,12 +347,12 @@ class Broker:
             start, self.documents.start = self.start, self.start
             self._load_settings(settings)
             self.start = self.documents.start = start
-        home = self.damage.decode("the number of the last start", int, settings.get("start", b"0"), 0, "")
+        home = self.damage.decode("the number of the last start", int, settings.get(START, b"0"), 0, "")
         begun = self._lease_starts[unit] = max(home, await self._started(unit)) + 1
         with _without_collection():
             await self._open_unit(unit, acks)
         await self.pauses.open(unit)
-        writes = [PutDocument(SETTINGS, "start", str(begun).encode())]
+        writes = [PutDocument(SETTINGS, START, str(begun).encode())]
         if unit == 0:
             writes.append(PutDocument(SETTINGS, INCARNATION, self.incarnation.encode()))
         await self.write(writes, unit=unit)
@@ -362,7 +362,7 @@ class Broker:
 
     async def _started(self, unit: int) -> int:
         """The greatest number that lease numbers of a unit's groups have begun with."""
-        found = dict(await self.store.documents(unit, SETTINGS)).get("start", b"0")
+        found = dict(await self.store.documents(unit, SETTINGS)).get(START, b"0")
         return self.damage.decode("the number of the last start", int, found, 0, "")
 
     def _topics_in(self, unit: int) -> list[Topic]:
@@ -387,8 +387,8 @@ class Broker:
         if fenced:
             writer.stop(why)
         gone = self._topics_in(unit)
-        self._end_consumers(gone, why)
         try:
+            self._end_consumers(gone, why)
             await handovers.close(why)
             if not fenced:
                 # What commits of other units settle here is in the cursors before another node reads them.
@@ -409,7 +409,7 @@ class Broker:
 
     def _end_consumers(self, gone: list[Topic], why: BusError) -> None:
         for topic in gone:
-            for group in topic.groups.values():
+            for group in list(topic.groups.values()):  # one that its consumers alone have goes with the last
                 for consumer in list(group.consumers.values()):
                     consumer.connection.move_on(why)
                     group.leave(consumer, counted=False)
@@ -452,7 +452,7 @@ class Broker:
         decode = self.damage.decode
         # Where it is damaged: above every number that it can have had.
         beyond = LATE_START + self.documents.epoch
-        started = decode("the number of the last start", int, settings.get("start", b"0"), beyond, "")
+        started = decode("the number of the last start", int, settings.get(START, b"0"), beyond, "")
         self.start = self.documents.start = started + 1
         if "status" in settings:
             self.status.levels = decode(

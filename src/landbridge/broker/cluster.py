@@ -25,7 +25,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -153,8 +153,19 @@ class StrangerAsked(msgspec.Struct, frozen=True):
     args: dict[str, Any]
 
 
+class PartAsked(msgspec.Struct, frozen=True):
+    """Of a part of the process: its name there, and what it is asked."""
+
+    part: str
+    text: str
+
+
 class TellAsked(msgspec.Struct, frozen=True):
     topic: str
+
+
+#: What a part of a process does with a text and some bytes. False: it knows nothing of it.
+PartAnswer: TypeAlias = Callable[[str, bytes], Coroutine[Any, Any, bool]]
 
 
 class Cluster:
@@ -181,6 +192,8 @@ class Cluster:
         #: Node → what this node asks there.
         self._legs: dict[str, Leg] = {}
         self._told: set[asyncio.Task[None]] = set()
+        #: What parts of the process answer to the same parts of other nodes.
+        self._parts: dict[str, PartAnswer] = {}
         terminal.cluster = self
 
     # -- owners ------------------------------------------------------------------------------------
@@ -225,10 +238,16 @@ class Cluster:
 
     def node_of(self, unit: int) -> str | None:
         """See ``protocol.router.Owners``."""
-        if self._terminal.broker.owns(unit):
+        if self._terminal.broker.owns(unit) and self._may_serve():
             return self.me
+        # Once the lease is over, this node is about to give the unit up: who wants something of it waits.
         owner = self.table.owner(unit)
         return None if owner is None or owner.id == self.me else owner.id
+
+    def url_of(self, node: str) -> str:
+        """Where a node's bus port is, for clients; empty where that isn't known."""
+        found = self.table.node(node)
+        return "" if found is None else found.url
 
     @property
     def nodes(self) -> Iterable[str]:
@@ -400,6 +419,29 @@ class Cluster:
             else:
                 return
 
+    def register_part(self, part: str, answer: PartAnswer) -> None:
+        """Have a part of this process answer the same part of other nodes."""
+        self._parts[part] = answer
+
+    async def ask_parts(self, part: str, text: str, data: bytes = b"") -> bool:
+        """Ask a part of this process, and then that of every other node, until one of them knows. False: none
+        does. An error where one that may know can't be reached."""
+        error: BusError | None = None
+        for node in [self.me, *(each.id for each in self.table.live if each.id != self.me)]:
+            try:
+                if node == self.me:
+                    is_known = await self._parts[part](text, data)
+                else:
+                    is_known, _ = await self._ask(node, "part", PartAsked(part, text), data)
+            except BusError as failed:
+                error = failed
+            else:
+                if is_known:
+                    return True
+        if error is not None:
+            raise error
+        return False
+
     async def answer_stranger(self, name: str, arguments: dict[str, Any]) -> Any:
         """Answer an operation that needs no token, at the node that can."""
         operation = OPERATIONS.get(name)
@@ -479,6 +521,10 @@ class Cluster:
                 if self._terminal.mirror is not None:
                     await self._terminal.mirror.refresh()
                 return None, b""
+            case "part":
+                part = msgspec.convert(frame.args, PartAsked)
+                answer = self._parts.get(part.part)
+                return answer is not None and await answer(part.text, bytes(data)), b""
             case "stranger":
                 asked = msgspec.convert(frame.args, StrangerAsked)
                 return await self._terminal.operations.answer_stranger(asked.op, asked.args), b""

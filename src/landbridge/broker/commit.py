@@ -30,6 +30,8 @@ from landbridge.stores.writer import Commit
 HISTORY = "history"
 #: The kind of the documents that are settings of the terminal.
 SETTINGS = "settings"
+#: Among them: the number of the last start, of the terminal or, with several nodes, of each unit.
+START = "start"
 #: Kinds of documents of unit 0 that the other nodes of a terminal follow (``broker/mirror.py``): settings,
 #: services, revoked tokens, pauses. And the kind and the key of the document that changes with them.
 FOLLOWED = frozenset({SETTINGS, "service", "revoked", "pause"})

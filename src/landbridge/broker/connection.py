@@ -125,7 +125,14 @@ class Host(Protocol):
 
 
 class Connection(Incoming):
-    def __init__(self, terminal: Host, stranger: Stranger | None = None, *, is_part: bool = False) -> None:
+    def __init__(
+        self,
+        terminal: Host,
+        stranger: Stranger | None = None,
+        *,
+        is_part: bool = False,
+        is_whole: bool = True,
+    ) -> None:
         super().__init__(Session(Role.TERMINAL, max_frame=terminal.broker.limits.max_frame))
         self.terminal = terminal
         self.broker = terminal.broker
@@ -174,6 +181,8 @@ class Connection(Incoming):
         self._has_refreshed = False
         #: It is a part of the terminal, which has bounds of its own: max_webhooks, max_subscribers.
         self.is_part = is_part
+        #: Its frames go to the nodes that own what they are about; if not, this node alone answers.
+        self.is_whole = is_whole
         self._handlers: dict[type[Frame], Callable[..., Iterator[None] | None]] = {
             frames.Hello: self._hello,
             frames.Join: self._join,
@@ -398,7 +407,7 @@ class Connection(Incoming):
 
     def refuse(self, request: int, error: BusError, subscription: int = 0) -> None:
         self.broker.totals.refused += 1
-        if isinstance(error, NotOwner) and self.terminal.cluster is not None and not self.is_part:
+        if isinstance(error, NotOwner) and self.terminal.cluster is not None and self.is_whole:
             # Nobody may take that for an answer: whoever asks comes again, and is brought to the owner.
             self.close(error)
             return
@@ -540,6 +549,7 @@ class Connection(Incoming):
         self.is_leg = True
         if "node" in said:
             self.is_node = self.is_part = True
+            self.is_whole = False
             self._identify(TokenIdentity(NODE, "", Scopes.parse(["admin"]), now + NODE_LIFE, now, own=True))
             return True
         self.peer = str(said.get("peer", ""))[:100]
@@ -548,7 +558,7 @@ class Connection(Incoming):
     def _begin_routing(self) -> None:
         """From now on each frame goes to the node that has what it is about."""
         cluster = self.terminal.cluster
-        if cluster is None or self.is_part:
+        if cluster is None or not self.is_whole:
             return
         handle = self._passed_on
         if not self.is_leg:

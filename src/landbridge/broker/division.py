@@ -15,7 +15,7 @@ from landbridge.broker import commit, documents, handover, stages
 from landbridge.broker import group as groups
 from landbridge.broker import topic as topics
 from landbridge.broker.broker import NEXT_LOG
-from landbridge.broker.commit import SETTINGS
+from landbridge.broker.commit import SETTINGS, START
 from landbridge.broker.rule_topics import home_of, unit_of
 from landbridge.core.log import ledger
 from landbridge.core.log.store import LEDGER_ONLY, PutLedger, keys_of
@@ -50,6 +50,8 @@ class Division:
         highest = max((number for number in numbers if number < LEDGER_ONLY), default=0)
         #: Per unit: the next number that is free, as the broker counts them.
         self.next = [highest // units + 1] * units
+        #: The greatest number of a start that any unit knows; None where no unit has begun.
+        self._start: int | None = None
         #: The topics' documents, by name.
         self._topics: dict[str, topics.TopicDocument] = {}
         if was == units:
@@ -114,7 +116,18 @@ class Division:
                 raise BadRequest("a transaction between units is not at its end", hint=FINISH)
         if kind == SETTINGS and key == NEXT_LOG:
             return None  # every unit gets one of its own
+        if kind == SETTINGS and key == START:
+            # Nodes count the starts of each unit. What follows all of them follows the greatest, and every
+            # unit goes by that of unit 0 if its own is less.
+            self._start = max(self._start or 0, self._number(value))
+            return None
         return PlacedDocument(0, kind, key, value)
+
+    @staticmethod
+    def _number(raw: bytes) -> int:
+        if not raw.isdigit():
+            raise StoreCorrupt("the number of the last start is damaged", hint="start the terminal once")
+        return int(raw)
 
     def _topic(self, name: str, raw: bytes) -> PlacedDocument:
         found = topics.decode(raw)
@@ -141,13 +154,16 @@ class Division:
         return PlacedDocument(unit_of(stages.PREFIX + stage, self.units), stages.KIND, stage, raw)
 
     def settings(self) -> list[PlacedDocument]:
-        """What every unit has to know of the numbers that were given."""
+        """What every unit has to know of the numbers that were given, after all documents were placed."""
         if self.was == self.units:
             return []
-        return [
+        placed = [
             PlacedDocument(unit, SETTINGS, NEXT_LOG, str(number).encode())
             for unit, number in enumerate(self.next)
         ]
+        if self._start is not None:
+            placed.append(PlacedDocument(0, SETTINGS, START, str(self._start).encode()))
+        return placed
 
     def keeps(self, producer: bytes) -> bool:
         """Does an entry of a ledger mean anything in the new division?"""

@@ -233,10 +233,13 @@ class Terminal:
         log.info("listening", terminal=self.name, host=host, port=bound, tls=tls is not None)
         return bound
 
-    def attach(self, stranger: Stranger | None = None, *, is_part: bool = False) -> Connection:
+    def attach(
+        self, stranger: Stranger | None = None, *, is_part: bool = False, is_whole: bool = False
+    ) -> Connection:
         """A new connection; the caller gives it a transport. Without a stranger it is inside this process.
-        ``is_part``: of a part of the terminal that has bounds of its own; it takes no room of others."""
-        return Connection(self, stranger, is_part=is_part)
+        ``is_part``: of a part of the terminal that has bounds of its own; it takes no room of others. Such
+        a part sees the units of this node, with ``is_whole`` those of all nodes."""
+        return Connection(self, stranger, is_part=is_part, is_whole=is_whole or not is_part)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something until it ends or the terminal closes."""

@@ -205,6 +205,8 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
 
     async def _stored(self, outbox: Outbox, batch: bytes, key: str | None) -> frames.Stored:
         """Send a batch and wait until it is stored."""
+        if self.wire is not None and self.wire.nodes is not None:
+            await self.come_near(outbox.topic)
         while outbox.full:
             await self.wait_for_room()
             if self.closed is not None:
@@ -411,6 +413,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
     async def fetch(self, topic: str, offset: int, max_bytes: int = 4 << 20) -> Stretch:
         """Read a topic's log by offset, as no group: nothing is settled, delayed, expired or left out."""
         check_name(topic, "topic")
+        await self.come_near(topic)
         frame, tail = await self.ask(lambda request: frames.Fetch(request, topic, offset, max_bytes))
         return stretch(frame, tail)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from landbridge.client.node_wires import NodeWires
 from landbridge.client.wire import ContextDial, Dial, Wire, open_wire
 from landbridge.core.time import SECOND, uuid7
 from landbridge.errors import (
@@ -63,6 +64,8 @@ class Resender(Protocol):
 
 class Receiver(Protocol):
     """What a line has to know of a subscription."""
+
+    topic: str
 
     def received(self, frame: Frame, tail: memoryview) -> None:
         """A frame for this subscription has come."""
@@ -167,8 +170,12 @@ class TerminalLine:
         except Unavailable:
             self._move_on()
             raise
+        await self._follow_nodes(wire, welcome, hello)
+        if not wire.open:
+            raise Disconnected("the connection was lost before it was used")
         self.wire = wire
-        self._follow_nodes(wire, welcome)
+        if wire.nodes is not None:
+            self._node_watch = asyncio.ensure_future(self._ask_nodes(wire, wire.nodes))
         self.connections += 1
         if welcome.time:
             self._clock_there = welcome.time - int(asyncio.get_running_loop().time() * SECOND)
@@ -189,25 +196,41 @@ class TerminalLine:
             self._lost_at = None
             log.warning("back at the terminal%s after %.1f s", self._at, away)
 
-    def _follow_nodes(self, wire: Wire, welcome: frames.Welcome) -> None:
-        if isinstance(self._dial, ContextDial):
-            self._dial.learn(welcome.nodes)
-            if self._dial.has_others:
-                self._node_watch = asyncio.ensure_future(self._ask_node(wire))
+    async def _follow_nodes(self, wire: Wire, welcome: frames.Welcome, hello: frames.Hello) -> None:
+        """Where the terminal has several nodes, connect to those that have what is used."""
+        dial = self._dial
+        if not isinstance(dial, ContextDial):
+            return
+        dial.learn(welcome.nodes)
+        if not dial.has_others:
+            return
+
+        async def connect(url: str) -> Wire:
+            found, _ = await open_wire(dial.to(url), hello, self._received, lambda *_: None, wire)
+            return found
+
+        wire.nodes = NodeWires(wire, connect)
+        await wire.nodes.find([*self._resenders, *(each.topic for each in self.subscriptions.values())])
+
+    async def come_near(self, topic: str) -> None:
+        """Before a topic is used: where the terminal has several nodes, find the one that has it."""
+        wire = self.wire
+        if wire is not None and wire.nodes is not None and not wire.nodes.knows(topic):
+            await wire.nodes.find([topic])
 
     def _move_on(self) -> None:
         if isinstance(self._dial, ContextDial):
             self._dial.move_on()
 
-    async def _ask_node(self, wire: Wire) -> None:
-        """End a connection whose node doesn't answer although it is there."""
+    async def _ask_nodes(self, wire: Wire, nodes: NodeWires) -> None:
+        """End a connection one of whose nodes doesn't answer although it is there."""
         while wire is self.wire:
             await asyncio.sleep(ASK_NODE_EVERY)
             try:
                 async with asyncio.timeout(NODE_ANSWERS_WITHIN):
-                    await wire.ask(frames.Ping)
+                    await nodes.ping()
             except TimeoutError:
-                wire.cut(Disconnected(f"the node hasn't answered within {NODE_ANSWERS_WITHIN:g} s"))
+                wire.cut(Disconnected(f"a node hasn't answered within {NODE_ANSWERS_WITHIN:g} s"))
                 return
             except BusError:
                 return

@@ -82,6 +82,9 @@ class ManyTopics(Reading):
         self._ready: deque[Member] = deque()
         #: Topics that can't be joined for now: a queue that has its consumer, for example.
         self._refused: dict[str, BusError] = {}
+        #: Without a group: topics that were read and that a list lacked. They may have been on their way from
+        #: one node to another: if they come again, they are read on from then, as after a lost connection.
+        self._absent: set[str] = set()
         #: How far the changes of topics are known; empty: not at all.
         self._since = ""
         self._told_of_more = False
@@ -190,8 +193,14 @@ class ManyTopics(Reading):
             return
         there = set(news.topics)
         gone = set(news.gone)
+        self._absent -= gone
         if news.whole and not news.more:
-            gone |= {name for name, member in self._members.items() if not member.named and name not in there}
+            absent = {
+                name for name, member in self._members.items() if not member.named and name not in there
+            }
+            gone |= absent
+            if self.group is None:
+                self._absent |= absent
         for name in gone:
             self._refused.pop(name, None)
             member = self._members.get(name)
@@ -219,7 +228,9 @@ class ManyTopics(Reading):
         start = self._start if first else "earliest"
         for at in range(0, len(fresh), JOIN_AT_ONCE):
             names = fresh[at : at + JOIN_AT_ONCE]
-            await asyncio.gather(*(self._try_to_join(name, share, start) for name in names))
+            begins = ((name, None if name in self._absent else start) for name in names)
+            await asyncio.gather(*(self._try_to_join(name, share, begin) for name, begin in begins))
+            self._absent.difference_update(names)
         # What failed half way is told again.
         self._since = news.since
 

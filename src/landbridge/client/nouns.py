@@ -397,6 +397,7 @@ class NodeCalls(Noun[W]):
 
     list = Method(table.NODE_LIST)
     show = Method(table.NODE_SHOW)
+    find = Method(table.NODE_FIND)
     drain = Method(table.NODE_DRAIN)
     resume = Method(table.NODE_RESUME)
 

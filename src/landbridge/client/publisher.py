@@ -351,6 +351,7 @@ class Publisher:
         self._raise()
 
     async def __aenter__(self) -> Publisher:
+        await self._bus.come_near(self._outbox.topic)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

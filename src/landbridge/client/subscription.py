@@ -101,6 +101,7 @@ class Subscription(Reading):
 
     async def open(self) -> Self:
         """Subscribe now rather than at the first message."""
+        await self._bus.come_near(self.topic)
         if not self._open and not self._closed:
             self._open = True
             self._bus.subscriptions[self.number] = self

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from landbridge.client.context import Address, Context, parse_url, parse_urls
+from landbridge.client.node_wires import NodeWires
 from landbridge.errors import (
     BadContext,
     BadFrame,
@@ -46,9 +47,16 @@ class Wire(Incoming):
     """One connection to a terminal."""
 
     def __init__(
-        self, deliver: Callable[[Frame, memoryview], None], lost: Callable[[Wire, BusError], None]
+        self,
+        deliver: Callable[[Frame, memoryview], None],
+        lost: Callable[[Wire, BusError], None],
+        first: Wire | None = None,
     ) -> None:
+        """``first``: the connection that this one is a part of (``NodeWires``)."""
         super().__init__(Session(Role.CLIENT))
+        self._first = first
+        #: The connections to other nodes that are a part of this one; None where the terminal has one node.
+        self.nodes: NodeWires | None = None
         #: Gets Deliver, Requested, Lost and Paused frames, and Refused frames that answer no request.
         self._deliver = deliver
         self._lost = lost
@@ -85,6 +93,10 @@ class Wire(Incoming):
         lost = error
         if not isinstance(error, Disconnected):
             lost = Disconnected(f"the connection was ended: {error}")
+        if self._first is not None:
+            self._first.cut(lost)
+        if self.nodes is not None:
+            self.nodes.close(lost)
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer(lost)
@@ -120,6 +132,9 @@ class Wire(Incoming):
                 self._answered(frame, tail)
 
     def _answered(self, frame: Frame, tail: memoryview) -> None:
+        if self._first is not None:
+            self._first._answered(frame, tail)
+            return
         answer = self._answers.pop(cast(Any, frame).request, None)
         if answer is not None:
             if isinstance(frame, frames.Refused):
@@ -132,6 +147,9 @@ class Wire(Incoming):
             self._deliver(frame, tail)
 
     def _replied(self, frame: frames.Replied, tail: memoryview) -> None:
+        if self._first is not None:
+            self._first._replied(frame, tail)
+            return
         answers = self._answers
         answer = answers.pop(frame.request, None) if frame.last else answers.get(frame.request)
         if answer is not None:
@@ -146,6 +164,8 @@ class Wire(Incoming):
 
     def request(self, answer: Answer) -> int:
         """A number for a request. ``answer`` will be called once, with its answer or an error."""
+        if self._first is not None:
+            return self._first.request(answer)
         number = self._next_request
         self._next_request += 1
         self._answers[number] = answer
@@ -154,6 +174,9 @@ class Wire(Incoming):
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         """Send a frame; nothing happens if the connection is gone. Where it is the only request without an
         answer, others are not likely to follow at once, and it doesn't wait for them."""
+        if self.nodes is not None and (wire := self.nodes.of(frame)) is not self:
+            wire.send(frame, *tail)
+            return
         if self._closing is None and self._outgoing is not None:
             if len(self._answers) > 1:
                 self._outgoing.send(frame, *tail)
@@ -162,6 +185,9 @@ class Wire(Incoming):
 
     def answer(self, frame: frames.SendReply, tail: bytes, *, others: bool) -> None:
         """Send a reply. ``others``: more of them are likely to follow at once."""
+        if self.nodes is not None and (wire := self.nodes.of(frame)) is not self:
+            wire.answer(frame, tail, others=others)
+            return
         if self._closing is None and self._outgoing is not None:
             if others or gathering.depth:
                 self._outgoing.send(frame, tail)
@@ -170,6 +196,8 @@ class Wire(Incoming):
 
     def give_up(self, number: int) -> None:
         """Nobody waits for the answer to a request any more."""
+        if self._first is not None:
+            self._first.give_up(number)
         self._answers.pop(number, None)
 
     async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any:
@@ -181,7 +209,7 @@ class Wire(Incoming):
         try:
             self.send(make(number), *tail)
         except BaseException:  # too large to be sent: nobody will answer
-            self._answers.pop(number, None)
+            self.give_up(number)
             raise
         return await done
 
@@ -282,6 +310,14 @@ class ContextDial:
                     self.move_on()
         return await self._to(self.addresses[0], factory, HELLO_WITHIN)
 
+    def to(self, url: str) -> Dial:
+        """The function that connects to the node at a URL. BadContext for one that this machine must not go
+        to."""
+        address = parse_url(url)
+        if address.tls and self._tls is None:
+            raise BadContext(f"no certificates for {url}")
+        return lambda factory: self._to(address, factory, OTHERS_WITHIN)
+
     async def _to(self, address: Address, factory: Callable[[], asyncio.Protocol], within: float) -> Any:
         loop = asyncio.get_running_loop()
         try:
@@ -311,9 +347,10 @@ async def open_wire(
     hello: frames.Hello,
     deliver: Callable[[Frame, memoryview], None],
     lost: Callable[[Wire, BusError], None],
+    first: Wire | None = None,
 ) -> tuple[Wire, frames.Welcome]:
-    """Connect, say hello and wait for the welcome."""
-    _, protocol = await dial(lambda: Wire(deliver, lost))
+    """Connect, say hello and wait for the welcome. ``first``: as for the wire."""
+    _, protocol = await dial(lambda: Wire(deliver, lost, first))
     wire = cast(Wire, protocol)
     wire.send(hello)
     try:

@@ -34,6 +34,8 @@ from landbridge.protocol.http import Problem, bearer_token, caller_known, proble
 log = structlog.get_logger("landbridge.console")
 
 STREAM, SIGN_OUT, LINKS = "/console/stream", "/console/sign-out", "/console/links"
+#: Bytes of a form from somebody who is not signed in.
+MOST_OF_STRANGERS = 16 << 10
 #: Parameters of a page's query, and characters of one.
 MOST_PARAMETERS, LONGEST = 32, 4096
 #: Bytes of a form that somebody sends who is not signed in.

@@ -174,6 +174,8 @@ async def gateways(
 ) -> AsyncIterator[GatewayPorts]:
     """The gateways that are in the process of a terminal."""
     dial = dial_to(terminal, is_part=True)
+    # For parts whose clients may come to any of several nodes.
+    whole = dial_to(terminal, is_part=True, is_whole=True)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(scheduling(terminal, dial))
         # Of several nodes, each posts some of them, whichever has the topic that they wait in.
@@ -181,7 +183,7 @@ async def gateways(
         await stack.enter_async_context(callbacks)
         webhooks = webhooks_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(webhooks)
-        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing))
+        await stack.enter_async_context(sms_of(terminal, dial, plan.allow_outgoing, whole=whole))
         hub = hub_of(terminal, dial, plan.allow_outgoing)
         await stack.enter_async_context(hub)
         if http is not None:
@@ -195,7 +197,7 @@ async def gateways(
         if plan.mqtt_port is not None:
             from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
 
-            mqtt = mqtt_of(terminal, dial, dial_to(terminal), plan.host, plan.mqtt_port, tls)
+            mqtt = mqtt_of(terminal, whole, dial_to(terminal), plan.host, plan.mqtt_port, tls)
             _, mqtt_port = await stack.enter_async_context(mqtt)
             ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
         yield ports
@@ -341,7 +343,8 @@ async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
             await _check_free(terminal, name, found, wanted)
         contexts.save(name, replace(wanted, token=await _new_token(terminal)))
         log.info("context", name=name, url=wanted.url, made=found is None)
-        if found is not None and found.url and found.url != wanted.url:
+        # Another node of the same terminal adds its address to those that are there.
+        if found is not None and found.url and not {*found.url.split(",")} & {*wanted.url.split(",")}:
             log.warning("context moved", name=name, was=found.url, now=wanted.url)
     if contexts.current() is None:
         contexts.use(name)
@@ -428,13 +431,14 @@ def _leads_here(terminal: Terminal, found: Context, wanted: Context) -> bool:
 # -- HTTP ----------------------------------------------------------------------------------------------
 
 
-def dial_to(terminal: Terminal, *, is_part: bool = False) -> Dial:
+def dial_to(terminal: Terminal, *, is_part: bool = False, is_whole: bool = False) -> Dial:
     """Returns how gateways of this process reach the terminal: like any client, but in memory. ``is_part``:
-    of those that connect for the terminal itself, whose connections don't count to max_connections."""
+    of those that connect for the terminal itself, whose connections don't count to max_connections. Of
+    several nodes, these see what their own has, with ``is_whole`` what all of them have."""
 
     async def dial(factory: Callable[[], asyncio.Protocol]) -> Any:
         protocol = factory()
-        return join(protocol, terminal.attach(is_part=is_part)), protocol
+        return join(protocol, terminal.attach(is_part=is_part, is_whole=is_whole)), protocol
 
     return dial
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 import landbridge
 from landbridge.broker.broker import INCARNATION, new_incarnation
 from landbridge.broker.clock import Clock
-from landbridge.broker.commit import SETTINGS
+from landbridge.broker.commit import SETTINGS, START
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.core.log.store import PutDocument, Write
@@ -415,10 +415,10 @@ def _begin_anew(staged: Path) -> str:
 
 def new_life(incarnation: str, settings: Iterable[tuple[str, bytes]]) -> list[Write]:
     """What says in a terminal's store that it was restored."""
-    start = int(dict(settings).get("start", b"0")) + STARTS_AHEAD
+    start = int(dict(settings).get(START, b"0")) + STARTS_AHEAD
     return [
         PutDocument(SETTINGS, INCARNATION, incarnation.encode()),
-        PutDocument(SETTINGS, "start", str(start).encode()),
+        PutDocument(SETTINGS, START, str(start).encode()),
     ]
 
 

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from landbridge.broker.cluster import Cluster
 from landbridge.broker.figures import GatewayFigure
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
-from landbridge.core.mail.outgoing import COLLECTION, STATES
+from landbridge.core.mail.outgoing import COLLECTION, STATES, read_bounce
 from landbridge.core.trust import credential
-from landbridge.errors import BadRequest, TerminalUnreachable, Unauthenticated
+from landbridge.errors import BadRequest, TerminalUnreachable, Unauthenticated, UnknownOutlet
 from landbridge.node.listening import Endpoint
 from landbridge.node.outlets import counted_in, outlet_buses
 from landbridge.node.plan import SmtpPlan
@@ -33,6 +34,8 @@ except ImportError as missing:
 
 #: What connections of senders call themselves.
 NAME = "smtp"
+#: The part that nodes ask each other for with a mail that came back.
+BACK = "mail-back"
 #: The subject of the sender's own credential, and what its connections call themselves.
 SUBJECT = "mails"
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\Z")
@@ -75,8 +78,33 @@ def door_of(terminal: Terminal, dial: Dial, domain: str, senders: MailSenders | 
 
     door = SmtpDoor(domain, let_in, lambda: terminal.broker.limits.max_payload)
     if senders is not None:
-        door.knows_bounce, door.take_bounce = senders.knows_bounce, senders.take_bounce
+        _take_back(terminal.cluster, door, senders)
     return door
+
+
+def _take_back(cluster: Cluster | None, door: SmtpDoor, senders: MailSenders) -> None:
+    """Have a door take the mails that come back. Of several nodes, any may be brought the report, and the one
+    that sends the outlet's mails takes it."""
+
+    async def take(said: str, mail: bytes) -> bool:
+        if not senders.knows_bounce(said):
+            return False
+        if mail:
+            await senders.take_bounce(said, mail)
+        return True
+
+    async def ask(said: str, mail: bytes = b"") -> bool:
+        if cluster is None or read_bounce(said) is None:
+            return await take(said, mail)
+        return await cluster.ask_parts(BACK, said, mail)
+
+    async def take_bounce(said: str, mail: bytes) -> None:
+        if not await ask(said, mail):
+            raise UnknownOutlet("no outlet has sent this mail")
+
+    if cluster is not None:
+        cluster.register_part(BACK, take)
+    door.knows_bounce, door.take_bounce = ask, take_bounce
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
 from landbridge.core.mqtt.session import RETAINED, SESSIONS
 from landbridge.core.status import TOPIC
-from landbridge.gateways.mqtt.bounds import MqttBounds
+from landbridge.gateways.mqtt.bounds import MqttBounds, Processes
 from landbridge.gateways.mqtt.port import MqttPort
 
 #: The subject of the gateway's own credential, and what its own connection calls itself.
@@ -36,9 +36,10 @@ async def mqtt_of(
     def who(shown: str) -> str:
         return terminal.authority.verify(terminal.broker.clock(), shown).subject
 
+    bounds = partial(_bounds, terminal)
     async with (
         Bus(own_dial, token, name=SUBJECT) as bus,
-        MqttPort(bus, dial, who, partial(_bounds, terminal), terminal.broker.clock) as gateway,
+        MqttPort(bus, dial, who, bounds, terminal.broker.clock, _processes(terminal)) as gateway,
     ):
         bound = await gateway.listen(host, port, tls)
         figures = partial(_figures, gateway)
@@ -47,6 +48,19 @@ async def mqtt_of(
             yield gateway, bound
         finally:
             terminal.broker.figures.remove(figures)
+
+
+def _processes(terminal: Terminal) -> Processes | None:
+    """The nodes of the terminal; None: it is one process."""
+    cluster = terminal.cluster
+    if cluster is None:
+        return None
+    return Processes(
+        cluster.me,
+        lambda node: any(each.id == node for each in cluster.table.live),
+        lambda: cluster.node_of(0) == cluster.me,
+        lambda: True,
+    )
 
 
 def _bounds(terminal: Terminal) -> MqttBounds:

@@ -34,25 +34,32 @@ class OutletBuses(NamedTuple):
 
 @asynccontextmanager
 async def outlet_buses(
-    terminal: Terminal, dial: Dial, subject: str, collections: tuple[str, ...], *more: str
+    terminal: Terminal,
+    dial: Dial,
+    subject: str,
+    collections: tuple[str, ...],
+    *more: str,
+    whole: Dial | None = None,
 ) -> AsyncIterator[OutletBuses]:
     """The connections of a sender while the block lasts. ``subject``: of its own credential, and what its
-    connections call themselves. ``collections``: of its documents. ``more``: scopes."""
+    connections call themselves. ``collections``: of its documents. ``more``: scopes. ``dial`` reaches what
+    this node has, ``whole`` all that the terminal has; None: that is the same."""
     own = [*(f"documents:{each}" for each in collections), f"publish:{TOPIC}", *more]
 
     def token() -> str:
         return terminal.issue_token(subject, own, TOKEN_LIFE)
 
-    def lent(owner: str, scope: str) -> Bus:
+    def lent(dial: Dial, owner: str, scope: str) -> Bus:
         # For one topic alone. The terminal lets it in while the owner itself may do that.
         return Bus(dial, lambda: terminal.lend_token(owner, [scope], [], TOKEN_LIFE), name=subject)
 
     def reader_of(owner: str, topic: str) -> Bus:
         # Of a rule's topic: who may read it is who may read its source.
-        return lent(owner, f"subscribe:{home_of(terminal.broker.topics, topic)}")
+        return lent(dial, owner, f"subscribe:{home_of(terminal.broker.topics, topic)}")
 
     def writer_of(owner: str, topic: str) -> Bus:
-        return lent(owner, f"publish:{topic}")
+        # It may be another topic than the outlet's, and so at another node.
+        return lent(whole or dial, owner, f"publish:{topic}")
 
     async with Bus(dial, token, name=subject) as bus:
         yield OutletBuses(bus, reader_of, writer_of)

@@ -19,13 +19,18 @@ SUBJECT = "sms"
 
 @asynccontextmanager
 async def sms_of(
-    terminal: Terminal, dial: Dial, allowed: Iterable[str], http: OutgoingHttp | None = None
+    terminal: Terminal,
+    dial: Dial,
+    allowed: Iterable[str],
+    http: OutgoingHttp | None = None,
+    whole: Dial | None = None,
 ) -> AsyncIterator[SmsSenders]:
     """Send the SMS outlets of a terminal, and take what their providers call back with, while the block
-    lasts. ``allowed``: networks and hosts beside the public addresses; ``http``: another way out."""
+    lasts. ``allowed``: networks and hosts beside the public addresses; ``http``: another way out.
+    ``whole``: see ``outlet_buses``."""
     clock = terminal.broker.clock
     async with (
-        outlet_buses(terminal, dial, SUBJECT, (COLLECTION, STATES)) as buses,
+        outlet_buses(terminal, dial, SUBJECT, (COLLECTION, STATES), whole=whole) as buses,
         http or OutgoingHttp(allowed) as way_out,
         SmsSenders(buses.bus, buses.reader_of, buses.writer_of, way_out, clock) as senders,
     ):

@@ -45,6 +45,11 @@ Tell: TypeAlias = Callable[[int, int], None]
 BYTES_AT_ONCE, WRITES_AT_ONCE = 4 << 20, 500
 #: The producer of the entry that only makes known what a log has forgotten.
 FORGOTTEN = b"copy"
+#: Hints.
+DIFFERS = (
+    "no terminal starts on this copy, and its source is as it was: remove the copy, and repeat the command"
+)
+UNREADABLE = "look for the damage with 'landbridge store check'"
 
 
 class ListedStore(Store, Protocol):
@@ -335,7 +340,7 @@ class _StoreCopy:
         while at < bounds.end:
             batches = await self._source.read(log, at, BYTES_AT_ONCE)
             if not batches:
-                raise StoreCorrupt(f"log {log}: nothing can be read at offset {at}")
+                raise StoreCorrupt(f"log {log}: nothing can be read at offset {at}", hint=UNREADABLE)
             if known is None and not bounds.forgotten:
                 writes = []  # the first append makes the log
             size = sum(len(each.data) for each in batches)
@@ -371,11 +376,11 @@ class _StoreCopy:
         plan, documents, entries = self._plan, self._documents, self._entries
         there = {log: each for unit in range(target.units) for log, each in (await target.logs(unit)).items()}
         if there != {number: bounds for number, (_, bounds) in plan.items()}:
-            raise StoreCorrupt("the copy has other logs than the store")
+            raise StoreCorrupt("the copy has other logs than the store", hint=DIFFERS)
         for number, (log, bounds) in sorted(plan.items()):
             digest, counts = await self._digest(source, log, bounds)
             if (await self._digest(target, number, bounds))[0] != digest:
-                raise StoreCorrupt(f"the copy of log {log} has other batches than the log")
+                raise StoreCorrupt(f"the copy of log {log} has other batches than the log", hint=DIFFERS)
             self._digests[number] = digest
             batches, messages, size = counts
             self._batches += batches
@@ -390,7 +395,7 @@ class _StoreCopy:
             for key, value in await target.documents(unit, kind)
         ]
         if sorted(stored) != sorted(documents):
-            raise StoreCorrupt("the copy has other documents than the store")
+            raise StoreCorrupt("the copy has other documents than the store", hint=DIFFERS)
         kept = [
             PutLedger(log, each.producer, each.entry, each.last, each.born)
             for unit in range(target.units)
@@ -398,7 +403,7 @@ class _StoreCopy:
             for each in await target.ledgers(log)
         ]
         if sorted(kept, key=_name) != sorted(entries, key=_name):
-            raise StoreCorrupt("the copy has other ledgers than the store")
+            raise StoreCorrupt("the copy has other ledgers than the store", hint=DIFFERS)
 
     async def _digest(self, store: Store, log: int, bounds: LogBounds) -> tuple[str, tuple[int, int, int]]:
         found = hashlib.sha256(repr(bounds).encode())
@@ -406,7 +411,7 @@ class _StoreCopy:
         while at < bounds.end:
             some = await store.read(log, at, BYTES_AT_ONCE)
             if not some:
-                raise StoreCorrupt(f"log {log}: nothing can be read at offset {at}")
+                raise StoreCorrupt(f"log {log}: nothing can be read at offset {at}", hint=UNREADABLE)
             for each in some:
                 found.update(repr((each.first, each.end, each.time, each.choice, len(each.data))).encode())
                 found.update(each.data)

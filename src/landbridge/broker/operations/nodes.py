@@ -15,6 +15,9 @@ from landbridge.errors import UnknownNode
 from landbridge.protocol import operations as table
 from landbridge.stores.writer import Writer
 
+#: Topics that are looked at for one question.
+MOST_FOUND = 1000
+
 
 class NodesBroker(Protocol):
     """What the handlers ask of the broker."""
@@ -22,10 +25,23 @@ class NodesBroker(Protocol):
     writers: OwnedUnits[Writer[BrokerCommit]]
 
 
+class NodeOwners(Protocol):
+    """Which node owns what, as far as this node knows."""
+
+    me: str
+
+    def unit_of(self, topic: str) -> int | None: ...
+    def node_of(self, unit: int) -> str | None: ...
+    def url_of(self, node: str) -> str: ...
+
+
 class NodesHost(Protocol):
     """The terminal, as far as its nodes go."""
 
     nodes: NodesPort | None
+
+    @property
+    def cluster(self) -> NodeOwners | None: ...
 
 
 class NodeOperations:
@@ -38,6 +54,7 @@ class NodeOperations:
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.register(table.NODE_LIST, self.list)
         dispatcher.register(table.NODE_SHOW, self.show)
+        dispatcher.register(table.NODE_FIND, self.find)
         dispatcher.register(table.NODE_DRAIN, self.drain)
         dispatcher.register(table.NODE_RESUME, self.resume)
 
@@ -59,6 +76,16 @@ class NodeOperations:
     async def show(self, caller: TokenBearer, request: table.OfNode) -> table.NodeRow:
         nodes, node = self._named(request.name)
         return self._row(nodes, nodes.table, node)
+
+    async def find(self, caller: TokenBearer, request: table.NodeFind) -> table.NodesFound:
+        cluster, urls = self._terminal.cluster, dict[str, str]()
+        for topic in request.topics[:MOST_FOUND] if cluster is not None else ():
+            assert cluster is not None
+            unit = cluster.unit_of(topic)
+            node = None if unit is None else cluster.node_of(unit)
+            if node is not None and node != cluster.me and (url := cluster.url_of(node)):
+                urls[topic] = url
+        return table.NodesFound(urls=urls)
 
     async def drain(self, caller: AuditedCaller, request: table.OfNode) -> table.NodeRow:
         return await self._change(caller, request.name, True)

@@ -45,6 +45,8 @@ class StoredSession(msgspec.Struct, kw_only=True, omit_defaults=True):
     expiry: float
     #: When it ends, in microseconds; 0 while the client is connected, and after a terminal that was killed.
     expires_at: int = 0
+    #: The process that has its client, or had it last.
+    holder: str = ""
     filters: list[StoredFilter] = []
 
 

@@ -65,6 +65,8 @@ class SmtpSender:
 
 #: Lets somebody in: (address of the peer, service, credential or token) → who it is. BusError otherwise.
 LetIn = Callable[[str, str, str], Awaitable[SmtpSender]]
+#: Whether the bus has made an address that mails come back to.
+KnowsBounce = Callable[[str], Awaitable[bool]]
 #: Takes the report that a mail came back: (what its address says, the mail). BusError where it can't.
 TakeBounce = Callable[[str, bytes], Awaitable[None]]
 
@@ -86,7 +88,7 @@ class SmtpDoor:
     domain: str
     let_in: LetIn
     largest: Callable[[], int]
-    knows_bounce: Callable[[str], bool] = lambda _: False
+    knows_bounce: KnowsBounce | None = None
     take_bounce: TakeBounce | None = None
     figures: SmtpFigures = field(default_factory=SmtpFigures)
     connections: set[SmtpConnection] = field(default_factory=set)
@@ -118,7 +120,7 @@ class SmtpDoor:
         try:
             recipient = core.read_recipient(address, self.domain)
             if recipient.bounce:
-                if envelope.mail_from != "<>" or not self.knows_bounce(recipient.bounce):
+                if envelope.mail_from != "<>" or not await self._knows_bounce(recipient.bounce):
                     return "550 5.1.1 no such address"
             elif server.sender is None:
                 return NO_AUTH
@@ -131,6 +133,12 @@ class SmtpDoor:
             server.recipients.append(recipient)
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
+
+    async def _knows_bounce(self, said: str) -> bool:
+        if self.knows_bounce is None:
+            return False
+        async with _in_time(ASK_WITHIN):
+            return await self.knows_bounce(said)
 
     async def _check_topic(self, sender: SmtpSender, topic: str) -> None:
         """The topic is there, and the sender may publish to it. A mail makes no topics: its address may be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -58,3 +59,22 @@ class MqttBounds(NamedTuple):
 
 #: They may be set while the terminal runs.
 AskBounds: TypeAlias = Callable[[], MqttBounds]
+
+
+class Processes(NamedTuple):
+    """Which process this is of those that serve the same sessions."""
+
+    #: It has another one after a restart.
+    me: str
+    #: Does a process of this name still serve?
+    is_live: Callable[[str], bool]
+    #: Is it for this one to end sessions whose time is over?
+    is_first: Callable[[], bool]
+    #: Are there others?
+    has_others: Callable[[], bool]
+
+
+def only_process() -> Processes:
+    """There is one process, and this is it."""
+    me = secrets.token_hex(8)
+    return Processes(me, lambda name: name == me, lambda: True, lambda: False)

@@ -387,7 +387,12 @@ class MqttConnection(asyncio.Protocol):
         self._is_kept = present or bool(self._expiry)
         if self._is_kept:
             await sessions.save(session)
+            sessions.hold(session, self._taken_over)
         return present
+
+    def _taken_over(self) -> None:
+        goes_on = self.will_delay > 0
+        self.end(Reason.TAKEN_OVER, "another connection has this client id", with_will=not goes_on)
 
     def _set_expiry(self, asked: int) -> None:
         self._expiry = core.allowed_expiry(asked, self._port.bounds().session_life)
@@ -772,9 +777,9 @@ class MqttConnection(asyncio.Protocol):
             sent = {place: id for place, id in self.window.unanswered().items() if place[0] in groups}
             if sent:
                 sessions.unanswered[key] = sent
-            await sessions.save(core.left(session, self.clock()))
+            await sessions.leave(core.left(session, self.clock()))
         elif self._is_kept:
-            await sessions.end(session)
+            await sessions.end_own(session)
 
 
 async def _end_tasks(*tasks: asyncio.Task[None] | None) -> None:

@@ -123,7 +123,9 @@ class Intake:
         stored = self._gathering(topic).put(packet.payload, **options)
         if not packet.retain:
             return stored
-        return asyncio.ensure_future(self._retain(topic, packet, options, stored))
+        retaining = asyncio.ensure_future(self._retain(topic, packet, options, stored))
+        self._connection.retained.reserve(topic, retaining)
+        return retaining
 
     def _gathering(self, topic: str) -> MessageGathering:
         found = self._gatherings.get(topic)

@@ -24,6 +24,8 @@ from landbridge.gateways.mqtt.bounds import (
     LONGEST_WILL_DELAY,
     MOST_STRANGERS,
     AskBounds,
+    Processes,
+    only_process,
 )
 from landbridge.gateways.mqtt.connection import MqttConnection
 from landbridge.gateways.mqtt.intake import Intake
@@ -63,7 +65,7 @@ class _LaterWill(NamedTuple):
 class MqttPort:
     """The gateway. ``bus``: its own, for documents, groups and the status log. ``dial`` reaches the terminal,
     for the connections of clients. ``who``: the service whose token, or credential, the terminal has let in.
-    ``clock``: the terminal's."""
+    ``clock``: the terminal's. ``processes``: who else serves its clients; None: nobody."""
 
     def __init__(
         self,
@@ -72,13 +74,14 @@ class MqttPort:
         who: Callable[[str], str],
         bounds: AskBounds,
         clock: Callable[[], int],
+        processes: Processes | None = None,
     ) -> None:
         self._dial = dial
         self._who = who
         self.bounds = bounds
         self.clock = clock
         self.strangers = Strangers(bounds().strangers, MOST_STRANGERS)
-        self.sessions = Sessions(bus, bounds, clock)
+        self.sessions = Sessions(bus, bounds, clock, processes or only_process())
         self.retained = RetainedMessages(bus, bounds)
         self.totals = MqttTotals()
         self.closing = False

@@ -7,6 +7,7 @@ retained message stays until another one takes its place, or one without a paylo
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -80,6 +81,8 @@ class RetainedMessages:
         #: Topic → the version of its document.
         self._versions: dict[str, str] = {}
         self._wanted: dict[str, _Wanted] = {}
+        #: Topics that are to have one when their message is stored, and how often.
+        self._coming: Counter[str] = Counter()
         self._writing: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -133,7 +136,16 @@ class RetainedMessages:
             kept = self._versions.keys()
             there = {row.name for row in await self._bus.topics.list()}
             for topic in [topic for topic in kept if topic not in there]:
-                await self.keep(topic, None)
+                if await self._is_gone(topic):
+                    await self.keep(topic, None)
+
+    async def _is_gone(self, topic: str) -> bool:
+        """Ask the topic's owner: lists lack what is on its way from one node to another."""
+        try:
+            await self._bus.topics.show(topic)
+        except UnknownTopic:
+            return True
+        return False
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -145,12 +157,25 @@ class RetainedMessages:
                 hint="publish it without the flag RETAIN",
             )
         most = self._bounds().retained
-        coming = sum(wanted not in self._versions for wanted in self._wanted)
-        if payload and topic not in self._versions and len(self._versions) + coming >= most:
+        if not payload or topic in self._versions or len(self._versions) + len(self._coming) < most:
+            return
+        coming = sum(each != topic and each not in self._versions for each in self._coming)
+        if len(self._versions) + coming >= most:
             raise LimitReached(
                 f"{most} retained messages are kept already",
                 hint="clear some by an empty retained message, or raise the limit max_retained",
             )
+
+    def reserve(self, topic: str, until: asyncio.Future[None]) -> None:
+        """Count the message that a topic is to have, until it has it, so that many at a time are bounded."""
+        self._coming[topic] += 1
+
+        def release(_: object) -> None:
+            self._coming[topic] -= 1
+            if not self._coming[topic]:
+                del self._coming[topic]
+
+        until.add_done_callback(release)
 
     async def keep(self, topic: str, message: RetainedMessage | None) -> None:
         """Keep a message, None: none. Returns when that, or a later one of the topic, is on disk."""

@@ -3,6 +3,10 @@ filters of QoS 1.
 
 The groups of a session are made before its document says so, and deleted before the document is. So a kill
 leaves a group that no document names, which the next start deletes.
+
+Several processes may serve the sessions of one terminal. A document says which of them has the client; where
+another one has taken it, the connection here ends, and what it leaves is not written any more. One of them
+ends the sessions whose time is over, also of clients whose process is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from landbridge.client.bus import Bus
 from landbridge.core.mqtt import session as core
 from landbridge.core.mqtt.session import SESSIONS, StoredSession, session_key
 from landbridge.core.mqtt.window import Place
+from landbridge.core.time import SECOND
 from landbridge.errors import (
     BusError,
     DocumentChanged,
@@ -29,9 +34,13 @@ from landbridge.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from landbridge.gateways.mqtt.bounds import LOOK_EVERY, AskBounds
+from landbridge.gateways.mqtt.bounds import LOOK_EVERY, AskBounds, Processes
+from landbridge.protocol.operations import Document
 
 log = structlog.get_logger("landbridge.mqtt")
+
+#: Seconds until the documents are followed again after an error.
+_AGAIN_AFTER = 1.0
 
 
 class _Known(NamedTuple):
@@ -41,14 +50,21 @@ class _Known(NamedTuple):
     service: str
     #: Microseconds; 0 while its client is connected.
     expires_at: int
+    #: Seconds that it outlives its connection, and the process that has its client.
+    expiry: float
+    holder: str
 
 
 class Sessions:
     """The sessions of a terminal that outlive their connections. ``bus``: of the gateway itself. ``clock``:
     the terminal's."""
 
-    def __init__(self, bus: Bus, bounds: AskBounds, clock: Callable[[], int]) -> None:
+    def __init__(self, bus: Bus, bounds: AskBounds, clock: Callable[[], int], processes: Processes) -> None:
         self._bus = bus
+        self._processes = processes
+        #: The sessions whose clients are connected here, and what ends such a connection.
+        self._held: dict[str, Callable[[], None]] = {}
+        self._following: asyncio.Task[None] | None = None
         self._bounds = bounds
         self._clock = clock
         self._known: dict[str, _Known] = {}
@@ -77,17 +93,62 @@ class Sessions:
                 log.warning("a session can't be read", key=row.key, why=str(error))
                 continue
             groups.update(core.groups_of(session))
-            if not session.expires_at:
-                session = core.left(session, self._clock())
             self._note(row.key, row.version, session)
-        await self._delete_groups(lambda name: core.is_of_session(name) and name not in groups)
+        self._leave_those_of_the_dead()
+        if not self._processes.has_others():  # they may be about to name a group that they have made
+            await self._delete_groups(lambda name: core.is_of_session(name) and name not in groups)
         self._sweeping = asyncio.ensure_future(self._sweep())
+        if self._processes.has_others():
+            self._following = asyncio.ensure_future(self._follow())
 
     async def close(self) -> None:
         """Stop."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        running = [task for task in (self._sweeping, self._following) if task is not None]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    # -- other processes ---------------------------------------------------------------------------
+
+    def hold(self, session: StoredSession, on_taken: Callable[[], None]) -> None:
+        """The client of a session is connected here. ``on_taken`` is called when it is elsewhere."""
+        self._held[session_key(session.service, session.client_id)] = on_taken
+
+    def _leave_those_of_the_dead(self) -> None:
+        """The clients of a process that was killed are gone from now on."""
+        now = self._clock()
+        for key, known in self._known.items():
+            if not known.expires_at and not self._processes.is_live(known.holder):
+                self._known[key] = known._replace(expires_at=now + int(known.expiry * SECOND))
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for seen in self._bus.documents.watch(SESSIONS):
+                    await self._changed(seen.key, seen.document)
+            except BusError as error:
+                if self._bus.closed is not None:
+                    return
+                log.warning("sessions are listed again", why=str(error))
+                await asyncio.sleep(_AGAIN_AFTER)
+
+    async def _changed(self, key: str, document: Document | None) -> None:
+        """Somebody has written a session, or ended it: perhaps this process itself, a while ago."""
+        if key in self._held:
+            async with self.turn(key):
+                session = await self._read(key)
+                if (session is None or session.holder != self._processes.me) and key in self._held:
+                    self._held.pop(key)()
+        elif document is None:
+            if key in self._known and key not in self._turns:
+                self._forget(key)
+        elif key not in self._turns:
+            try:
+                session = msgspec.convert(document.value, StoredSession)
+            except msgspec.ValidationError:
+                return  # told where it is used
+            self._note(key, document.version, session)
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncIterator[None]:
@@ -114,13 +175,18 @@ class Sessions:
 
     async def end_those_over(self) -> None:
         """End the sessions whose time is over."""
+        self._leave_those_of_the_dead()
         now = self._clock()
+        if not self._processes.is_first():
+            return
         over = [key for key, known in self._known.items() if known.expires_at and known.expires_at <= now]
         for key in over:
             async with self.turn(key):
                 known = self._known.get(key)
                 if known is not None and 0 < known.expires_at <= now:
                     session = await self._read(key)
+                    if session is not None and not self._is_over(key, session):
+                        continue
                     await self._end(key, session)
                     log.info("session over", client=session.client_id if session else key)
 
@@ -129,14 +195,22 @@ class Sessions:
     async def find(self, service: str, client_id: str) -> StoredSession | None:
         """The session of a client; None: there is none, or its time is over."""
         key = session_key(service, client_id)
-        known = self._known.get(key)
-        if known is None:
+        if key not in self._known and not self._processes.has_others():
             return None
         session = await self._read(key)
-        if session is not None and not 0 < known.expires_at <= self._clock():
+        if session is not None and not self._is_over(key, session):
             return session
-        await self._end(key, session)
+        if key in self._known or session is not None:
+            await self._end(key, session)
         return None
+
+    def _is_over(self, key: str, session: StoredSession) -> bool:
+        """Is its time over? That of a client whose process was killed began when that was seen."""
+        if not session.expires_at and self._processes.is_live(session.holder):
+            return False
+        known = self._known.get(key)
+        until = session.expires_at or (0 if known is None else known.expires_at)
+        return 0 < until <= self._clock()
 
     def check_room(self, service: str, client_id: str) -> None:
         """LimitReached where a service has too many sessions for one more."""
@@ -148,7 +222,8 @@ class Sessions:
             )
 
     async def save(self, session: StoredSession) -> None:
-        """Write a session. Returns when it is on disk."""
+        """Write a session whose client is connected here. Returns when it is on disk."""
+        session.holder = self._processes.me
         key, value = session_key(session.service, session.client_id), msgspec.to_builtins(session)
         documents = self._bus.documents
         while True:
@@ -165,6 +240,28 @@ class Sessions:
             else:
                 self._note(key, made.version, session)
                 return
+
+    async def leave(self, session: StoredSession) -> None:
+        """Write a session whose client is gone from here; unless it is connected elsewhere by now."""
+        key = session_key(session.service, session.client_id)
+        self._held.pop(key, None)
+        async with self.turn(key):
+            if self._processes.has_others() and not await self._is_mine(key):
+                self.unanswered.pop(key, None)
+                return
+            await self.save(session)
+
+    async def end_own(self, session: StoredSession) -> None:
+        """End a session with its connection; unless its client is connected elsewhere by now."""
+        key = session_key(session.service, session.client_id)
+        self._held.pop(key, None)
+        async with self.turn(key):
+            if not self._processes.has_others() or await self._is_mine(key):
+                await self._end(key, session)
+
+    async def _is_mine(self, key: str) -> bool:
+        found = await self._read(key)
+        return found is not None and found.holder == self._processes.me
 
     async def end(self, session: StoredSession) -> None:
         """End a session: its groups and its document go."""
@@ -197,8 +294,11 @@ class Sessions:
         before = self._known.get(key)
         if before is None:
             self._of_service[session.service] += 1
-        moment = before.expires_at if keep_moment and before is not None else session.expires_at
-        self._known[key] = _Known(version, session.service, moment)
+        moment = session.expires_at
+        if not moment and before is not None and before.holder == session.holder:
+            is_kept = keep_moment or not self._processes.is_live(session.holder)
+            moment = before.expires_at if is_kept else 0
+        self._known[key] = _Known(version, session.service, moment, session.expiry, session.holder)
 
     def _forget(self, key: str) -> None:
         known = self._known.pop(key, None)

@@ -16,6 +16,21 @@ class OfNode(Arguments, frozen=True):
     name: NodeName
 
 
+class NodeFind(Arguments, frozen=True):
+    """Topics that a client uses."""
+
+    topics: Annotated[list[str], about("Their names; 1000 are looked at.")]
+
+
+class NodesFound(Result, frozen=True, kw_only=True):
+    """Who has topics, so that their clients can go there."""
+
+    urls: Annotated[
+        dict[str, str],
+        about("By topic: where the node's bus port is. Left out is what the node that was asked has itself."),
+    ]
+
+
 class NodeRow(Result, frozen=True, kw_only=True):
     """A node: one of several processes that are one terminal."""
 
@@ -56,6 +71,11 @@ NODE_LIST = operation(
 )  # fmt: skip
 NODE_SHOW = operation(
     "node.show", OfNode, NodeRow, "GET /v1/nodes/{name}", "Show a node.", scope="observe", where="here",
+)  # fmt: skip
+NODE_FIND = operation(
+    "node.find", NodeFind, NodesFound, "POST /v1/nodes/find",
+    "Tell which nodes have topics. Any node takes everything; going to the right one spares a hop.",
+    safe=True, where="here",
 )  # fmt: skip
 NODE_DRAIN = operation(
     "node.drain", OfNode, NodeRow, "POST /v1/nodes/{name}/drain",
