@@ -15,13 +15,15 @@ from landbridge.core.cluster.roster import Roster
 from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from landbridge.core.cluster.tenure import Tenure
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, BusError
+from landbridge.errors import BadRequest, BusError, NameTaken
 
 log = structlog.get_logger("landbridge.node")
 #: Seconds between two looks at the table while nothing has to be renewed, as a part of a lease's life.
 LOOKED_AT = 1 / 12
 #: Seconds that the first beat and the last one may take.
 BEGIN_WITHIN, LEAVE_WITHIN = 20.0, 2.0
+#: Seconds for which a node waits for the lease of a process that had its name, and between two looks.
+ENTER_WITHIN, ENTER_AGAIN = 10.0, 0.2
 
 
 def new_id() -> str:
@@ -80,10 +82,29 @@ class Heart:
                         f"{self.record.terminal}",
                         hint="give all nodes of a terminal the same --name, or this one a store of its own",
                     )
-            asked_at = self._now()
-            self.table = await self._roster.beat(self.record, self.tenure.life)
-            self.tenure.renewed(asked_at)
+            await self._enter()
         self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _enter(self) -> None:
+        """Beat until the name is this process's. A process of the name that was killed a moment ago is gone
+        when its lease is over; one that renews its lease lives."""
+        seen: int | None = None
+        until = self._now() + ENTER_WITHIN
+        while True:
+            asked_at = self._now()
+            try:
+                self.table = await self._roster.beat(self.record, self.tenure.life)
+            except NameTaken:
+                holder = (await self._roster.read()).named(self.record.name)
+                if holder is None:
+                    continue
+                if (seen is not None and holder.expires_at > seen) or self._now() > until:
+                    raise
+                seen = holder.expires_at
+                await asyncio.sleep(ENTER_AGAIN)
+            else:
+                self.tenure.renewed(asked_at)
+                return
 
     def say(self, record: NodeRecord) -> None:
         """Tell the others something else from now on."""
