@@ -294,7 +294,7 @@ def good_batch(count: int = 3) -> bytes:
         times=[1_700_000_000_000_000 + n for n in range(count)],
         priorities=[n % 10 for n in range(count)],
         deliver_at=list(range(count)),
-        expires_at=[0, 1 << 60, 0][:count],
+        expires_at=[0, 1 << 57, 0][:count],
     )
 
 
