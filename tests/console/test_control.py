@@ -316,6 +316,10 @@ class TwoNodes:
         nodes = (self.record, NodeRecord(name="two", id="2", expires_at=9))
         self.table = ClusterTable(now=1, nodes=nodes, owners={0: "1", 1: "2", 2: "2"}, units=4)
 
+    async def look(self) -> ClusterTable:
+        new = NodeRecord(name="three", id="3", expires_at=9)
+        return msgspec.structs.replace(self.table, nodes=(*self.table.nodes, new))
+
     async def drain(self, name: str, draining: bool) -> ClusterTable:
         one, two = self.table.nodes
         assert name == two.name
@@ -329,6 +333,7 @@ async def test_nodes_are_listed_drained_and_resumed(site: Web, admin: Browser):
     shown = await admin.see("/console/nodes")
     assert "1 of 4 units are at no node" in shown
     assert re.search(r"one this page home live 1 25.0%", shown), shown
+    assert (await site.bus.nodes.show("three")).state == "live"  # it has started a moment ago
     drained = await admin.act("node.drain", name="two")
     assert "2 units go to other nodes" in drained["asked"]
     assert "draining" in await admin.see("/console/nodes")

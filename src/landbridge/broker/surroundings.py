@@ -67,6 +67,9 @@ class NodesPort(Protocol):
     async def drain(self, name: str, draining: bool) -> ClusterTable:
         """See ``core.cluster.roster.Roster``."""
 
+    async def look(self) -> ClusterTable:
+        """The table as it is now."""
+
 
 class Elsewhere(Protocol):
     """What the broker asks of the part that knows the other nodes of this terminal (``broker/cluster.py``).

@@ -123,6 +123,11 @@ class Heart:
         self._soon.set()
         return self.table
 
+    async def look(self) -> ClusterTable:
+        """The table as it is now. What this node goes by is what its beats tell."""
+        async with asyncio.timeout(self.tenure.life):
+            return await self._roster.read()
+
     def hurry(self) -> None:
         """Ask at once."""
         self._soon.set()

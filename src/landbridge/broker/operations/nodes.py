@@ -74,7 +74,7 @@ class NodeOperations:
         )
 
     async def show(self, caller: TokenBearer, request: table.OfNode) -> table.NodeRow:
-        nodes, node = self._named(request.name)
+        nodes, node = await self._named(request.name)
         return self._row(nodes, nodes.table, node)
 
     async def find(self, caller: TokenBearer, request: table.NodeFind) -> table.NodesFound:
@@ -94,7 +94,7 @@ class NodeOperations:
         return await self._change(caller, request.name, False)
 
     async def _change(self, caller: AuditedCaller, name: str, draining: bool) -> table.NodeRow:
-        nodes, node = self._named(name)
+        nodes, node = await self._named(name)
         if node.draining == draining:
             caller.change_nothing()
             return self._row(nodes, nodes.table, node)
@@ -107,9 +107,11 @@ class NodeOperations:
         after = await nodes.drain(name, draining)
         return self._row(nodes, after, after.named(name) or node)
 
-    def _named(self, name: str) -> tuple[NodesPort, NodeRecord]:
+    async def _named(self, name: str) -> tuple[NodesPort, NodeRecord]:
         nodes = self._terminal.nodes
         node = None if nodes is None else nodes.table.named(name)
+        if nodes is not None and node is None:
+            node = (await nodes.look()).named(name)  # it may have started a moment ago
         if nodes is None or node is None:
             hint = None if nodes else "this terminal has one process alone: 'up --node NAME' makes nodes"
             raise UnknownNode(f"no node is called {name[:60]}", hint=hint)
