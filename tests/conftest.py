@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,20 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("full"), max_examples=50)
 settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_kept_loggers() -> Iterator[None]:
+    """A command that runs in this process may set up logging. Loggers must not keep that: a later test that
+    reads what is logged would read nothing."""
+    configure = structlog.configure
+
+    def without_cache(**options: Any) -> None:
+        configure(**{**options, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", without_cache)
+        yield
 
 
 #: Seconds for a test of a folder whose tests start many processes, Spark's among them. On a busy machine such
