@@ -88,6 +88,7 @@ class Wire(Incoming):
             self._gone.set_result(None)
         if not self.welcome.done():
             self.welcome.set_exception(error)
+            self.welcome.exception()  # whoever has dialled may have given up meanwhile
         # Requests without an answer are told that the connection is gone. Whether the bus can connect again
         # is decided by the line.
         lost = error
