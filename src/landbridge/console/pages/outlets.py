@@ -9,7 +9,7 @@ import msgspec
 
 from landbridge.client.bus import Bus
 from landbridge.console import forms
-from landbridge.console.action import Action
+from landbridge.console.action import Action, Meaning, Read
 from landbridge.console.page import Fragment, Page, PageView
 from landbridge.console.pages.moments import read_optional
 from landbridge.core.time import parse_span, show_iso
@@ -246,44 +246,46 @@ PAGES = [
     *_pages("mail", "Mail", "New mail outlet", mails, mail, mail_details, of_mail),
     *_pages("sms", "SMS", "New SMS outlet", sms, one_sms, sms_details, of_sms),
 ]
-_MAIL, _SMS = "/console/topics/{topic}/mail/{name}", "/console/topics/{topic}/sms/{name}"
+
+
+def _actions(
+    kind: str, noun: str, again: str, reads: tuple[Read, Read], meanings: tuple[Meaning, Meaning]
+) -> list[Action]:
+    """``again``: what a replay has done. ``reads``: of the forms of a new outlet, and of a change.
+    ``meanings``: of a replay, and of a deletion."""
+    one = f"/console/topics/{{topic}}/{kind}/{{name}}"
+
+    def operation(verb: str) -> Any:
+        return table.OPERATIONS[f"{kind}.{verb}"]
+
+    return [
+        Action(
+            f"{kind}.create", operation("create"), "Create the outlet",
+            done=f"The {noun} outlet {{name}} is there", read=reads[0], to=one,
+        ),
+        Action(
+            f"{kind}.update", operation("update"), "Save", done=f"The {noun} outlet {{name}} is changed",
+            read=reads[1], to=one,
+        ),
+        Action(f"{kind}.test", operation("test"), "Send a test", done="A test was sent", scope=CHANGE),
+        Action(
+            f"{kind}.pause", operation("pause"), "Pause", done="The outlet {name} is paused", scope=CHANGE
+        ),
+        Action(
+            f"{kind}.resume", operation("resume"), "Resume", done="The outlet {name} goes on", scope=CHANGE
+        ),
+        Action(
+            f"{kind}.replay", operation("replay"), "Replay", done=f"{{messages}} messages are {again}",
+            meaning=meanings[0], read=read_range, scope=CHANGE,
+        ),
+        Action(
+            f"{kind}.delete", operation("delete"), "Delete the outlet", done="The outlet {name} is deleted",
+            danger=True, meaning=meanings[1], to=f"/console/{kind}", scope=CHANGE,
+        ),
+    ]  # fmt: skip
+
+
 ACTIONS = [
-    Action(
-        "mail.create", table.MAIL_CREATE, "Create the outlet", done="The mail outlet {name} is there",
-        read=read_new_mail, to=_MAIL,
-    ),
-    Action(
-        "mail.update", table.MAIL_UPDATE, "Save", done="The mail outlet {name} is changed", read=read_mail,
-        to=_MAIL,
-    ),
-    Action("mail.test", table.MAIL_TEST, "Send a test", done="A test was sent", scope=CHANGE),
-    Action("mail.pause", table.MAIL_PAUSE, "Pause", done="The outlet {name} is paused", scope=CHANGE),
-    Action("mail.resume", table.MAIL_RESUME, "Resume", done="The outlet {name} goes on", scope=CHANGE),
-    Action(
-        "mail.replay", table.MAIL_REPLAY, "Replay", done="{messages} messages are mailed again",
-        meaning=mail_replay, read=read_range, scope=CHANGE,
-    ),
-    Action(
-        "mail.delete", table.MAIL_DELETE, "Delete the outlet", done="The outlet {name} is deleted",
-        danger=True, meaning=mail_deletion, to="/console/mail", scope=CHANGE,
-    ),
-    Action(
-        "sms.create", table.SMS_CREATE, "Create the outlet", done="The SMS outlet {name} is there",
-        read=read_new_sms, to=_SMS,
-    ),
-    Action(
-        "sms.update", table.SMS_UPDATE, "Save", done="The SMS outlet {name} is changed", read=read_sms,
-        to=_SMS,
-    ),
-    Action("sms.test", table.SMS_TEST, "Send a test", done="A test was sent", scope=CHANGE),
-    Action("sms.pause", table.SMS_PAUSE, "Pause", done="The outlet {name} is paused", scope=CHANGE),
-    Action("sms.resume", table.SMS_RESUME, "Resume", done="The outlet {name} goes on", scope=CHANGE),
-    Action(
-        "sms.replay", table.SMS_REPLAY, "Replay", done="{messages} messages are sent again",
-        meaning=sms_replay, read=read_range, scope=CHANGE,
-    ),
-    Action(
-        "sms.delete", table.SMS_DELETE, "Delete the outlet", done="The outlet {name} is deleted",
-        danger=True, meaning=sms_deletion, to="/console/sms", scope=CHANGE,
-    ),
-]  # fmt: skip
+    *_actions("mail", "mail", "mailed again", (read_new_mail, read_mail), (mail_replay, mail_deletion)),
+    *_actions("sms", "SMS", "sent again", (read_new_sms, read_sms), (sms_replay, sms_deletion)),
+]
