@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from landbridge.client import line, node_wires
 from landbridge.client.bus import Bus
 from landbridge.client.context import Context
+from landbridge.client.node_wires import NodeWires
 from landbridge.client.wire import ContextDial
-from landbridge.errors import BadRequest, TerminalUnreachable
+from landbridge.errors import BadRequest, Disconnected, TerminalUnreachable
 from landbridge.testing.cluster import Nodes, run_nodes
 from landbridge.transport.memory import join
 from tests.waiting import eventually
@@ -177,6 +179,52 @@ async def test_a_lost_owner_ends_the_whole_connection_and_it_is_made_again(nodes
         assert (await bus.publish(topic, b"1")).offset == 1
         await eventually(lambda: bus.connections > before)
         assert (await bus.publish(topic, b"2")).offset == 2
+
+
+async def test_a_node_that_freezes_after_its_welcome_holds_nobody(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of(nodes, "b")
+    monkeypatch.setattr(line, "NODE_ANSWERS_WITHIN", 0.2)
+    async with bus_at(nodes, "d") as bus:
+        await bus.publish(topic, b"0")
+        find, asked = NodeWires.find, 0
+
+        async def frozen_at_first(wires: NodeWires, topics: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await (asyncio.Event().wait() if asked == 1 else find(wires, topics))
+
+        monkeypatch.setattr(NodeWires, "find", frozen_at_first)
+        assert bus.wire is not None
+        bus.wire.cut(Disconnected("cut by the test"))
+        assert (await bus.publish(topic, b"1")).offset == 1
+        assert asked > 1
+
+
+async def test_topics_beyond_those_that_are_remembered_go_to_the_first_node(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_wires, "MOST_KNOWN", 2)
+    topics = [topic_of(nodes, node, skip) for skip in (0, 1) for node in "abc"]
+    async with bus_at(nodes, "d") as bus:
+        for number in range(3):
+            for topic in topics:
+                assert (await bus.publish(topic, b"x")).offset == number
+        assert bus.wire is not None
+        assert bus.wire.nodes is not None
+        assert len(bus.wire.nodes._topics) == 2
+
+
+async def test_what_was_sent_to_other_nodes_is_written_before_a_bus_is_closed(nodes: Nodes) -> None:
+    topic = topic_of(nodes, "c")
+    async with bus_at(nodes, "d") as bus:
+        await bus.publish(topic, b"0")
+        assert bus.wire is not None
+        assert bus.wire.nodes is not None
+        others = bus.wire.nodes._others
+        assert len(others) == 1
+    assert all(wire._gone.done() for wire in others)  # type: ignore[attr-defined]
 
 
 async def test_a_fresh_token_is_good_for_every_connection(nodes: Nodes) -> None:

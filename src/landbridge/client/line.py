@@ -21,6 +21,7 @@ from landbridge.errors import (
     BusError,
     Disconnected,
     ShuttingDown,
+    TerminalUnreachable,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -210,7 +211,16 @@ class TerminalLine:
             return found
 
         wire.nodes = NodeWires(wire, connect)
-        await wire.nodes.find([*self._resenders, *(each.topic for each in self.subscriptions.values())])
+        used = [*self._resenders, *(each.topic for each in self.subscriptions.values())]
+        try:
+            async with asyncio.timeout(NODE_ANSWERS_WITHIN):
+                await wire.nodes.find(used)
+        except TimeoutError:
+            wire.cut(Disconnected("the node has stopped answering"))
+            self._move_on()
+            raise TerminalUnreachable(
+                f"the node{self._at} has said welcome and nothing else in {NODE_ANSWERS_WITHIN:g} s"
+            ) from None
 
     async def come_near(self, topic: str) -> None:
         """Before a topic is used: where the terminal has several nodes, find the one that has it."""

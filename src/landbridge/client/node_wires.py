@@ -20,6 +20,8 @@ from landbridge.protocol.frames import Frame
 
 #: Topics that are asked about at once, and nodes that a bus has connections to, the first one aside.
 MOST_TOPICS, MOST_NODES = 1000, 32
+#: Topics whose way is remembered; the frames of all others go to the first node.
+MOST_KNOWN = 10_000
 #: Seconds in which a node has to let the bus in.
 REACHED_WITHIN = 3.0
 
@@ -31,6 +33,7 @@ class NodeWire(Protocol):
     def answer(self, frame: frames.SendReply, tail: bytes, *, others: bool) -> None: ...
     async def ask(self, make: Callable[[int], Frame], *tail: bytes) -> Any: ...
     def close(self, error: BusError | None = None) -> None: ...
+    async def wait_closed(self) -> None: ...
 
 
 #: Connects to the node at a URL, as a part of the first connection.
@@ -54,11 +57,12 @@ class NodeWires:
 
     def knows(self, topic: str) -> bool:
         """Is it settled where the frames of a topic go?"""
-        return topic in self._topics
+        return topic in self._topics or len(self._topics) >= MOST_KNOWN
 
     async def find(self, topics: Iterable[str]) -> None:
         """Settle where the frames of these topics go. Where nobody can say, they go to the first node."""
         wanted = [topic for topic in dict.fromkeys(topics) if topic not in self._topics]
+        del wanted[max(0, MOST_KNOWN - len(self._topics)) :]
         for begin in range(0, len(wanted), MOST_TOPICS):
             share = wanted[begin : begin + MOST_TOPICS]
             try:
@@ -72,7 +76,14 @@ class NodeWires:
             urls = (answer.result or {}).get("urls", {})
             for topic in share:
                 wire = await self._wire(urls.get(topic, ""))
-                self._topics.setdefault(topic, wire)
+                self._settle(topic, wire)
+
+    def _settle(self, topic: str, wire: NodeWire) -> NodeWire:
+        """Where a topic's frames go from now on. Nothing changes what was settled before, and where there is
+        no room to remember more, that is the first one: its frames must not overtake each other."""
+        if len(self._topics) >= MOST_KNOWN:
+            return self._topics.get(topic, self._first)
+        return self._topics.setdefault(topic, wire)
 
     async def _wire(self, url: str) -> NodeWire:
         if not url:
@@ -106,10 +117,9 @@ class NodeWires:
     def of(self, frame: Frame) -> NodeWire:
         """The connection that a frame goes over."""
         if isinstance(frame, frames.Publish | frames.PublishOnce | frames.SendRequest | frames.Fetch):
-            # What was not asked about stays with the first one: its frames must not overtake each other.
-            return self._topics.setdefault(frame.topic, self._first)
+            return self._settle(frame.topic, self._first)
         if isinstance(frame, frames.Subscribe):
-            wire = self._topics.setdefault(frame.topic, self._first)
+            wire = self._settle(frame.topic, self._first)
             self._subscriptions[frame.subscription] = wire
             return wire
         if isinstance(frame, frames.Unsubscribe):
@@ -150,3 +160,7 @@ class NodeWires:
             self._over.set_result(None)
         for wire in self._others:
             wire.close(error)
+
+    async def wait_closed(self) -> None:
+        """After ``close``, wait until what was sent to the other nodes is written."""
+        await asyncio.gather(*(wire.wait_closed() for wire in self._others))

@@ -94,7 +94,7 @@ class Wire(Incoming):
         lost = error
         if not isinstance(error, Disconnected):
             lost = Disconnected(f"the connection was ended: {error}")
-        if self._first is not None:
+        if self._first is not None and self._first.open:
             self._first.cut(lost)
         if self.nodes is not None:
             self.nodes.close(lost)
@@ -220,6 +220,8 @@ class Wire(Incoming):
             self._closing = error or Disconnected("the connection was closed")
         if self._outgoing is not None:
             self._outgoing.close()
+        if self.nodes is not None:
+            self.nodes.close(self._closing)
 
     def cut(self, error: BusError) -> None:
         """End the connection at once: nobody is there who would read what was sent."""
@@ -231,6 +233,8 @@ class Wire(Incoming):
     async def wait_closed(self) -> None:
         """After ``close``, wait until the transport is gone. A loop that is closed before that loses what was
         not written yet, and with TLS uvloop fails."""
+        if self.nodes is not None:
+            await self.nodes.wait_closed()
         if self._transport is not None:
             await asyncio.wait([self._gone], timeout=CLOSE_WITHIN)
             if not self._gone.done():
