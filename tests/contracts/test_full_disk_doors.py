@@ -9,12 +9,21 @@ from typing import Any
 import pytest
 
 from landbridge.core.mqtt.session import SESSIONS
+from landbridge.core.sms.spec import SmsProfile
 from landbridge.core.time import SECOND
+from landbridge.gateways import outlets
 from landbridge.gateways.mqtt import port as mqtt_port
+from landbridge.gateways.outgoing import OutgoingHttp
+from landbridge.gateways.sms import SmsForm
+from landbridge.node.assembly import dial_to
+from landbridge.node.sms import sms_of
+from landbridge.node.webhooks import webhooks_of
 from landbridge.stores.memory import MemoryStore
-from landbridge.testing import FaultyStore
+from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
+from landbridge.testing.sms_provider import SmsProvider
 from tests.contracts.mqtt import V5, V311, mqtt_site
-from tests.waiting import eventually
+from tests.receivers import LOOPBACK, OK, Receiver, says
+from tests.waiting import eventually, turns
 
 
 @pytest.fixture
@@ -101,3 +110,84 @@ async def test_a_publish_of_mqtt_on_a_full_disk_is_not_acked(
             assert info.mid not in dev.acked
             store.full = False
     assert mqtt.terminal.broker.topic("orders.eu").log.end == (1 if version == V5 else 0)
+
+
+# -- outlets -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outlets look often: the clock is moved by hand."""
+    for name in ("LOOK_EVERY", "WRITE_AFTER", "AGAIN_AFTER", "LONGEST_AGAIN"):
+        monkeypatch.setattr(outlets, name, 0.01)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
+async def test_an_outlet_whose_receiver_comes_back_makes_room_on_a_full_disk(
+    store: FaultyStore, quick: None, crashes: list[Any], ordered: bool
+) -> None:
+    """A receiver that was away fills the disk. What the outlet knows of that can't be written, and its
+    messages are the room that is wanted."""
+    clock, answers = FakeClock(), [says(500)]
+    async with (
+        run_terminal(store, clock=clock) as terminal,
+        webhooks_of(terminal, dial_to(terminal), (), OutgoingHttp(LOOPBACK)),
+        attach(terminal, life=1e7) as bus,
+        Receiver(lambda _: answers[0]) as receiver,
+    ):
+        await bus.topics.create("orders")
+        await bus.webhooks.create("orders", "shop", receiver.url, ordered=ordered)
+        for number in range(12):
+            await bus.publish("orders", {"n": number})
+        await eventually(lambda: receiver.requests)
+        store.full = True
+        clock.advance(7)
+        seen = len(receiver.requests)
+        await eventually(lambda: len(receiver.requests) > seen or clock.advance(7))
+        answers[0] = OK
+        group = terminal.broker.group("orders", "webhook.shop")
+        await eventually(lambda: group.delivery.cursor.floor == 12 or clock.advance(30))
+        sent = len(receiver.requests)
+        store.full = False
+        while (shown := await bus.webhooks.show("orders", "shop")).delivered < 12:
+            clock.advance(1)
+        assert (shown.state, shown.circuit, shown.lag, shown.buried) == ("active", "closed", 0, 0)
+        assert len(receiver.requests) == sent, "nothing is sent again"
+
+
+async def test_an_sms_waits_for_a_full_disk_and_costs_nothing_meanwhile(
+    store: FaultyStore, quick: None, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        run_terminal(store) as terminal,
+        sms_of(terminal, dial_to(terminal), (), OutgoingHttp(LOOPBACK)) as senders,
+        attach(terminal) as bus,
+        SmsProvider() as provider,
+    ):
+        await bus.topics.create("alerts")
+        await bus.sms.create(
+            "alerts", "ops", account=provider.account, secret=provider.secret, sender="+15550000001",
+            to="+15550000002", profile=SmsProfile(url=provider.url), per_day=3,
+        )  # fmt: skip
+        await bus.sms.pause("alerts", "ops")
+        for number in range(3):
+            await bus.publish("alerts", f"alert {number}")
+        tried: list[int] = []
+        admit = SmsForm.admit
+
+        def admitted(*given: Any) -> Any:
+            tried.append(1)
+            return admit(*given)
+
+        monkeypatch.setattr(SmsForm, "admit", admitted)
+        await bus.sms.resume("alerts", "ops")
+        store.full = True
+        await eventually(lambda: tried)
+        await turns(500)  # time for more tries, each of which counts one
+        [sender] = senders.senders.values()
+        assert not provider.sent
+        store.full = False
+        await eventually(lambda: len(provider.sent) == 3, "the budget is as it was")
+        await eventually(lambda: sender.state.delivered == 3)
+        await turns()
+        assert sender.state.spent[1:] == (3, 3)
