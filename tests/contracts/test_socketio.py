@@ -696,3 +696,30 @@ async def test_a_connection_that_is_cut_loses_and_doubles_nothing(
             await eventually(lambda: next_offset == 800)
         finally:
             await client.close()
+
+
+async def test_who_follows_a_topic_that_was_made_anew_does_not_read_all_the_time(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client of the same token still waits at the end of the log before."""
+    reads: list[int] = []
+    read = tail.LogTail.read
+
+    async def counted(self: Any, offset: int) -> Any:
+        reads.append(offset)
+        return await read(self, offset)
+
+    monkeypatch.setattr(tail.LogTail, "read", counted)
+    await fill(site, 0, 10)
+    token = site.token("subscribe:orders")
+    async with stock(site.url, token) as before, stock(site.url, token) as after:
+        await before.done("subscribe", topic="orders")
+        await eventually(lambda: reads == [10])
+        await site.bus.topics.delete("orders", force=True)
+        await site.bus.topics.create("orders")
+        await after.done("subscribe", topic="orders")
+        await eventually(lambda: 0 in reads)
+        await turns(500)
+        assert reads.count(0) <= 2
+        await fill(site, 0, 1)
+        assert (await after.have(1))[0]["offset"] == 0
