@@ -698,6 +698,28 @@ async def test_a_connection_that_is_cut_loses_and_doubles_nothing(
             await client.close()
 
 
+async def test_attachments_are_bounded_together_and_in_time(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever announces some and sends all but the last one makes the gateway keep them."""
+    token = site.token("publish:orders")
+    event = '["publish",{"topic":"orders","payload":{"_placeholder":true,"num":0}}]'
+    monkeypatch.setattr(engine, "MOST_BYTES", 300_000)
+    async with raw(site.url, token) as client:
+        await client.say(f"454-{event}", bytes(200_000))
+        await client.say(bytes(200_000))
+        assert "with its attachments" in str(await client.next())
+        with pytest.raises(ConnectionClosed):
+            await client.next()
+    monkeypatch.setattr(gateway_client, "ATTACHED_WITHIN", 0.0)
+    async with raw(site.url, token) as client:
+        await client.say(f"451-{event}")
+        assert "did not come within" in str(await client.next())
+        with pytest.raises(ConnectionClosed):
+            await client.next()
+    assert site.terminal.broker.topic("orders").log.end == 0
+
+
 async def test_who_follows_a_topic_that_was_made_anew_does_not_read_all_the_time(
     site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,9 @@ class SocketPeer(Protocol):
     #: A packet whose attachments are on their way.
     partial: StrictPacket | None
 
+    def expect(self, packet: StrictPacket | None) -> None:
+        """The attachments of this packet are on their way; None: of none."""
+
     async def receive(self, event: StrictPacket) -> None:
         """An event has come. Returns when more may be read."""
 
@@ -188,9 +191,11 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             if not isinstance(data, bytes):
                 raise BadFrame("text where an attachment was announced")
             found.attachments.append(data)
+            if found.size > MOST_BYTES:
+                raise BadFrame(f"a packet of more than {MOST_BYTES} bytes with its attachments")
             if len(found.attachments) < found.attachment_count:
                 return
-            peer.partial = None
+            peer.expect(None)
         elif isinstance(data, bytes):
             raise BadFrame("an attachment that was not announced")
         else:
@@ -202,7 +207,7 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             if not peer.is_signed_in or found.namespace != "/":
                 raise BadFrame("a packet before the sign-in, or of another namespace")
             if found.attachment_count:
-                peer.partial = found
+                peer.expect(found)
                 return
         if found.packet_type == packet.DISCONNECT:
             await peer.end(None)
