@@ -156,6 +156,17 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             await found.close(wait=False, abort=True)
             found.queue.put_nowait(None)  # the writer of a WebSocket ends, and closes it
 
+    def is_upgrading(self, id: str) -> bool:
+        """Has a client begun to go over from polling to a WebSocket?"""
+        found = self.eio.sockets.get(id)
+        return found is not None and found.upgrading
+
+    def end_upgrade(self, id: str) -> None:
+        """Its WebSocket has ended. The library answers polls with nothing, and at once, as long as it waits for
+        one; it forgets to end that where the client goes without a word."""
+        if self.is_upgrading(id):
+            self.eio.sockets[id].upgrading = False
+
     # -- what the library calls --------------------------------------------------------------------
 
     async def _handle_eio_connect(self, id: str, environ: dict[str, Any]) -> bool | None:
