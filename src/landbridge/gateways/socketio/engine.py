@@ -162,8 +162,8 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
         return found is not None and found.upgrading
 
     def end_upgrade(self, id: str) -> None:
-        """Its WebSocket has ended. The library answers polls with nothing, and at once, as long as it waits for
-        one; it forgets to end that where the client goes without a word."""
+        """Its WebSocket has ended. The library answers polls with nothing, and at once, as long as it waits
+        for one; it forgets to end that where the client goes without a word."""
         if self.is_upgrading(id):
             self.eio.sockets[id].upgrading = False
 
