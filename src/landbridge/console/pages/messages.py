@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
@@ -48,7 +49,8 @@ async def one(view: PageView) -> dict[str, Any]:
     return {
         "title": f"{topic} {message.offset}",
         "message": message,
-        "payload": payloads.shown(message.payload),
+        # In a thread: others don't wait for the tens of thousands of tokens that it may have.
+        "payload": await asyncio.to_thread(payloads.shown, message.payload),
         "headers": payloads.header_rows(message.headers),
     }
 
