@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -143,6 +144,23 @@ async def test_a_reader_that_leaves_costs_nothing_more(site: Web) -> None:
             await eventually(lambda: any(s.users for s in site.site._gateway.app.pool._sessions.values()))
         await eventually(lambda: not any(s.users for s in site.site._gateway.app.pool._sessions.values()))
     assert not (await site.bus.groups.show("orders", "g")).consumers
+
+
+async def test_a_stream_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the end of its token would not end it: it waits for the peer to read."""
+    monkeypatch.setattr(http_connection, "WRITE_WITHIN", 0.02)
+    token = site.token("subscribe:orders")
+    for _ in range(8):
+        await site.bus.publish("orders", bytes(1 << 20))
+    assert (await site.http.get("/v1/topics")).status_code == 200  # the gateway begins
+    head = f"GET {EVENTS}?from=earliest HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", int(site.url.rpartition(":")[2])))
+        peer.sendall(head.encode())
+        users = site.site._gateway.app.pool._sessions
+        await eventually(lambda: any(session.users for session in users.values()))
+        await eventually(lambda: not any(session.users for session in users.values()))
 
 
 payloads = st.one_of(

@@ -22,7 +22,7 @@ from landbridge.errors import BadRequest, UnknownMessage
 ROWS = 50
 #: What one search looks at: messages, bytes, and seconds of this process. The page offers to go on.
 MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
-#: Bytes that are read at a time; messages that are looked at in one turn of the loop, and seconds of it. A rule
+#: Bytes that are read at a time; messages that are looked at in one turn of the loop, and its seconds: a rule
 #: may take some tens of milliseconds for one message.
 AT_ONCE, A_TURN, TURN_WITHIN = 1 << 20, 64, 0.005
 #: Does the message with this index in a batch belong on the page?
