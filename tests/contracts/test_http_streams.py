@@ -21,7 +21,7 @@ from landbridge.core.log.batch import Batch
 from landbridge.gateways.http import events as gateway_events
 from landbridge.gateways.http import websocket
 from landbridge.gateways.http.events import text_of_batch
-from landbridge.node import http_connection
+from landbridge.node import http_connection, reading_watch
 from tests.contracts.web import Web, listening, take, web
 from tests.waiting import LIMIT, eventually
 
@@ -148,7 +148,7 @@ async def test_a_reader_that_leaves_costs_nothing_more(site: Web) -> None:
 
 async def test_a_stream_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the end of its token would not end it: it waits for the peer to read."""
-    monkeypatch.setattr(http_connection, "WRITE_WITHIN", 0.02)
+    monkeypatch.setattr(reading_watch, "READ_WITHIN", 0.02)
     token = site.token("subscribe:orders")
     for _ in range(8):
         await site.bus.publish("orders", bytes(1 << 20))
@@ -161,6 +161,28 @@ async def test_a_stream_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.
         users = site.site._gateway.app.pool._sessions
         await eventually(lambda: any(session.users for session in users.values()))
         await eventually(lambda: not any(session.users for session in users.values()))
+
+
+async def test_a_websocket_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_watch, "READ_WITHIN", 0.02)
+    for _ in range(8):
+        await site.bus.publish("orders", bytes(1 << 20))
+    headers = {"authorization": f"Bearer {site.token('subscribe:orders')}"}
+    address = f"{site.url.replace('http', 'ws', 1)}/v1/stream"
+    async with connect(
+        address, subprotocols=[Subprotocol("landbridge.v1")], additional_headers=headers
+    ) as stream:
+        peer = stream.transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.transport.pause_reading()
+        await stream.send(
+            json.dumps({"op": "subscribe", "id": 1, "topic": "orders", "group": "g", "start": "earliest"})
+        )
+        await eventually(lambda: "g" in site.terminal.broker.topic("orders").groups)
+        group = site.terminal.broker.group("orders", "g")
+        await eventually(lambda: group.delivery.leased)
+        await eventually(lambda: not group.delivery.leased, "what it has not settled went back")
+        stream.transport.abort()
 
 
 payloads = st.one_of(

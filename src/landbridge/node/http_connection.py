@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from landbridge.errors import Unavailable
+from landbridge.node.reading_watch import ReadingWatch
 from landbridge.node.web_socket import WebSocketConnection
 from landbridge.protocol.http import LET_IN, Problem, problem
 from landbridge.transport.strangers import Stranger, Strangers
@@ -25,8 +26,6 @@ from landbridge.transport.strangers import Stranger, Strangers
 HEAD_WITHIN = 10.0
 #: Seconds for its body; and bytes of it, each of which it may take a second longer.
 BODY_WITHIN, BODY_RATE = 20.0, 16 << 10
-#: Seconds in which a peer has to take some of an answer that waits for it.
-WRITE_WITHIN = 60.0
 #: The paths that are answered however many requests are under way: they tell how the process is.
 HEALTH = ("/healthz", "/readyz")
 
@@ -75,8 +74,7 @@ class HttpConnection(H11Protocol):
             )
             self.ws_protocol_class = cast(Any, connection)
         self._deadline: asyncio.TimerHandle | None = None
-        #: Set while the peer has to read before more is written to it.
-        self._reading: asyncio.TimerHandle | None = None
+        self._reading = ReadingWatch()
 
     # -- transport ---------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self._stop_reading()
+        self._reading.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -102,33 +100,17 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         """Called by the transport: the peer has to read first."""
         super().pause_writing()
-        self._wait_for_reader()
+        self._reading.begin(self.transport)
 
     def resume_writing(self) -> None:
         """Called by the transport: the peer has read."""
-        self._stop_reading()
+        self._reading.end()
         super().resume_writing()
-
-    def _wait_for_reader(self) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        self._reading = self.loop.call_later(WRITE_WITHIN, self._check_reader, waiting)
-
-    def _check_reader(self, waiting: int) -> None:
-        """Whoever reads nothing would hold what answers it for ever, whatever becomes of its token."""
-        if self.transport.get_write_buffer_size() < waiting:
-            self._wait_for_reader()
-        else:
-            self.transport.abort()
-
-    def _stop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Called by uvicorn: the transport is the WebSocket's from now on, and so are its deadlines."""
         self._stop_waiting()
-        self._stop_reading()
+        self._reading.end()
         self._is_handed_over = True
         super().handle_websocket_upgrade(event)
 
