@@ -3,11 +3,15 @@ through, and whatever had to wait goes on by itself."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
+from landbridge.console import sessions as console_sessions
+from landbridge.console.navigation import SECTIONS
 from landbridge.core.mqtt.session import SESSIONS
 from landbridge.core.sms.spec import SmsProfile
 from landbridge.core.time import SECOND
@@ -248,3 +252,41 @@ async def test_a_client_of_socketio_settles_on_a_full_disk(
                 await client.done("publish", topic="orders", json=1, idempotency_key="k") for _ in range(2)
             ]
             assert [(each["offset"], each["repeated"]) for each in stored] == [(20, False), (20, True)]
+
+
+# -- the console ---------------------------------------------------------------------------------------
+
+
+async def test_the_console_leads_out_of_a_full_disk(
+    store: FaultyStore, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_sessions, "PATIENCE", 0.0)
+    async with web(store=store, console=True) as site:
+        for number in range(3):
+            await site.bus.publish("orders", {"n": number})
+        await site.bus.groups.create("orders", "g", start="earliest")
+        store.full = True
+        site.terminal.broker.room.tick()
+        await eventually(lambda: site.terminal.broker.room.state == "low")
+        # The sign-in, too: nothing of it is on disk.
+        path = (await site.http.post("/console/links")).json()["path"]
+        async with httpx.AsyncClient(base_url=site.url, headers={"origin": site.url}) as browser:
+            signed_in = await browser.post("/console/sign-in", data={"code": path.partition("code=")[2]})
+            assert signed_in.status_code == 303
+            for page in [path for paths in SECTIONS.values() for path in paths]:
+                assert (await browser.get(page)).status_code == 200, page
+            found = re.search(r'name="csrf" value="([^"]+)"', (await browser.get("/")).text)
+            assert found is not None
+
+            async def act(action: str, /, **fields: str) -> Any:
+                sent = {"csrf": found[1], "confirmed": "yes", **fields}
+                headers = {"console-module": "live"}
+                return await browser.post(f"/console/actions/{action}", data=sent, headers=headers)
+
+            refused = await act("message.publish", topic="orders", payload="1", type="text/plain")
+            assert refused.status_code == 507
+            moved = await act("group.seek", topic="orders", name="g", where="latest")
+            assert moved.json()["outcome"] == "done", moved.text
+            deleted = await act("topic.delete", name="orders", force="true")
+            assert deleted.json()["outcome"] == "done", deleted.text
+        assert "orders" not in site.terminal.broker.topics

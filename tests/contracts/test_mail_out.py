@@ -445,7 +445,7 @@ def test_the_bounce_address_fits_into_an_address() -> None:
 async def test_a_server_whose_name_nobody_can_look_up_is_a_failed_attempt(scene: Scene, host: str) -> None:
     await scene.bus.topics.create("alerts")
     await scene.bus.mails.create(
-        "alerts", "ops", server=f"smtp+plain://{host[:253]}:25", sender="a@example.com", to=["b@example.com"]
+        "alerts", "ops", server=f"smtp+plain://{host[:253]}:25", sender="a@example.com", to=("b@example.com",)
     )
     await scene.bus.publish("alerts", b"x")
     shown = await scene.until(lambda shown: shown.failed)
