@@ -14,6 +14,7 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from landbridge.gateways.http.forms import plain_form
 from landbridge.gateways.socketio import client as gateway_client
 from landbridge.gateways.socketio import engine, front, register, subscription, tail
 from landbridge.node.site import Site
@@ -564,7 +565,6 @@ async def test_messages_for_a_slow_client_are_made_one_at_a_time(
 ) -> None:
     """Each of its subscriptions has one, and as JSON a message may take six times its bytes."""
     made: list[bytes] = []
-    plain_form = subscription.plain_form
 
     def counted(payload: bytes, content_type: object) -> Any:
         made.append(payload)
