@@ -145,7 +145,7 @@ class Ground:
         self._epoch = max(epoch, self.now()) + secrets.randbelow(EPOCHS)
         await self._reserve_epochs()
         self.run = self.new_epoch()
-        await self.broker.begin_run(self.run)
+        await self.broker.committing.begin_run(self.run)
         if "directory" in documents:
             try:
                 signed = msgspec.msgpack.decode(documents["directory"], type=list[SignedDirectory])
