@@ -852,7 +852,8 @@ class Connection(Incoming):
             self._begin(frame, None)
             return
         demand_read(self.broker.topics, self.scopes, frame.topic)
-        begun = self.terminal.spawn(self._begin_at(frame, self.broker.topic_for(frame.topic)))
+        topic = self.broker.consuming.topic_of(frame, self.subject)
+        begun = self.terminal.spawn(self._begin_at(frame, topic))
         begun.add_done_callback(lambda begun: self._answer(0, begun, "a subscription"))
 
     async def _begin_at(self, frame: frames.Subscribe, topic: Topic) -> None:

@@ -396,11 +396,10 @@ class OutletSender:
         width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, stored.spec.topic) as bus:
-            # Subscribing would make a topic or a group that is gone, and the group without the match.
-            await bus.groups.show(topic, group)
             gathering = self._form.gathers(stored)
             prefetch = width if gathering is None else gathering.most
-            subscription = bus.subscribe(topic, group=group, prefetch=prefetch)
+            # A group that was deleted must not come back, without the options and the match that it had.
+            subscription = bus.subscribe(topic, group=group, prefetch=prefetch, create=False)
             async with subscription:
                 await self._note_trouble("")
                 reading = asyncio.ensure_future(self._hand_on(subscription, width, sending))

@@ -77,6 +77,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     answers: bool = False
     #: Bytes that may be delivered and unsettled, beside the prefetch; 0: as many as the terminal allows.
     prefetch_bytes: Natural = 0
+    #: Refused where the topic or the group is not there; nothing is made.
+    must_exist: bool = False
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):
