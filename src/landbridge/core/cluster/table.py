@@ -30,6 +30,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     #: It wants all units to be at one node.
     together: bool = False
+    #: Seconds after which it counts as gone if it isn't heard of; 0: it is of a version that doesn't tell.
+    life: float = 0.0
     #: Set by the server: when the process was first heard of, and when it counts as gone if it isn't heard
     #: of again.
     started_at: int = 0
