@@ -313,3 +313,42 @@ async def test_operators_see_nodes_and_drain_them_and_the_registry_goes_with_the
         async with landbridge.connect(first.url, token=made.token, patience=LIMIT) as alice:
             for number in range(UNITS):
                 await alice.publish(f"t.{number}", b"again")
+
+
+async def test_nodes_that_end_in_good_order_warn_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever says goodbye isn't lost: not to the parts of its own process, not to other nodes, not to
+    clients."""
+    url = shared_valkey().url(name_of(tmp_path), units=UNITS)
+    async with fleet_of(url, tmp_path, 2, http=True) as fleet, fleet.connect("client") as bus:
+        first, second = fleet.nodes
+
+        async def use() -> None:
+            for number in range(UNITS):
+                await bus.publish(f"t.{number}", b"x")
+
+        await use()
+        for number in range(UNITS):  # a part of each process that reads
+            await bus.topics.create(f"h.{number}")
+            await bus.call("webhook.create", topic=f"h.{number}", name="w", url="https://shop.example.com/")
+        # An operator drains a node, and stops it.
+        await bus.nodes.drain("n0")
+
+        async def is_empty() -> bool:
+            return not (await bus.nodes.show("n0")).units
+
+        await until(is_empty)
+        await use()
+        await first.stop()
+        await use()
+        # The other one is just told to end.
+        await first.start()
+        await bus.nodes.resume("n0")
+        await second.stop()
+        await use()
+        logs = "".join(node.log() for node in fleet.nodes).splitlines()
+        said = [json.loads(line) for line in logs if line]
+        assert [line["event"] for line in said].count("stopping") == 2
+        assert [line for line in said if line["level"] not in ("debug", "info")] == []
+    assert [record.getMessage() for record in caplog.records if "lost" in record.getMessage()] == []
