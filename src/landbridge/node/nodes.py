@@ -142,8 +142,11 @@ class Node:
             "landbridge_units_free": ("units that no live node has", len(heart.table.free)),
             "landbridge_store_answers": ("0 while the store is away", not self._store.trouble),
         }
+        labels = {"node": heart.record.name}
         for name, (help, value) in found.items():
-            yield GatewayFigure(name, help, {"node": heart.record.name}, float(value), counts=False)
+            yield GatewayFigure(name, help, labels, float(value), counts=False)
+        late = "late commits that the store has refused: another node had the unit"
+        yield GatewayFigure("landbridge_node_fenced_total", late, labels, float(self._store.fenced))
 
     def _dial(self, other: NodeRecord) -> Dial:
         if not other.url:
