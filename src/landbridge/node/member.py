@@ -154,7 +154,7 @@ class MemberOfRegistry(Membership):
 
     async def open(self, terminal: Terminal) -> None:
         # Programs that come before the directory does are asked to come again.
-        terminal.authority.registered = RegisteredTokens()
+        terminal.authority.registered = terminal.authority.registered or RegisteredTokens()
         await self._check_welcome()
         if self._certificates is not None:
             try:
