@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.system.nodes import (
     drained,
     fleet_of,
     killed,
+    late,
     paused,
     suffer,
 )
@@ -64,9 +66,21 @@ async def test_a_node_is_killed_another_paused_and_a_third_drained_and_nothing_i
     server: Any, tmp_path: Path
 ) -> None:
     url = server.url("bus", units=UNITS)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
-        await suffer(fleet, [killed, paused, drained], new_seed())
+    async with fleet_of(url, tmp_path, 3, "--no-registry", http=True, servers=[server.port]) as fleet:
+        await suffer(fleet, [killed, paused, drained, late], new_seed())
+        assert await refusals(fleet) >= 1
     assert await findings(url) == []
+
+
+async def refusals(fleet: Fleet) -> float:
+    """The late commits that the store has refused, as metrics of the nodes say."""
+    found = 0.0
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {fleet.token}"}) as http:
+        for node in fleet.nodes:
+            text = (await http.get(f"http://127.0.0.1:{node.http_port}/metrics")).text
+            [value] = re.findall(r"^landbridge_node_fenced_total{.*} (\S+)$", text, re.MULTILINE)
+            found += float(value)
+    return found
 
 
 @pytest.mark.slow
@@ -76,7 +90,7 @@ async def test_many_faults_lose_and_double_nothing(server: Any, tmp_path: Path) 
     seed = new_seed()
     faults = [*FAULTS, again(server)] * ROUNDS
     random.Random(seed).shuffle(faults)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+    async with fleet_of(url, tmp_path, 3, "--no-registry", servers=[server.port]) as fleet:
         await suffer(fleet, faults, seed)
         logs = "".join(node.log() for node in fleet.nodes)
     assert "the lease is over" in logs
@@ -100,7 +114,8 @@ async def test_faults_of_nodes_and_of_a_cluster_lose_and_double_nothing(tmp_path
         try:
             await asyncio.to_thread(cluster.start)
             url = cluster.url("bus", UNITS)
-            async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+            servers = [node.port for node in cluster.nodes]
+            async with fleet_of(url, tmp_path, 3, "--no-registry", servers=servers) as fleet:
                 seed = new_seed()
                 faults = [*FAULTS, again(OnePrimary(cluster))] * CLUSTER_ROUNDS
                 random.Random(seed).shuffle(faults)
@@ -156,6 +171,7 @@ async def test_faults_of_nodes_and_of_a_primary_with_a_standby_lose_and_double_n
             faults = [
                 killed,
                 paused,
+                late,
                 promoted(pair),
                 standby_again(pair),
                 primary_again(pair),
@@ -163,7 +179,8 @@ async def test_faults_of_nodes_and_of_a_primary_with_a_standby_lose_and_double_n
             ]
             faults *= CLUSTER_ROUNDS
             random.Random(seed).shuffle(faults)
-            async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+            servers = [pair.primary.port, pair.standby.port]
+            async with fleet_of(url, tmp_path, 3, "--no-registry", servers=servers) as fleet:
                 await suffer(fleet, faults, seed)
             assert await findings(url) == []
         finally:
