@@ -15,11 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from landbridge.broker.commit import CROSSING, DIRECTORY
+from landbridge.broker.limits import Limits
 from landbridge.core.log.store import PutDocument
 from landbridge.core.trust import registered_tokens
 from landbridge.core.trust.directory import Directory, TokenKey, keep
 from landbridge.core.trust.directory import sign as sign_directory
-from landbridge.errors import BadRequest, BusError, LeaseLost, StoreFailed, Unauthenticated
+from landbridge.errors import BadRequest, BusError, LeaseLost, LimitReached, StoreFailed, Unauthenticated
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.testing import FakeClock, attach
@@ -92,6 +93,21 @@ async def test_lists_are_of_all_nodes_and_in_pages(nodes: Nodes, bus: Any) -> No
     assert [row["topic"] for row in groups["groups"] if not row["topic"].startswith("$")] == names
     info = await bus.call("terminal.info")
     assert info["topics"] >= len(names)
+
+
+async def test_topics_are_bounded_over_all_nodes(crashes: list[Any]) -> None:
+    async with (
+        run_nodes(("a", "b", "c"), units=UNITS, limits=Limits(max_topics=20)) as nodes,
+        attach(nodes["a"]) as bus,
+    ):
+        made = 0
+        with pytest.raises(LimitReached, match="max_topics"):
+            while made <= 20:
+                await bus.topics.create(f"t{made}")
+                made += 1
+                nodes.tell()  # as each node does with its next beat
+        # Those of the terminal's own that other nodes have count, too.
+        assert 12 <= made <= 20
 
 
 async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: Any) -> None:

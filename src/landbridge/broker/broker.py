@@ -778,6 +778,7 @@ class Broker:
         if spec.name in self.damaged:
             raise self.damaged[spec.name]
         given = len(self.topics) - sum(name in self.topics for name in OWN)
+        given += 0 if self.elsewhere is None else self.elsewhere.topics()
         if given >= self.limits.max_topics and spec.name not in OWN:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
         if is_rule_topic(spec.name) and spec.rule is None:

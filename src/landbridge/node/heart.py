@@ -43,6 +43,8 @@ class Heart:
         #: Why the table can't be reached; empty while it can.
         self.trouble = ""
         self.on_beat: Callable[[], None] = lambda: None
+        #: How many topics this node has, for the others.
+        self.topics: Callable[[], int] = lambda: 0
         self._roster = roster
         self._task: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
@@ -199,7 +201,8 @@ class Heart:
         self.lapses += self.tenure.is_over(asked_at)
         released = sorted(self._released)
         take = self.plan.take if self._may_take else ()
-        table = await self._roster.beat(self.record, self.tenure.life, take, released)
+        record = replace(self.record, topics=self.topics())
+        table = await self._roster.beat(record, self.tenure.life, take, released)
         self._released -= set(released)
         self.table = table
         # What another node has taken meanwhile is gone: the table says so.

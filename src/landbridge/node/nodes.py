@@ -116,6 +116,7 @@ class Node:
         )
         terminal.addresses = self._addresses
         terminal.nodes = self.heart
+        self.heart.topics = lambda: len(terminal.broker.topics)
         terminal.broker.figures.append(self._figures)
         #: What this node has with unit 0; None while another node has it.
         self._home: Membership | None = None
