@@ -35,9 +35,11 @@ METRIC = re.compile(r"\blandbridge_\w+")
 OF_NODES = {"--node", "--address", "--tls-ca"}
 
 
-def options_of_up() -> set[str]:
-    group: Any = typer.main.get_command(app)
-    return {name for option in group.commands["up"].params for name in option.opts}
+def options_of(*words: str) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    return {name for option in command.params for name in option.opts}
 
 
 def check_up(words: list[str]) -> None:
@@ -45,7 +47,13 @@ def check_up(words: list[str]) -> None:
     given = {word for word in words if word.startswith("--")}
     if "node" not in NodePlan.__struct_fields__:
         given -= OF_NODES
-    assert given <= options_of_up(), words
+    assert given <= options_of("up"), words
+
+
+def check_start(words: list[str]) -> None:
+    """The options of a ``landbridge terminal start`` are options that it has."""
+    given = {word for word in words if word.startswith("--")}
+    assert given <= options_of("terminal", "start"), words
 
 
 # -- the container -------------------------------------------------------------------------------------
@@ -210,13 +218,16 @@ def test_a_unit_starts_what_there_is(unit: Path) -> None:
     text = unit.read_text()
     [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     words = start.split()
-    assert words[:2] == ["/opt/landbridge/bin/landbridge", "up"]
-    check_up(words[2:])
+    assert words[0] == "/opt/landbridge/bin/landbridge"
+    assert words[1] == "up" or words[1:3] == ["terminal", "start"]
+    check = check_up if words[1] == "up" else check_start
+    check(words[2:])
     for file in re.findall(r"install -m \d+ (\S+)", text):
         assert (ROOT / file).exists()
     for file in (DEPLOY / "systemd").glob("*.env"):
+        check = check_start if "terminal" in file.stem else check_up
         for options in re.findall(r"^#?LANDBRIDGE_OPTIONS=(.*)$", file.read_text(), re.MULTILINE):
-            check_up(options.split())
+            check(options.split())
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")

@@ -570,7 +570,10 @@ class Connection(Incoming):
         """Not a client but another terminal: from here on this is a link."""
         crossing = self.broker.crossing
         if crossing is None:
-            self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
+            error: BusError = Unauthenticated("this terminal has no links", hint="give it a registry")
+            if self.terminal.cluster is not None:
+                error = NotOwner("this node doesn't have the links of its terminal: the home does")
+            self._refuse_peer(error)
             return
         self.closed = True
         self.terminal.connections.discard(self)
