@@ -40,7 +40,7 @@ L = TypeVar("L", bound="TerminalLine")
 #: current bound, which doubles.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 #: What this client takes beyond the frames of the first version.
-FEATURES = ["pauses"]
+FEATURES = ["pauses", "nodes"]
 #: Of a terminal with several nodes: seconds between two questions whether the node in use still answers, and
 #: for its answer. A process that is stopped keeps its connections.
 ASK_NODE_EVERY, NODE_ANSWERS_WITHIN = 1.0, 4.0
