@@ -260,7 +260,7 @@ async def test_a_client_of_an_earlier_version_works_at_any_node(nodes: Nodes, ea
                     await out.send_many(b"%d" % each for each in range(300))
                 assert (await bus.publish(topic, b"last")).offset == number * 302 + 300
             for topic in topics.values():
-                found = []
+                found: list[bytes] = []
                 async with bus.subscribe(topic, group=f"g{node}") as messages:
                     while not found or found[-1] != b"last":
                         message = await messages.poll(timeout=20)
