@@ -63,7 +63,7 @@ def bus_at(nodes: Nodes, node: str) -> Bus:
 
 def topic_of(nodes: Nodes, node: str, skip: int = 0) -> str:
     names = [f"t{number}" for number in range(400)]
-    return [name for name in names if nodes.owners[nodes["a"].broker.unit_of(name)] == node][skip]
+    return [name for name in names if nodes.owners[nodes["a"].broker.units.unit_of(name)] == node][skip]
 
 
 def legs(nodes: Nodes) -> int:
@@ -120,7 +120,7 @@ async def test_units_that_move_lose_and_double_nothing(nodes: Nodes) -> None:
 
         publishing = [asyncio.ensure_future(publish(topic)) for topic in topics]
         for round in range(6):
-            unit = nodes["a"].broker.unit_of(topics[round % 3])
+            unit = nodes["a"].broker.units.unit_of(topics[round % 3])
             before = bus.connections
             await nodes.move(unit, "abcd"[round % 4])
             stored = nodes.terminals[nodes.owners[unit]].broker.topics
@@ -281,7 +281,7 @@ async def test_a_client_of_an_earlier_version_works_at_any_node(nodes: Nodes, ea
 
 async def test_a_client_of_an_earlier_version_goes_on_when_units_move(nodes: Nodes, earlier: None) -> None:
     topic = topic_of(nodes, "a")
-    unit = nodes["a"].broker.unit_of(topic)
+    unit = nodes["a"].broker.units.unit_of(topic)
     async with attach(nodes["d"], patience=20) as bus, attach(nodes["b"], patience=20) as other:
         await bus.groups.create(topic, "g")
         found: list[int] = []

@@ -48,7 +48,7 @@ def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
     names = (f"t{number}" for number in range(10_000))
     found = [
         name for name, _ in zip(names, range(1000), strict=False)
-        if nodes.owners[nodes["a"].broker.unit_of(name)] == node
+        if nodes.owners[nodes["a"].broker.units.unit_of(name)] == node
     ]  # fmt: skip
     return found[skip]
 
@@ -144,8 +144,8 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
     nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
-    unit = nodes["a"].broker.unit_of(other)
-    assert unit != nodes["a"].broker.unit_of(home)
+    unit = nodes["a"].broker.units.unit_of(other)
+    assert unit != nodes["a"].broker.units.unit_of(home)
     for topic in (home, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
@@ -325,7 +325,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
         attach(nodes["a"], patience=20) as other,
         other.subscribe(topic) as of_the_owner,
     ):
-        await nodes.move(nodes["a"].broker.unit_of(topic), "b")
+        await nodes.move(nodes["a"].broker.units.unit_of(topic), "b")
         assert topic not in nodes["a"].broker.topics
 
         async def is_read() -> bool:
@@ -339,7 +339,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
 
 
 async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
-    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.unit_of(topic_of(nodes, "a"))
+    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.units.unit_of(topic_of(nodes, "a"))
     await bus.topics.create(topic)
     async with bus.subscribe("*") as messages:
         await bus.publish(topic, b"once")
@@ -384,7 +384,7 @@ async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there
     caplog.set_level(logging.INFO, "landbridge.client")
     topic = topic_of(nodes, "b")
     await bus.publish(topic, b"before")
-    unit = nodes["b"].broker.unit_of(topic)
+    unit = nodes["b"].broker.units.unit_of(topic)
     cluster = nodes["b"].cluster
     assert cluster is not None
     await nodes["b"].give_up(unit, fenced=True)  # by the table it has the unit all the time
@@ -413,11 +413,11 @@ async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_n
     monkeypatch.setattr(store, "documents", some)
     with pytest.raises(StoreFailed, match="refused"):
         await node.take(*units)
-    assert node.broker.owned == set(units) - {bad}
+    assert node.broker.units.owned == set(units) - {bad}
     assert asked["handover"] == 2 * UNITS  # of all, and of each its own
     monkeypatch.undo()
     await node.take(*units)
-    assert node.broker.owned == set(units)
+    assert node.broker.units.owned == set(units)
 
 
 async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:
@@ -446,13 +446,13 @@ async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashe
             for scheduler in schedulers:
                 scheduler.look()
             await eventually(lambda turn=turn: ends() == [turn] * 3)
-            unit = nodes["a"].broker.unit_of(topics[turn % 3])
+            unit = nodes["a"].broker.units.unit_of(topics[turn % 3])
             await nodes.move(unit, "abc"[turn % 2])
 
 
 def end_of(nodes: Nodes, topic: str) -> int:
     """Where a topic ends, as its owner knows."""
-    owner = nodes[nodes.owners[nodes["a"].broker.unit_of(topic)]]
+    owner = nodes[nodes.owners[nodes["a"].broker.units.unit_of(topic)]]
     found = owner.broker.topics.get(topic)
     return 0 if found is None else found.log.end
 

@@ -476,12 +476,12 @@ async def test_the_ledger_forgets_transactions_after_a_while(timed: Terminal, cl
         await timed.broker.drain()
         assert remembered() == 3
         clock.advance(KEEP_LEFT / SECOND + 1)  # bytes of the one that left may have been on their way
-        await timed.broker.trim_transactions()
+        await timed.broker.ledger.trim()
         assert remembered() == 2
         clock.advance(KEEP_TRANSACTIONS / SECOND)
-        await timed.broker.trim_transactions()
+        await timed.broker.ledger.trim()
         assert remembered() == 0
-        assert not timed.broker._transactions
+        assert not timed.broker.ledger._known
         await transact(idle)  # it was here all the time, and goes on
         assert length(timed, "orders") == 4
 
@@ -505,7 +505,7 @@ async def test_a_transaction_that_comes_late_on_an_old_connection_does_not_happe
     await timed.broker.drain()
     if is_forgotten:
         clock.advance(KEEP_LEFT / SECOND + 1)
-        await timed.broker.trim_transactions()
+        await timed.broker.ledger.trim()
     del old.data_received
     for data in late:
         old.data_received(data)
@@ -627,7 +627,7 @@ async def test_a_restarted_terminal_gets_everything_once(tmp_path: Path, crashes
             await out.flush()
             while not set(range(part * 100 + 50)) <= set(seen):
                 seen += numbers(await reader.payloads(1))
-            assert terminal.broker.start == part + 1
+            assert terminal.broker.life.start == part + 1
     async with run_terminal(JournalStore(path), port=port) as terminal:
         while not set(range(300)) <= set(seen):
             seen += numbers(await reader.payloads(1))

@@ -67,7 +67,7 @@ class Mirror:
 
     async def _read(self) -> None:
         store = self._broker.store
-        if 0 in self._broker.owned:
+        if 0 in self._broker.units.owned:
             return
         version = dict(await store.documents(0, VERSION)).get(VERSION, b"")
         if version == self._version and version:
@@ -79,7 +79,7 @@ class Mirror:
             await store.documents(0, PAUSE),
             dict(await store.documents(0, CROSSING, DIRECTORY)).get(DIRECTORY),
         )
-        if 0 not in self._broker.owned:
+        if 0 not in self._broker.units.owned:
             self._version = version
             self._use(found)
 

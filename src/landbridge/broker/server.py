@@ -111,7 +111,7 @@ class Terminal:
             await self.routing.open(unit)
         await self.outcomes.open()
         self._started_at = self.broker.clock()
-        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
+        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.life.start)
 
     async def open_shared(self, elsewhere: Elsewhere) -> None:
         """Open as one of several nodes that share the store. It owns nothing yet: see ``take``."""
@@ -119,7 +119,7 @@ class Terminal:
         # Nobody has this key. The terminal's own is in the store, once the first node has made it.
         self.authority = Authority.from_raw(Authority.new_key(), (), self.services)
         await self.broker.open_shared(elsewhere)
-        self.broker.on_fenced = self._was_fenced
+        self.broker.life.on_fenced = self._was_fenced
         self.mirror = Mirror(self.broker, self._follow)
         await self.mirror.refresh()
         self.mirror.begin()
@@ -130,7 +130,7 @@ class Terminal:
         """Own units from now on, and do for them what a terminal does. Each is served as soon as it is
         loaded; those that can't be loaded keep no other from being served."""
         async with self._moving:
-            await self.broker.take(units, self._took)
+            await self.broker.life.take(units, self._took)
 
     async def _took(self, unit: int) -> None:
         try:
@@ -152,14 +152,14 @@ class Terminal:
             await self._give_up(unit, fenced=fenced)
 
     async def _give_up(self, unit: int, *, fenced: bool) -> None:
-        if unit not in self.broker.owned:
+        if unit not in self.broker.units.owned:
             return
         if unit == 0:
-            self.outcomes.forget(self.broker.not_owner(unit))
+            self.outcomes.forget(self.broker.units.not_owner(unit))
             self.operations.issued.forget()
             self._directory = b""
         self.stages.forget(unit)
-        await self.broker.give_up(unit, fenced=fenced)
+        await self.broker.life.give_up(unit, fenced=fenced)
         self.routing.forget()
         if self.mirror is not None:
             self.mirror.look_anew()
@@ -181,7 +181,7 @@ class Terminal:
     def _follow(self, found: Followed) -> None:
         """Go by what another node has written of the terminal's trust and settings."""
         broker, key = self.broker, found.settings.get("signing-key")
-        broker.follow(found.settings)
+        broker.life.follow(found.settings)
         if key is not None:
             try:
                 decoded("the key that signs tokens", self.authority.use, key, NEW_TOKENS)
@@ -232,7 +232,7 @@ class Terminal:
         self.is_ready.set()
 
     def _use_key(self, key: bytes, revoked: list[str]) -> None:
-        if self.broker.elsewhere is None:
+        if self.broker.units.elsewhere is None:
             self.authority = Authority.from_raw(key, revoked, self.services)
         else:  # what it knows of the registry stays
             self.authority.use(key)
@@ -349,12 +349,12 @@ class Terminal:
             "platform": sys.platform,
             "time": self.broker.clock(),
             "started_at": self._started_at,
-            "start": self.broker.start,
+            "start": self.broker.life.start,
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
             "node": "" if self.nodes is None else self.nodes.record.name,
-            "incarnation": self.broker.incarnation,
+            "incarnation": self.broker.life.incarnation,
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,
             "damage": self.broker.damage.found[:MOST_FINDINGS],

@@ -144,7 +144,7 @@ class Ground:
         self._epoch = max(epoch, self.now()) + secrets.randbelow(EPOCHS)
         await self._reserve_epochs()
         self.run = self.new_epoch()
-        await self.broker.begin_run(self.run)
+        await self.broker.committing.begin_run(self.run)
         if DIRECTORY in documents:
             try:
                 signed, topics = directories.kept(documents[DIRECTORY])

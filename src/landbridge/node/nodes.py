@@ -139,7 +139,7 @@ class Node:
 
     def _figures(self) -> Iterator[GatewayFigure]:
         """For the metrics of this node."""
-        heart, owned = self.heart, len(self.terminal.broker.owned)
+        heart, owned = self.heart, len(self.terminal.broker.units.owned)
         live = heart.table.live
         left = heart.tenure.left(asyncio.get_running_loop().time())
         found = {
@@ -225,7 +225,7 @@ class Node:
         self.heart.drained(True)
         loop = asyncio.get_running_loop()
         until = loop.time() + GO_WITHIN
-        while self.terminal.broker.owned and self.heart.table.candidates and loop.time() < until:
+        while self.terminal.broker.units.owned and self.heart.table.candidates and loop.time() < until:
             await asyncio.sleep(LOOK_EVERY)
             if not self.heart.table.node(self.heart.record.id):
                 return
@@ -250,7 +250,7 @@ class Node:
         loop = asyncio.get_running_loop()
         while True:
             left = self.heart.tenure.left(loop.time())
-            if not left and self.terminal.broker.owned:
+            if not left and self.terminal.broker.units.owned:
                 log.warning("the lease is over", node=self._plan.node, why=self.heart.trouble or "a pause")
                 self._moves.set()
             await asyncio.sleep(left or self.heart.tenure.pause)
@@ -287,7 +287,7 @@ class Node:
         lapses = heart.lapses
         wanted = heart.owned - frozenset(() if is_over else heart.plan.release)
         # After a lapse, what this process knows of a unit may be older than what is stored.
-        lost = sorted(terminal.broker.owned - (frozenset() if is_over else wanted), reverse=True)
+        lost = sorted(terminal.broker.units.owned - (frozenset() if is_over else wanted), reverse=True)
         if 0 in lost:
             await self._leave_home()
         for unit in lost:
@@ -300,7 +300,7 @@ class Node:
             if not has_lost:
                 heart.release(frozenset({unit}))
         self._lapses = lapses
-        taken = await self._take(sorted(wanted - terminal.broker.owned))
+        taken = await self._take(sorted(wanted - terminal.broker.units.owned))
         await self._come_home()
         if taken or lost:
             log.info("units", node=self._plan.node, taken=taken, given_up=len(lost), of=self._store.units)
@@ -329,7 +329,7 @@ class Node:
 
     async def _come_home(self) -> None:
         """Have the registry and the links, if unit 0 is here and others can reach this node."""
-        if 0 not in self.terminal.broker.owned or self._home is not None or not self.heart.record.url:
+        if 0 not in self.terminal.broker.units.owned or self._home is not None or not self.heart.record.url:
             return
         home = self._new_membership()
         try:

@@ -215,10 +215,10 @@ class OutletOperations(Generic[S]):
         if by_offset:
             first, end = request.first or 0, topic.log.end if request.end is None else request.end
         else:
-            first = await self._broker.position(topic, request.begin)
+            first = await self._broker.table.position(topic, request.begin)
             end = topic.log.end
             if request.until is not None:
-                end = await self._broker.position(topic, request.until)
+                end = await self._broker.table.position(topic, request.until)
         if first < topic.log.first:
             raise OffsetGone(f"offset {first} of {topic.name} is gone, the oldest is {topic.log.first}")
         messages = group.replay(first, end) if first < end else 0
@@ -259,7 +259,7 @@ class OutletOperations(Generic[S]):
             group = self._broker.group(reads, self.group_name(place.key))
             name = f"{group.topic.name}/{group.name}"
             enter = partial(caller.enter, name=name, before=group.spec, what="group")
-            await self._broker.delete_group(group, caller.subject, enter)
+            await self._broker.table.delete_group(group, caller.subject, enter)
         except (UnknownGroup, UnknownTopic):
             pass
         return table.Deleted(deleted=_path(place))

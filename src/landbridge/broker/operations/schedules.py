@@ -73,7 +73,7 @@ class ScheduleOperations:
 
     async def create(self, caller: AuditedCaller, request: table.ScheduleCreate) -> table.ScheduleRow:
         broker = self._broker
-        broker.check_target(caller, request.topic)
+        broker.publishing.check_target(caller, request.topic)
         spec = schedule_spec(msgspec.to_builtins(request))
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
@@ -130,7 +130,7 @@ class ScheduleOperations:
             self._count = max(0, self._count - 1)
 
     async def update(self, caller: AuditedCaller, request: table.ScheduleUpdate) -> table.ScheduleRow:
-        self._broker.check_target(caller, request.topic)
+        self._broker.publishing.check_target(caller, request.topic)
         now = self._broker.clock()
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, None]:
