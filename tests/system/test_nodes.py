@@ -276,8 +276,13 @@ async def test_operators_see_nodes_and_drain_them_and_the_registry_goes_with_the
             return shares == [("n0", 4, True), ("n1", 4, False)]
 
         await until(is_spread)
-        # One more process is refused: as a second node of a name, and as one that wants all for itself.
-        for options, said in ((["--node", "n1"], "runs already"), ([], "in use")):
+        # One more process is refused: as a second node of a name, as one that would be missed later than the
+        # others, and as one that wants all for itself.
+        for options, said in (
+            (["--node", "n1", "--node-life", f"{LIFE}s"], "runs already"),
+            (["--node", "n2", "--node-life", "9s"], "counts as gone after"),
+            ([], "in use"),
+        ):
             status, _, told = await command(
                 fleet, "up", "--data", str(tmp_path / "other"), "--store", url, "--port", "0", "--http-port",
                 "0", *options,
