@@ -24,6 +24,7 @@ from landbridge.node.plan import NodePlan
 from tests.certificates import self_signed
 from tests.cli.conftest import LIMIT, Place
 from tests.ports import free_port
+from tests.servers import name_of, shared_valkey
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -277,18 +278,25 @@ def expressions() -> dict[str, str]:
     return found
 
 
-def test_alerts_and_dashboard_name_metrics_that_are_served(place: Place) -> None:
+def served(place: Place, *options: str) -> str:
+    """The metrics of a terminal that is used."""
     port = free_port()
-    with place.up("--http-port", str(port), "--mqtt", "0"):
+    with place.up("--http-port", str(port), "--mqtt", "0", *options):
         assert place.call("topic", "create", "orders").status == 0
         assert place.call("group", "create", "orders", "billing").status == 0
         assert place.call("webhook", "create", "orders", "shop", "https://shop.example.com/").status == 0
         token = place.call("context", "show", "--show-token", "--json").json["token"]
         headers = {"authorization": f"Bearer {token}"}
-        served = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=LIMIT).text
-    names = set(re.findall(r"^(landbridge_\w+)", served, re.MULTILINE))
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=LIMIT).text
+
+
+def test_alerts_and_dashboard_name_metrics_that_are_served(place: Place, tmp_path: Path) -> None:
+    """By a terminal, or by one of its nodes."""
+    store = shared_valkey().url(name_of(tmp_path), units=2)
+    metrics = served(place) + served(Place(tmp_path / "node"), "--store", store, "--node", "one")
+    names = set(re.findall(r"^(landbridge_\w+)", metrics, re.MULTILINE))
     labels = {
-        name: set(re.findall(r"(\w+)=", line)) for name, line in re.findall(r"^(\w+)(.*) ", served, re.M)
+        name: set(re.findall(r"(\w+)=", line)) for name, line in re.findall(r"^(\w+)(.*) ", metrics, re.M)
     }
     assert expressions()
     for where, expression in expressions().items():
