@@ -103,6 +103,10 @@ class NodeProcess:
         """How many of its commits have come too late, as its log says."""
         return self.log().count('"a late commit was refused"')
 
+    def sends(self, payload: bytes) -> bool:
+        """Is a commit with it held up on the way to the server?"""
+        return any(payload in data for way in self.store_ways for data in way.held)
+
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
 
@@ -155,6 +159,12 @@ class Fleet:
     def connect(self, name: str, at: NodeProcess | None = None) -> Any:
         urls = ",".join(node.url for node in ([at] if at is not None else self.nodes))
         return landbridge.connect(urls, token=self.token, name=name, patience=LIMIT)
+
+    async def publish_late(self, bus: Any, payload: bytes) -> None:
+        """To every unit."""
+        topics = [f"late.{number}" for number in range(LATE_TOPICS)]
+        await asyncio.gather(*(bus.publish(topic, payload) for topic in topics))
+        self.late.update(topics)
 
     async def settled(self) -> None:
         """Until every unit is at a node."""
@@ -241,7 +251,8 @@ async def late(fleet: Fleet, rng: random.Random) -> None:
         for _ in range(LATE_TRIES):
             node = rng.choice(fleet.nodes)
             refused = node.refused()
-            await _late(fleet, bus, node)
+            if not await _hold_up(fleet, bus, node):
+                continue  # it had no unit at the moment
             with suppress(TimeoutError):
                 async with asyncio.timeout(LATE_SEEN_WITHIN):
                     while node.refused() == refused:
@@ -251,36 +262,31 @@ async def late(fleet: Fleet, rng: random.Random) -> None:
     raise AssertionError(f"no late commit was refused in {LATE_TRIES} tries")
 
 
-async def _late(fleet: Fleet, bus: Any, node: NodeProcess) -> None:
-    mark = uuid.uuid4().hex.encode()
-
-    async def publish(topic: str) -> None:
-        await bus.publish(topic, mark)
-        fleet.late[topic] += 1
-
-    # Together they are in all units.
-    publishing = [asyncio.ensure_future(publish(f"late.{number}")) for number in range(LATE_TOPICS)]
-    await asyncio.gather(*publishing)
+async def _hold_up(fleet: Fleet, bus: Any, node: NodeProcess) -> bool:
+    """Stop a node with a commit on its way, until others have stored what was in it. False: it has sent
+    none."""
+    await fleet.publish_late(bus, b"before")  # no topic has to be made
     mark = uuid.uuid4().hex.encode()
     for way in node.store_ways:
         way.is_silent = True
-    publishing = [asyncio.ensure_future(publish(f"late.{number}")) for number in range(LATE_TOPICS)]
+    publishing = asyncio.ensure_future(fleet.publish_late(bus, mark))
     try:
-        with suppress(TimeoutError):  # it may have no unit at the moment
+        with suppress(TimeoutError):
             async with asyncio.timeout(LIFE):
-                while not any(mark in data for way in node.store_ways for data in way.held):
+                while not node.sends(mark):
                     await asyncio.sleep(0.001)
-        node.freeze()
-        # They are stored where others have claimed the units, the node's own among them.
-        async with asyncio.timeout(LIMIT):
-            await asyncio.gather(*publishing)
+        is_sent = node.sends(mark)
+        if is_sent:
+            node.freeze()
+            async with asyncio.timeout(LIMIT):
+                await asyncio.shield(publishing)
     finally:
         for way in node.store_ways:
             way.is_silent = False
         node.thaw()
-        for each in publishing:
-            each.cancel()
-        await asyncio.gather(*publishing, return_exceptions=True)
+    async with asyncio.timeout(LIMIT):
+        await publishing
+    return is_sent
 
 
 async def check_late(fleet: Fleet, bus: Any) -> None:
