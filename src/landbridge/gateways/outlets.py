@@ -29,7 +29,7 @@ from landbridge.core.outlet import outlet as core
 from landbridge.core.outlet.outlet import Admission, AfterAttempt, OutletProbe, OutletState, StoredOutlet
 from landbridge.core.outlet.spec import OutletAttempt
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, UnknownDocument
+from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, NotOwner, UnknownDocument
 
 log = structlog.get_logger("landbridge.outlets")
 
@@ -304,8 +304,11 @@ class OutletSender:
                     return
                 if not isinstance(error, BusError):
                     _tell("a sender failed, it goes on", error)
-                self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
-                await self._note_trouble(str(error) or type(error).__name__)
+                if isinstance(error, NotOwner):  # another node sends from now on, or this one again
+                    self._log.info("the topic goes to another node", why=str(error))
+                else:
+                    self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
+                    await self._note_trouble(str(error) or type(error).__name__)
                 await self._until_closed(again)
                 again = min(LONGEST_AGAIN, 2 * again)
 

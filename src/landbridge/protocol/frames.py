@@ -40,7 +40,7 @@ class Hello(Frame, tag=1, frozen=True):
     version: int
     token: Annotated[str, Meta(max_length=8192)]
     name: Text = ""  #: what the program calls itself, for the status log
-    #: What the client takes beyond the frames of the first version: a list of texts, such as "pauses". Of any
+    #: What the client takes beyond the first version: a list of texts, "pauses" and "nodes". Of any
     #: type here, so that the hello of another version is read as far as its version.
     features: Any = None
 
