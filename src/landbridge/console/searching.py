@@ -22,8 +22,9 @@ from landbridge.errors import BadRequest, UnknownMessage
 ROWS = 50
 #: What one search looks at: messages, bytes, and seconds of this process. The page offers to go on.
 MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
-#: Bytes that are read at a time, and messages that are looked at in one turn of the loop.
-AT_ONCE, A_TURN = 1 << 20, 64
+#: Bytes that are read at a time; messages that are looked at in one turn of the loop, and its seconds: a rule
+#: may take some tens of milliseconds for one message.
+AT_ONCE, A_TURN, TURN_WITHIN = 1 << 20, 64, 0.005
 #: Does the message with this index in a batch belong on the page?
 Test: TypeAlias = Callable[[Batch, int], bool]
 
@@ -123,6 +124,7 @@ async def search(
     until = loop.time() + MOST_SECONDS
     found = Found(begin=begin, next=begin)
     size = 0
+    turn_until = loop.time() + TURN_WITHIN
     while len(found.messages) < rows:
         stretch = await bus.fetch(topic, found.next, at_once)
         found.first, found.end = stretch.first, stretch.end
@@ -141,8 +143,9 @@ async def search(
                     )
                     if len(found.messages) >= rows:
                         return found
-                if not found.scanned % A_TURN:
+                if not found.scanned % A_TURN or loop.time() > turn_until:
                     await asyncio.sleep(0)
+                    turn_until = loop.time() + TURN_WITHIN
                 if found.scanned >= MOST_SCANNED or loop.time() > until:
                     return found
         if size >= MOST_BYTES:
