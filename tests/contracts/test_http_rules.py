@@ -153,7 +153,8 @@ async def test_a_stream_by_query_is_one_request(site: Web, place: str, source: s
 
 async def test_subscriptions_by_query_that_are_refused_make_no_rule(site: Web) -> None:
     pull, follow = "/v1/messages/groups/g/pull", "/v1/messages/events"
-    for body in (None, {}, {"match": {"state": "paid"}}, {"match": []}, {"matches": PAID}, []):
+    bodies: list[Any] = [None, {}, {"match": {"state": "paid"}}, {"match": []}, {"matches": PAID}, []]
+    for body in bodies:
         refused = await site.http.post(pull, json=body)
         assert (refused.status_code, refused.json()["code"]) == (400, "bad_request"), body
     assert (await site.http.post(pull, content=b"{")).json()["code"] == "bad_payload"

@@ -49,6 +49,7 @@ from landbridge.broker.requests import Requests, check_headers
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.rule_topics import demand_read, home_of, unit_of, views_stages
 from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.shares import Shares
 from landbridge.broker.surroundings import AckingClient, Client, Crossing, Elsewhere
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_changes import TopicChanges
@@ -228,7 +229,8 @@ class Broker:
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
         self.middleware = Middleware(self, self.cache)
-        self.figures.append(self.middleware.figures)
+        self.shares = Shares(self.limits)
+        self.figures += [self.middleware.figures, self.shares.figures]
         #: Requests and replies that are not written to disk.
         self.requests = Requests(self.limits, self.totals, self.clock)
         #: Limits that an operator has set.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit, ChosenFrom
 from landbridge.broker.fair_thread import FairThread
@@ -35,7 +36,7 @@ from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
 from landbridge.core.rules.query import Query, Rule, document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
-from landbridge.errors import BacklogFull, BadRequest, BusError, LimitReached, UnknownTopic
+from landbridge.errors import BacklogFull, BadRequest, BusError, UnknownTopic
 from landbridge.stores.writer import Commit
 
 T = TypeVar("T")
@@ -413,10 +414,12 @@ class Routing:
 
     # -- making and removing -------------------------------------------------------------------------
 
-    async def create(self, query: Query, source: str, owner: str, enter: EnterRule) -> tuple[Topic, bool]:
+    async def create(
+        self, query: Query, source: str, caller: TokenBearer, enter: EnterRule
+    ) -> tuple[Topic, bool]:
         """The topic of a query's messages, and whether it is new. Its rule chooses from what is published
         from now on. BadRequest names what is wrong with the query."""
-        broker, name = self.broker, topic_of(query, source)
+        broker, name, owner = self.broker, topic_of(query, source), caller.subject
         async with self._changing:
             found = broker.topics.get(name)
             if found is not None and found.stored and not found.deleted:
@@ -424,7 +427,7 @@ class Routing:
             if found is not None and found.deleted:
                 await found.writer.drain()
                 found = broker.topics.get(name)
-            self._check_room()
+            self._check_room(caller)
             origin = self._source(source, owner)
             await self.run(source, partial(CompiledQuery, query))
             if found is None:
@@ -463,10 +466,13 @@ class Routing:
         # At once when it is on disk: what follows in this very commit is the rule's already.
         commit.on_stored.append(lambda: self._route(source, group).add(topic))
 
-    def _check_room(self) -> None:
-        count, most = sum(len(route.rules) for route in self.routes.values()), self.broker.limits.max_rules
-        if count >= most:
-            raise LimitReached(f"there are {count} rules, as many as max_rules allows")
+    def _check_room(self, caller: TokenBearer) -> None:
+        def own() -> int:
+            rules = (topic.spec.rule for route in self.routes.values() for topic in route.rules.values())
+            return sum(rule is not None and rule.owner == caller.subject for rule in rules)
+
+        count = sum(len(route.rules) for route in self.routes.values())
+        self.broker.shares.check("max_rules", "rules", count, own, caller)
 
     def _source(self, name: str, owner: str) -> Topic:
         source = self.broker.topic_for(name, who=owner)
