@@ -43,11 +43,11 @@ T = TypeVar("T")
 
 #: Messages, bytes and copies of one turn; a batch that is larger takes several turns.
 TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
-#: Seconds after which a turn ends with the part that is being looked at: costly rules take up to a second for
-#: a message, and the rules of other sources wait for the same thread.
+#: Seconds after which a turn ends with the message that is being looked at: costly rules take up to a second
+#: for one, and the rules of other sources wait for the same thread.
 TURN_SECONDS = 0.1
-#: Messages of a part at most; after a part that took as long as a turn should, one at a time.
-PART = 16
+#: Rules that are compiled in one turn: a tenth of a second, mostly.
+TURN_CHANGES = 200
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
 #: thousand of them stops the terminal for some tenths of a second.
 FREEZE_EVERY = 500
@@ -100,9 +100,6 @@ class RuleThread:
         self._rules = RuleSet()
         self._stop = stop
         self._clock = clock
-        #: Messages that are looked at before the thread asks whether the turn should end: one at first, twice
-        #: as many after each part that was quick.
-        self._part = 1
         #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
         #: that failed, or when an operator lets the rules choose again.
         self._begins: dict[str, int] = {}
@@ -146,34 +143,40 @@ class RuleThread:
         return routed._replace(end=end)
 
     def _look(self, stretch: SourceStretch, ends_at: float, routed: Routed) -> int:
-        """Let the rules choose from a stretch until the turn is over, from one part of it at least. Returns
-        the offset behind the last message that they have looked at."""
-        # The rules find rows by part; the copies are of the whole stretch, so that they are few.
+        """Let the rules choose from a stretch until the turn is over, from one message of it at least.
+        Returns the offset behind the last message that they have looked at."""
+
+        def is_over() -> bool:
+            return self._clock() >= ends_at or self._stop.is_set()
+
         rows: dict[str, list[int]] = {}
-        at, now = stretch.lo, self._clock()
-        while at < stretch.hi and not self._stop.is_set():
-            began_at, lo, at = now, at, min(at + self._part, stretch.hi)
-            self._match(stretch, lo, at, rows, routed)
-            now = self._clock()
-            self._part = 1 if now - began_at >= TURN_SECONDS else min(PART, 2 * self._part)
-            if now >= ends_at:
-                break
+        at = self._match(stretch, stretch.lo, stretch.hi, rows, routed, is_over)
         routed.chosen.extend(self._choices(stretch, rows))
         return stretch.first + at
 
     def _match(
-        self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
-    ) -> None:
+        self,
+        stretch: SourceStretch,
+        lo: int,
+        hi: int,
+        rows: dict[str, list[int]],
+        routed: Routed,
+        is_over: Callable[[], bool],
+    ) -> int:
+        """Let the rules choose from some messages. Returns the place behind the last one that they have
+        looked at."""
         try:
-            matched = self._rules.match_batch(stretch.seen.slice(lo, hi))
+            matched, looked_at = self._rules.match_until(is_over, stretch.seen.slice(lo, hi))
         except Exception as crash:  # a bug: the message that shows it must not hold those behind it
-            if hi - lo > 1:
-                for row in range(lo, hi):
-                    self._match(stretch, row, row + 1, rows, routed)
-            else:
+            if hi - lo == 1:
                 failed = Condemned(1, f"the rules failed: {crash!r}")
                 routed.undecided.append((stretch.first + lo, failed, stretch.seen, lo))
-            return
+                return hi
+            while lo < hi:
+                lo = self._match(stretch, lo, lo + 1, rows, routed, is_over)
+                if is_over():
+                    break
+            return lo
         for rule, found in matched.rows.items():
             rows.setdefault(rule, []).extend([lo + row for row in found])
         causes: dict[int, list[str]] = {}
@@ -185,6 +188,7 @@ class RuleThread:
             routed.undecided.append(
                 (stretch.first + row, Condemned(1, f"{those[0]}{more}"), stretch.seen, row)
             )
+        return lo + looked_at
 
     def _choices(self, stretch: SourceStretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
         first, batch = stretch.first, stretch.batch
@@ -223,6 +227,11 @@ class RuleRoute:
         if self.rules.pop(name, None) is not None:
             self._changes.append((name, None))
 
+    @property
+    def is_compiling(self) -> bool:
+        """Are there rules that wait for the next turn?"""
+        return bool(self._changes) and self._task is not None
+
     def wake(self) -> None:
         """There may be something to do."""
         if self._task is None and self._again is None and self._is_behind():
@@ -252,7 +261,9 @@ class RuleRoute:
 
     async def _turn(self) -> None:
         stretches = await self._read()
-        changes, self._changes = self._changes, []
+        changes, self._changes = self._changes[:TURN_CHANGES], self._changes[TURN_CHANGES:]
+        if self._changes:
+            stretches = []  # no message is looked at before all rules are there
         if not stretches and not changes:
             return
         refused, routed = await self._routing.run(
@@ -384,7 +395,9 @@ class Routing:
 
     async def until_idle(self) -> None:
         """Wait until the rules that are there are compiled."""
-        for source in list(self.routes):
+        for source, route in list(self.routes.items()):
+            while route.is_compiling:
+                await self.run(source, lambda: None)
             await self.run(source, lambda: None)
 
     async def run(self, source: str, work: Callable[[], T]) -> T:
