@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
+from landbridge.core.log.batch import HeaderValue
 from landbridge.core.middleware.event_types import (
     DEFAULT,
     TYPE_HEADERS,
@@ -127,15 +128,14 @@ class Validation:
         """Divide messages into parts that ``work`` takes one after the other."""
         self._found.clear()
         sizes = list(map(len, rows.payloads[lo:hi]))
-        if not rows.may_have_header(b"type"):
-            schema = self._schema_of(rows, lo)
-            units = 0 if schema is None else schema.units(hi - lo, sum(sizes))
-            if units is not None and units <= CHECKED_HERE:
-                yield RowsPart(lo, hi, False)
-                return
+        names_types = rows.may_have_header(b"type")
+        if not names_types and (step := self._step(max(sizes))):
+            for begin in range(lo, hi, step):
+                yield RowsPart(begin, min(begin + step, hi), False)
+            return
         begin, total, last = lo, 0, None
         for at, size in enumerate(sizes, lo):
-            schema = self._schema_of(rows, at)
+            schema = self._note_schema(at, rows.headers(at) if names_types else {})
             units = 0 if schema is None else schema.units(1, size)
             elsewhere = schema if units is None or units > CHECKED_HERE else None
             cost = CHECKED_AFAR // UNWEIGHED if units is None else units
@@ -146,10 +146,18 @@ class Validation:
             total, last = total + cost, elsewhere
         yield RowsPart(begin, hi, last is not None)
 
-    def _schema_of(self, rows: BatchRows, at: int) -> WeighedSchema | None:
-        """The schema of a message; None where it has none or names one that isn't there, which ``work``
-        tells."""
-        headers = rows.headers(at)
+    def _step(self, size: int) -> int:
+        """How many messages that name no type are checked here in one go, where none is larger than this; 0:
+        one has to be checked elsewhere."""
+        try:
+            units = self._schemas.find(DEFAULT, None).units(1, size)
+        except UnknownType:
+            units = 1
+        return 0 if units is None else CHECKED_HERE // units
+
+    def _note_schema(self, at: int, headers: dict[str, HeaderValue]) -> WeighedSchema | None:
+        """The schema of a message with these headers; None where it has none or names one that isn't there,
+        which ``work`` tells."""
         try:
             self._found[at] = self._schemas.find(type_of(headers), version_of(headers))
         except UnknownType:
