@@ -294,7 +294,8 @@ class Console:
             html = self._screen.render("_refusal.html", error=refusal)
             return _json({"outcome": "refused", "html": html}, status=refusal.status)
         session = self.sessions.find(http.cookies(request.scope))
-        title = "Sign in" if session is None else "That did not work"
+        titles = {404: "Not found", 403: "Not allowed", 503: "Not now"}
+        title = "Sign in" if session is None else titles.get(refusal.status, "That did not work")
         headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
         return _html(self._screen.refusal(session, refusal, title), refusal.status, headers)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from landbridge.client.bus import Bus
+from landbridge.client.fetch import Stretch
 from landbridge.console import forms
 from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.core.rules.budget import Budget, OverBudget, Spending
@@ -22,6 +23,8 @@ from landbridge.errors import BadRequest, UnknownMessage
 ROWS = 50
 #: What one search looks at: messages, bytes, and seconds of this process. The page offers to go on.
 MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
+#: A search backwards reads the log in windows: messages of the first one, and of the largest one.
+WINDOW, WIDEST = 64, 4096
 #: Bytes that are read at a time, and messages that are looked at in one turn of the loop.
 AT_ONCE, A_TURN = 1 << 20, 64
 #: Does the message with this index in a batch belong on the page?
@@ -52,16 +55,18 @@ class Found:
     first: int = 0
     end: int = 0
     messages: list[FoundMessage] = field(default_factory=list)
-    #: Where the search began, and where the next one goes on.
+    #: Where the search began, and where the next one goes on: from this offset, or backwards from before it.
     begin: int = 0
     next: int = 0
     #: Messages that were looked at.
     scanned: int = 0
+    #: The messages are in the order newest first.
+    is_backwards: bool = False
 
     @property
     def is_end(self) -> bool:
-        """Has the whole log been looked through?"""
-        return self.next >= self.end
+        """Has the log been looked through to its end, or backwards to its oldest message?"""
+        return self.next <= self.first if self.is_backwards else self.next >= self.end
 
 
 def read_test(key: str, text: str, rule: str) -> Test | None:
@@ -150,9 +155,64 @@ async def search(
     return found
 
 
+async def end_at(bus: Bus, topic: str, start: str) -> int:
+    """The offset before which a search backwards looks: an offset is the newest one that may be found."""
+    start = start.strip()
+    if start in ("", "latest"):
+        return int((await bus.topics.wait({topic: 0}))[topic].end)
+    offset = await begin_at(bus, topic, start)
+    is_moment = not start[0].isdecimal() or not start.replace(",", "").isdecimal()
+    return offset if is_moment and start != "earliest" else offset + 1
+
+
+async def search_back(bus: Bus, topic: str, end: int, test: Test | None, rows: int = ROWS) -> Found:
+    """The messages before an offset that pass a test, newest first, so many at most."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MOST_SECONDS
+    bounds = (await bus.topics.wait({topic: 0}))[topic]
+    end = min(end, bounds.end)
+    found = Found(bounds.first, bounds.end, begin=end, next=end, is_backwards=True)
+    wide, size = WINDOW, 0
+    while len(found.messages) < rows and not found.is_end:
+        if found.scanned >= MOST_SCANNED or size >= MOST_BYTES or loop.time() > until:
+            break
+        stretch, begin = await _window(bus, topic, max(found.first, found.next - wide), found.next)
+        found.first = stretch.first
+        size += sum(len(fetched.batch.encode()) for fetched in stretch.batches)
+        # A window that was as wide as asked for was cheap: the next one may be wider.
+        wide = min(WIDEST, 4 * wide) if found.next - begin >= wide else max(1, found.next - begin)
+        await _look_back(found, stretch, begin, test, rows)
+    return found
+
+
+async def _window(bus: Bus, topic: str, begin: int, end: int) -> tuple[Stretch, int]:
+    """The messages up to an offset that one read has, at least one of them, and where they begin."""
+    while True:
+        stretch = await bus.fetch(topic, begin, AT_ONCE)
+        reached = stretch.batches[-1].end if stretch.batches else end
+        if reached >= end or end - begin <= 1:
+            return stretch, begin
+        begin = end - max(1, (end - begin) // 4)
+
+
+async def _look_back(found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int) -> None:
+    """Take what passes the test of a window, the newest first, into what was found."""
+    top, found.next = found.next, begin
+    for fetched in reversed(stretch.batches):
+        for offset in range(min(top, fetched.end) - 1, max(begin, fetched.first) - 1, -1):
+            found.scanned += 1
+            if test is None or test(fetched.batch, offset - fetched.first):
+                found.messages.append(_message(offset, fetched.batch, offset - fetched.first, fetched.origin))
+                if len(found.messages) >= rows:
+                    found.next = offset
+                    return
+            if not found.scanned % A_TURN:
+                await asyncio.sleep(0)
+
+
 async def last(bus: Bus, topic: str) -> Found:
-    """The newest messages of a log."""
-    return await search(bus, topic, await begin_at(bus, topic, "latest"), None)
+    """The newest messages of a log, newest first."""
+    return await search_back(bus, topic, await end_at(bus, topic, ""), None)
 
 
 async def one(bus: Bus, topic: str, offset: int) -> FoundMessage:
