@@ -213,7 +213,9 @@ async def _enter_mail(
 ) -> str | None:
     """Send mails, and take them where the plan says so. Returns where, in words."""
     if plan.smtp is None and find_spec("aiosmtplib") is None:
-        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        hint = "pip install 'landbridge[mail]'"
+        terminal.operations.mail.lack("mails are not sent, because aiosmtplib is not installed", hint)
+        log.info("mail outlets are not sent", hint=hint)
         return None
     from landbridge.node.mail import mails_of, taking_mail
 
