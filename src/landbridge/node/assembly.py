@@ -130,7 +130,7 @@ async def running(
         endpoint = membership.endpoint(endpoint)
         port = await terminal.listen(plan.host, plan.port, tls)
         condition = partial(_condition, terminal)
-        console = ConsolePart(terminal, dial_to(terminal))
+        console = ConsolePart(terminal, dial_to(terminal), dial_to(terminal, is_part=True, is_whole=True))
         http = http_port(plan, terminal, membership.app(), endpoint, tls, condition, console)
         try:
             url = endpoint.url("lb", port)

@@ -112,6 +112,8 @@ function follow(form, answer) {
     else tell("bad", new DOMParser().parseFromString(answer.html, "text/html").body.textContent.trim());
   } else {
     dialog.close();
+    // Told by the page that comes; another node of the terminal may serve it.
+    if (answer.to || answer.reload) sessionStorage.setItem("notice", answer.text);
     if (answer.to) location.assign(answer.to);
     else if (answer.reload) location.reload();
     else tell("ok", answer.text);
@@ -144,6 +146,11 @@ function tell(kind, text, stays = false) {
 
 // -----------------------------------------------------------------------------------------------------------
 
+const kept = sessionStorage.getItem("notice");
+if (kept) {
+  sessionStorage.removeItem("notice");
+  tell("ok", kept);
+}
 label(document);
 for (const notice of notices.querySelectorAll(":not(.secret)")) setTimeout(() => notice.remove(), 8000);
 document.querySelector("form[data-at-once]")?.requestSubmit();
