@@ -27,6 +27,7 @@ from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from landbridge.cli import completion, output, units
+from landbridge.cli.other_names import Group as _Group
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,6 +166,9 @@ class _Command(TyperCommand):
 class Commands(typer.Typer):
     """A noun with its commands."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": _Group, **settings})
+
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         register = super().command(name, **{"cls": _Command, **settings})
 
@@ -229,6 +233,9 @@ def pairs(settings: list[str] | None, what: str) -> dict[str, str]:
     for setting in settings or ():
         name, equals, value = setting.partition("=")
         if not name or not equals:
-            raise BadRequest(f"the {what} {setting!r} is not of the form name=value")
+            raise BadRequest(
+                f"the {what} {setting!r} is not of the form name=value",
+                hint=f"as in {name or 'name'}=value",
+            )
         found[name] = value
     return found
