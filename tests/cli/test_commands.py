@@ -217,6 +217,11 @@ def test_a_topic_that_was_made_by_the_way_is_told(shared: Place, topic: str) -> 
     assert json.loads(told.err)["notice"].startswith(f"made the topic {topic}-other")
 
 
+def test_a_topic_of_dead_letters_is_not_suggested(shared: Place, topic: str) -> None:
+    shared.call("topic", "create", f"{topic}.dead")
+    assert "did you mean" not in shared.call("publish", f"{topic}.deal", "x").err
+
+
 def test_a_topic_that_was_created_is_not_told(shared: Place, topic: str) -> None:
     shared.call("topic", "create", topic)
     assert shared.call("publish", topic, "x").err == ""
