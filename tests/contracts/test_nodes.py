@@ -7,14 +7,18 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from landbridge.core.log.store import DeleteDocument
 from landbridge.errors import BusError, LeaseLost, StoreFailed
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
+from landbridge.protocol import frames
 from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
 from tests.waiting import LIMIT, eventually
@@ -208,6 +212,78 @@ async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
             assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
         else:
             assert await take(bus, topic, "g", 1) == [b"in"]
+
+
+@pytest.mark.parametrize("far", ["a", "b"])
+async def test_a_transaction_that_has_happened_settles_its_messages_whoever_owns_them_by_then(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str
+) -> None:
+    """Both units are taken away between the commit of the transaction and that which settles its messages."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    store, held, may_go = nodes[far].store, asyncio.Event(), asyncio.Event()
+    commit = store.commit
+
+    async def slow(of: int, epoch: int, writes: Any) -> Any:
+        if of == unit and any(
+            isinstance(write, DeleteDocument) and write.kind == "reservation" for write in writes
+        ):
+            held.set()
+            await may_go.wait()
+        return await commit(of, epoch, writes)
+
+    try:
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            first, second = await left.poll(timeout=20), await right.poll(timeout=20)
+            monkeypatch.setattr(store, "commit", slow)
+            async with bus.transaction() as transaction:
+                await transaction.ack(first)
+                await transaction.ack(second)
+            await held.wait()
+            await nodes.usurp(unit, "c")
+            reserved = nodes["c"].broker.topics[other].groups["g"].delivery
+            assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
+            await nodes.usurp(at_home, "b")
+    finally:
+        may_go.set()
+    await until_nothing_is_owed(nodes)
+    for topic in (home, other):
+        assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_nobody_acks_apart_what_another_subject_holds(nodes: Nodes, bus: Any) -> None:
+    topic = topic_of(nodes, "b")
+    await bus.groups.create(topic, "g")
+    await bus.publish(topic, b"in")
+    async with (
+        bus.subscribe(topic, group="g") as messages,
+        attach(nodes["a"], subject="eve") as eve,
+        attach(nodes["a"]) as same,
+    ):
+        message = await messages.poll(timeout=20)
+        batch = message.batch
+        apart = frames.ApartAck(topic, "g", messages.number, batch.lease, batch.runs_of(range(1)))
+        wrong = [
+            (eve, apart),
+            (same, msgspec.structs.replace(apart, subscription=messages.number + 1)),
+            (same, msgspec.structs.replace(apart, lease=batch.lease + 1)),
+            (same, msgspec.structs.replace(apart, group="")),
+            (same, msgspec.structs.replace(apart, group="other")),
+            (same, msgspec.structs.replace(apart, runs=[(0, 2)])),
+        ]
+        for number, (by, ack) in enumerate(wrong, 1):
+            make = partial(transact_apart, number=number, ack=ack)
+            with pytest.raises(LeaseLost):
+                await by.wire.ask(make)
+        await message.ack(wait=True)
+    await until_nothing_is_owed(nodes)
+
+
+def transact_apart(request: int, number: int, ack: frames.ApartAck) -> frames.Frame:
+    return frames.Transact(request, b"producer", number, number, [], [], apart=[ack])
 
 
 async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes, bus: Any) -> None:
@@ -556,8 +632,9 @@ async def test_transactions_that_ack_at_several_nodes_happen_once_while_units_mo
                             await transaction.ack(one)
                             await transaction.publish(f"out.{number}", one.payload + b" " + other.payload)
                     except LeaseLost:
-                        one.requeue(0)  # if it is still held, it comes again; so does the other one
-                        other.requeue(0)
+                        # One of them may still be held.
+                        given_back = one.requeue(0), other.requeue(0)
+                        await asyncio.gather(*given_back, return_exceptions=True)
                     one = other = None
                 elif await caught_up(bus, number):
                     return
@@ -577,6 +654,6 @@ async def test_transactions_that_ack_at_several_nodes_happen_once_while_units_mo
     await until_nothing_is_owed(nodes)
     async with attach(nodes["d"], patience=60) as bus:
         for number in range(pairs):
-            found = [payload.split() for payload in await stored(bus, f"out.{number}")]
-            for side in (0, 1):
-                assert Counter(pair[side] for pair in found) == Counter(b"%d" % n for n in range(count))
+            made = [payload.split() for payload in await stored(bus, f"out.{number}")]
+            for place in (0, 1):
+                assert Counter(pair[place] for pair in made) == Counter(b"%d" % n for n in range(count))

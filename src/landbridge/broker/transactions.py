@@ -19,6 +19,7 @@ from landbridge.broker.publishing import Publishing
 from landbridge.broker.reservations import Attempt, Attempts, Reservations
 from landbridge.broker.surroundings import AckingClient, Client
 from landbridge.broker.topic import Topic
+from landbridge.broker.topic_table import TopicTable
 from landbridge.broker.totals import Totals
 from landbridge.broker.transaction_ledger import TransactionLedger
 from landbridge.broker.units import Units
@@ -26,7 +27,7 @@ from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ranges import Range, count
-from landbridge.errors import BadFrame, BadRequest, BusError, LeaseLost, LimitReached, TooOld, UnknownTopic
+from landbridge.errors import BadFrame, BadRequest, BusError, LeaseLost, LimitReached, TooOld
 from landbridge.protocol import frames
 from landbridge.stores.writer import Answered, NotLoaded, Writer
 
@@ -102,6 +103,7 @@ class TransactingHost(Protocol):
     units: Units
     committing: Committing
     ledger: TransactionLedger
+    table: TopicTable
     publishing: Publishing
     consuming: Consuming
     reservations: Reservations
@@ -183,8 +185,9 @@ class Transacting:
             for topic, _ in publishes:
                 if isinstance(topic, DistantTopic):
                     continue  # its owner has looked at it
-                if topic.deleted:
-                    raise UnknownTopic(f"the topic {topic.name} was deleted")
+                if topic.deleted:  # or its unit has moved meanwhile: then the client comes again
+                    self._broker.table.topic(topic.name)
+                    raise self._units.not_owner(topic.writer.unit)
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
                 if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
@@ -385,7 +388,6 @@ class Transacting:
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
                 self._units.handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
-                group.decided_by(commit)
             groups[group] = None
         for group in groups:
             if group.topic.writer.unit == commit.unit:

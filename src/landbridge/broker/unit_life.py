@@ -243,9 +243,6 @@ class UnitLife:
             self._end_consumers(gone, why)
             await handovers.close(why)
             if not fenced:
-                # What commits of other units settle here is in the cursors before another node reads them.
-                losing = [group for topic in gone for group in topic.groups.values()]
-                await asyncio.gather(*(end for group in losing for end in group.undecided))
                 writer.poke()
                 await writer.drain()
             for topic in gone:
