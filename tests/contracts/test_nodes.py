@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from landbridge.core.log.store import DeleteDocument
-from landbridge.errors import BusError, LeaseLost, StoreFailed
+from landbridge.errors import BusError, Fenced, LeaseLost, StoreFailed
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.protocol import frames
 from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT, eventually, turns
 
 UNITS = 8
 
@@ -166,12 +166,13 @@ async def test_a_transaction_across_nodes_that_fails_gives_every_message_back(no
 
 @pytest.mark.parametrize("far", ["a", "b"])
 @pytest.mark.parametrize("lapses", [False, True])
-@pytest.mark.parametrize("happens", [True, False])
+@pytest.mark.parametrize("end", ["done", "refused", "unknown"])
 async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
-    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str, lapses: bool, happens: bool
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str, lapses: bool, end: str
 ) -> None:
     """The unit of some of its messages changes its owner while the commit at its home is on its way, in good
-    order or because a lease is over. Then the commit is done, or refused because the home has moved too."""
+    order or because a lease is over. Then the commit is done, or refused because the home has moved too, or
+    it is done and its answer lost."""
     home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
     unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
     assert unit != at_home
@@ -183,8 +184,12 @@ async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
 
     async def slow(of: int, epoch: int, writes: Any) -> Any:
         if of == at_home and any(getattr(write, "kind", "") == "handover" for write in writes):
+            if end == "unknown":
+                await commit(of, epoch, writes)
             held.set()
             await may_go.wait()
+            if end == "unknown":
+                raise Fenced("asked again, it was somebody else's")
         return await commit(of, epoch, writes)
 
     async def transact() -> None:
@@ -201,14 +206,18 @@ async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
         await (nodes.usurp if lapses else nodes.move)(unit, "c")
         reserved = nodes["c"].broker.topics[other].groups["g"].delivery
         assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
-        if not happens:
+        if end == "refused":
             await nodes.usurp(at_home, "b")
     finally:
         may_go.set()
+    if end == "unknown":
+        await eventually(lambda: not nodes["a"].broker.units.owns(at_home))
+        await turns(100)
+        await nodes.usurp(at_home, "b")
     await asyncio.gather(transacting, return_exceptions=True)  # its leases are lost: the owners have changed
     await until_nothing_is_owed(nodes)
     for topic in (home, other):
-        if happens:
+        if end != "refused":
             assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
         else:
             assert await take(bus, topic, "g", 1) == [b"in"]
