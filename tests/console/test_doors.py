@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+import structlog
 
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
@@ -460,3 +462,44 @@ async def test_streams_are_bounded_and_end_when_the_browser_leaves(door: Door, m
             assert (await browser.get("/console/stream?page=/")).status_code == 429
         await eventually(lambda: session.streams == 0)
         assert (await browser.get("/console/stream?page=/console/new-topic")).status_code == 404
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://]:1", "null", "x" * 3000])
+async def test_an_origin_that_is_no_address_is_refused(door: Door, origin: str) -> None:
+    async with door.browser() as stranger:
+        with structlog.testing.capture_logs() as logged:
+            refused = await stranger.http.post(
+                "/console/sign-in", data={"code": "x"}, headers={"origin": origin}
+            )
+        assert refused.status_code == 403
+        assert not [line for line in logged if line["log_level"] == "error"]
+
+
+JUNK = ["x", "-1", "nan", "inf", "1e999", "9" * 30, "\u0661", "//evil", HOSTILE]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+async def test_junk_in_forms_and_addresses_is_refused(door: Door, junk: str) -> None:
+    await door.bus.topics.create("orders")
+    said = quote(junk, safe="")
+    with structlog.testing.capture_logs() as logged:
+        async with door.browser("admin") as browser:
+            for path in (
+                f"/console/rules-test?source=orders&match={said}&payload={said}",
+                f"/console/topics/orders/messages?from={said}&rule={said}",
+                f"/console/topics/orders/messages/{said}",
+                f"/console/dead-letters/orders/g?after={said}",
+                f"/console/audit?before={said}&after={said}",
+            ):
+                answer = await browser.get(path)
+                assert answer.status_code < 500, path
+                assert "<script>alert" not in answer.text
+            for name, fields in {
+                "message.publish": {"topic": "orders", "payload": "1", "priority": junk},
+                "limits.set": {"limit": "max_payload", "value": junk},
+                "webhook.replay": {"topic": "orders", "name": "shop", "start": junk, "since": junk},
+                "group.seek": {"topic": "orders", "name": "g", "where": "offset", "at": junk},
+            }.items():
+                answer = await browser.act(name, confirmed="yes", **fields)
+                assert 400 <= answer.status_code < 500 or answer.status_code == 200, name
+    assert not [line for line in logged if line["log_level"] == "error"]

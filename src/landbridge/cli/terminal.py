@@ -326,7 +326,7 @@ def start(
       landbridge terminal --enrol TOKEN --registry https://registry.example.com
     """
     from landbridge.cli.up import announce
-    from landbridge.node import assembly, member
+    from landbridge.node import assembly, member, nodes
     from landbridge.node.stores import address_of
 
     flags = settings.given()
@@ -343,6 +343,11 @@ def start(
     )
 
     async def main() -> None:
+        if plan.node is not None:
+            await nodes.serve_node(
+                plan, announce, lambda _: member.MemberOfRegistry(plan, known), output.watching()
+            )
+            return
         await assembly.serve(plan, announce, member.MemberOfRegistry(plan, known), output.watching())
 
     run(main())

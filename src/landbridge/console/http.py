@@ -53,7 +53,11 @@ def check_origin(scope: Mapping[str, Any]) -> None:
     """Raise Forbidden unless a page of this port has sent the request. Ports of one host count as one site
     for cookies, so the cookie alone doesn't show it."""
     origin = header(scope, b"origin")
-    if not origin or urlsplit(origin).netloc != header(scope, b"host"):
+    try:
+        is_own = bool(origin) and urlsplit(origin).netloc == header(scope, b"host")
+    except ValueError:  # no URL
+        is_own = False
+    if not is_own:
         raise Forbidden(
             "this request did not come from a page of the console", hint="use the buttons of the console"
         )

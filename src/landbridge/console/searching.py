@@ -25,8 +25,9 @@ ROWS = 50
 MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
 #: A search backwards reads the log in windows: messages of the first one, and of the largest one.
 WINDOW, WIDEST = 64, 4096
-#: Bytes that are read at a time, and messages that are looked at in one turn of the loop.
-AT_ONCE, A_TURN = 1 << 20, 64
+#: Bytes that are read at a time; messages that are looked at in one turn of the loop, and its seconds: a rule
+#: may take some tens of milliseconds for one message.
+AT_ONCE, A_TURN, TURN_WITHIN = 1 << 20, 64, 0.005
 #: Does the message with this index in a batch belong on the page?
 Test: TypeAlias = Callable[[Batch, int], bool]
 
@@ -128,6 +129,7 @@ async def search(
     until = loop.time() + MOST_SECONDS
     found = Found(begin=begin, next=begin)
     size = 0
+    turn_until = loop.time() + TURN_WITHIN
     while len(found.messages) < rows:
         stretch = await bus.fetch(topic, found.next, at_once)
         found.first, found.end = stretch.first, stretch.end
@@ -146,8 +148,9 @@ async def search(
                     )
                     if len(found.messages) >= rows:
                         return found
-                if not found.scanned % A_TURN:
+                if not found.scanned % A_TURN or loop.time() > turn_until:
                     await asyncio.sleep(0)
+                    turn_until = loop.time() + TURN_WITHIN
                 if found.scanned >= MOST_SCANNED or loop.time() > until:
                     return found
         if size >= MOST_BYTES:
@@ -181,7 +184,8 @@ async def search_back(bus: Bus, topic: str, end: int, test: Test | None, rows: i
         size += sum(len(fetched.batch.encode()) for fetched in stretch.batches)
         # A window that was as wide as asked for was cheap: the next one may be wider.
         wide = min(WIDEST, 4 * wide) if found.next - begin >= wide else max(1, found.next - begin)
-        await _look_back(found, stretch, begin, test, rows)
+        if await _look_back(found, stretch, begin, test, rows, until):
+            found.next = begin
     return found
 
 
@@ -195,19 +199,29 @@ async def _window(bus: Bus, topic: str, begin: int, end: int) -> tuple[Stretch, 
         begin = end - max(1, (end - begin) // 4)
 
 
-async def _look_back(found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int) -> None:
-    """Take what passes the test of a window, the newest first, into what was found."""
-    top, found.next = found.next, begin
+async def _look_back(
+    found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int, until: float
+) -> bool:
+    """Take what passes the test of a window, the newest first, into what was found. False where it has stopped
+    before the window's beginning."""
+    loop = asyncio.get_running_loop()
+    top, turn_until = found.next, loop.time() + TURN_WITHIN
     for fetched in reversed(stretch.batches):
         for offset in range(min(top, fetched.end) - 1, max(begin, fetched.first) - 1, -1):
             found.scanned += 1
-            if test is None or test(fetched.batch, offset - fetched.first):
-                found.messages.append(_message(offset, fetched.batch, offset - fetched.first, fetched.origin))
+            found.next = offset
+            index = offset - fetched.first
+            if test is None or test(fetched.batch, index):
+                found.messages.append(_message(offset, fetched.batch, index, fetched.origin))
                 if len(found.messages) >= rows:
-                    found.next = offset
-                    return
-            if not found.scanned % A_TURN:
+                    return False
+            now = loop.time()
+            if not found.scanned % A_TURN or now > turn_until:
                 await asyncio.sleep(0)
+                turn_until = loop.time() + TURN_WITHIN
+            if found.scanned >= MOST_SCANNED or now > until:
+                return False
+    return True
 
 
 async def last(bus: Bus, topic: str) -> Found:

@@ -48,7 +48,7 @@ class Inquiries(MessageOperations):
         is_here = await self._is_here(group)
         if is_here and until == "arrived":
             return
-        await self._broker.until_settled(group, offset)
+        await self._broker.consuming.until_settled(group, offset)
         if until == "acked" and not is_here:
             await self._network.forwarder.acked(group.topic, group.name, offset)
 

@@ -368,7 +368,7 @@ async def keep_context(terminal: Terminal, name: str, wanted: Context) -> None:
 
 
 async def _new_token(terminal: Terminal) -> str:
-    if 0 not in terminal.broker.owned:
+    if 0 not in terminal.broker.units.owned:
         return await _token_from_elsewhere(terminal)
     await terminal.services.include(ADMIN, ["admin"], revive=True)
     now = terminal.broker.clock()

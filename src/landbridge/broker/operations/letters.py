@@ -117,7 +117,7 @@ class LetterOperations:
         """False where letters are in a topic that another node owns."""
         topics = self._broker.topics.values() if topic is None else [self._broker.topic(topic)]
         groups = [group for found in topics for group in found.groups.values()]
-        return all(self._broker.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
+        return all(self._broker.units.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
 
     def _is_asked(self, request: table.LetterSummary, topic: str, group: str) -> bool:
         return request.topic in (None, topic) and request.group in (None, group)
@@ -209,7 +209,7 @@ class LetterOperations:
                 if give_again:
                     again = put_together(self._broker, [(each.batch, each.row) for each in taken])
                     again.audience = frozenset({group.name})
-                    self._broker.append(commit, group.topic.name, again)
+                    self._broker.committing.append(commit, group.topic.name, again)
                 reader.save(commit)
                 about = {"letters": len(taken), **_told(request)}
                 caller.enter(commit, f"{group.topic.name}/{group.name}", after=about, what="group")
@@ -222,7 +222,7 @@ class LetterOperations:
     async def _pass_over(self, dead: Topic, reader: Group) -> None:
         """Settle what is no letter of the group, up to the first one that waits: or the retention of the
         dead-letter topic would wait for it."""
-        consumer = self._broker.new_consumer()
+        consumer = self._broker.consuming.new_consumer()
         while True:
             now = self._broker.clock()
             if reader.catch_up().take(now, consumer, 1, dead.log.batch_at):
@@ -248,7 +248,7 @@ class LetterOperations:
             return table.Redriven(redriven=0)
         reader = redrive_group(broker, dead, request.topic, request.name)
         redriven = 0
-        consumer = broker.new_consumer()  # the operation itself
+        consumer = broker.consuming.new_consumer()  # the operation itself
         while True:
             handouts = reader.catch_up().take(broker.clock(), consumer, AT_ONCE, dead.log.batch_at)
             if not handouts:
@@ -293,7 +293,7 @@ class LetterOperations:
             if not all(reader.delivery.holds(lease, consumer, ranges) for lease, ranges, _ in letters):
                 raise LeaseLost("the letters were given back meanwhile", hint="redrive again")
             for again in batches:
-                broker.append(commit, group.topic.name, again)
+                broker.committing.append(commit, group.topic.name, again)
             for lease, ranges, _ in letters:
                 held = reader.delivery.ack(commit.now, lease, consumer, ranges)
                 commit.on_failed.append(partial(reader.unsettle, held))
@@ -308,7 +308,7 @@ def dead_topic_of(broker: Broker, group: Group) -> Topic | None:
     """Where a group's dead letters are; None where there are none yet. BadRequest where another node has
     them: a letter is handled in one commit with its group."""
     name = group.spec.dead_topic
-    if name and not broker.has(name):
+    if name and not broker.units.has(name):
         raise BadRequest(
             f"the dead letters of the group {group.name} are in {name}, which another node owns",
             hint="read them there and publish them again; or use the group's own dead-letter topic",
@@ -324,7 +324,7 @@ def redrive_group(broker: Broker, dead: Topic, topic: str, name: str) -> Group:
         return found
     match = {"headers": {"lb-topic": topic, "lb-group": name}}
     spec = group_spec({"topic": dead.name, "name": reader, "match": match, "dead_letter": ""})
-    return broker.create_group(dead, spec, dead.log.first)
+    return broker.table.create_group(dead, spec, dead.log.first)
 
 
 def reader_of(topic: str, name: str) -> str:

@@ -63,9 +63,10 @@ def read_value(fields: forms.Fields) -> dict[str, Any]:
     for parse in (float, parse_size, parse_span):
         try:
             value = parse(text)
-        except ValueError:
+            whole = int(value)
+        except (ValueError, OverflowError):  # also of what is no number, or has no end
             continue
-        return {"values": {name: int(value) if value == int(value) else value}}
+        return {"values": {name: whole if value == whole else value}}
     raise BadRequest(f"{text[:40]!r} is no value of a limit", hint="a number, 8MiB or 5s")
 
 

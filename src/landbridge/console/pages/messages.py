@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
@@ -73,7 +74,8 @@ async def one(view: PageView) -> dict[str, Any]:
     return {
         "title": f"{topic} {message.offset}",
         "message": message,
-        "payload": payloads.shown(message.payload),
+        # In a thread: others don't wait for the tens of thousands of tokens that it may have.
+        "payload": await asyncio.to_thread(payloads.shown, message.payload),
         "headers": payloads.header_rows(message.headers),
     }
 
@@ -119,7 +121,7 @@ def read_message(fields: forms.Fields) -> dict[str, Any]:
         "key": forms.first(fields, "key") or None,
         "headers": {"content-type": kind, **_headers(forms.first(fields, "headers"))},
         "id": forms.first(fields, "id") or None,
-        "priority": int(forms.first(fields, "priority") or "0"),
+        "priority": _priority(forms.first(fields, "priority") or "0"),
     }
     if after := forms.first(fields, "after"):
         try:
@@ -127,6 +129,12 @@ def read_message(fields: forms.Fields) -> dict[str, Any]:
         except ValueError as error:
             raise BadRequest(f"after: {error}") from None
     return found
+
+
+def _priority(text: str) -> int:
+    if not text.isdecimal() or len(text) > 4:
+        raise BadRequest(f"{text[:40]!r} is no priority", hint="0 to 9")
+    return int(text)
 
 
 def _payload(kind: str, text: str) -> bytes:
