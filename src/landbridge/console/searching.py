@@ -202,8 +202,8 @@ async def _window(bus: Bus, topic: str, begin: int, end: int) -> tuple[Stretch, 
 async def _look_back(
     found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int, until: float
 ) -> bool:
-    """Take what passes the test of a window, the newest first, into what was found. False where it has stopped
-    before the window's beginning."""
+    """Take what passes the test of a window, the newest first, into what was found. False where it has
+    stopped before the window's beginning."""
     loop = asyncio.get_running_loop()
     top, turn_until = found.next, loop.time() + TURN_WITHIN
     for fetched in reversed(stretch.batches):
