@@ -72,9 +72,16 @@ async def test_a_search_backwards_finds_what_one_forwards_does(
                     await transaction.publish("orders", {"n": number, "x": "y" * (number % 50)}, key=key)
                     number += 1
         every = {offset: f"k{offset % 3}" for offset in range(number)}
-        for key, end in ((None, number), (None, 60), ("k1", number), ("k1", 31), ("none", number), ("k0", 0)):
-            test = None if key is None else searching.read_test(key, "", "")
-            wanted = [offset for offset in range(min(end, number)) if key in (None, every[offset])][::-1]
+        for chosen, end in (
+            (None, number),
+            (None, 60),
+            ("k1", number),
+            ("k1", 31),
+            ("none", number),
+            ("k0", 0),
+        ):
+            test = None if chosen is None else searching.read_test(chosen, "", "")
+            wanted = [offset for offset in range(min(end, number)) if chosen in (None, every[offset])][::-1]
             seen: list[int] = []
             at, is_end = end, end == 0
             while not is_end:
