@@ -315,7 +315,9 @@ def test_the_keyboard_reaches_the_page_first(site: Site, person: Person) -> None
     expect(page.locator("main")).to_be_focused()
 
 
-def test_after_a_fall_of_the_terminal_a_new_link_shows_what_is_stored(site: Site, chromium: Browser) -> None:
+def test_a_session_goes_on_after_a_fall_of_the_terminal_until_somebody_signs_out(
+    site: Site, chromium: Browser
+) -> None:
     publish(site, "pages.fall", "1", "2")
     context = chromium.new_context()
     person = site.sign_in(context)

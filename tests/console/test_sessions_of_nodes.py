@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,6 +27,8 @@ from landbridge.node.site import Site
 from landbridge.stores.journal.store import JournalStore
 from landbridge.testing import attach, run_terminal
 from landbridge.testing.cluster import Nodes, run_nodes
+from tests.servers import name_of, shared_valkey
+from tests.system.nodes import fleet_of
 from tests.waiting import LIMIT
 
 #: What the browser knows: behind it, a load balancer gives each request to a node.
@@ -62,17 +65,17 @@ class Balanced:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http, self.cookie = http, ""
 
-    async def get(self, door: Door, path: str) -> httpx.Response:
+    async def get(self, door: Any, path: str) -> httpx.Response:
         headers = {"host": HOST, "cookie": self.cookie}
         return await self.http.get(door.url + path, headers=headers)
 
-    async def post(self, door: Door, path: str, **fields: str) -> httpx.Response:
+    async def post(self, door: Any, path: str, **fields: str) -> httpx.Response:
         headers = {"host": HOST, "origin": f"http://{HOST}", "cookie": self.cookie, "console-module": "live"}
         answer = await self.http.post(door.url + path, data=fields, headers=headers)
         self.http.cookies.clear()
         return answer
 
-    async def sign_in(self, door: Door, path: str) -> httpx.Response:
+    async def sign_in(self, door: Any, path: str) -> httpx.Response:
         answer = await self.post(door, "/console/sign-in", code=path.partition("code=")[2])
         if "set-cookie" in answer.headers:
             self.cookie = answer.headers["set-cookie"].partition(";")[0]
@@ -207,3 +210,24 @@ async def test_what_is_stored_is_worth_nothing_without_the_cookie(
         await a.part.sessions._let_go(each)
     assert (await browser.get(a, "/")).status_code == 401
     assert not await bus.documents.list(kept.SESSIONS)
+
+
+@pytest.mark.slow
+async def test_a_session_goes_on_when_the_node_that_let_it_in_is_killed(
+    browser: Balanced, tmp_path: Path
+) -> None:
+    """Real processes on a real server."""
+    url = shared_valkey().url(name_of(tmp_path), units=4)
+    async with fleet_of(url, tmp_path, 2, http=True) as fleet:
+        first, second = (SimpleNamespace(url=f"http://127.0.0.1:{node.http_port}") for node in fleet.nodes)
+        bearer = {"authorization": f"Bearer {fleet.token}"}
+        made = await browser.http.post(f"{first.url}/console/links", headers=bearer)
+        await browser.sign_in(first, made.json()["path"])
+        assert (await browser.get(first, "/")).status_code == 200
+        await fleet.nodes[0].kill()
+        async with asyncio.timeout(LIMIT):
+            # Until the second node has what the first one had, the answer is to try again, not to sign in.
+            while (answer := await browser.get(second, "/console/topics")).status_code != 200:
+                assert answer.status_code in (429, 503), answer.text
+        await fleet.nodes[0].start()
+        assert (await browser.get(first, "/console/topics")).status_code == 200

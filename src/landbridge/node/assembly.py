@@ -198,9 +198,24 @@ async def gateways(
             from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
 
             mqtt = mqtt_of(terminal, whole, dial_to(terminal), plan.host, plan.mqtt_port, tls)
-            _, mqtt_port = await stack.enter_async_context(mqtt)
+            mqtt_gateway, mqtt_port = await stack.enter_async_context(mqtt)
+            if http is not None:
+                stack.enter_context(_mqtt_over_http(http.site, mqtt_gateway))
             ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
         yield ports
+
+
+@contextmanager
+def _mqtt_over_http(site: Site, gateway: Any) -> Iterator[None]:
+    """Serve MQTT at the HTTP port, too, while the block lasts."""
+    from landbridge.gateways.http.cross_origin import CrossOrigin
+    from landbridge.gateways.mqtt.websocket import serve_websocket
+
+    site.mqtt = partial(serve_websocket, gateway, CrossOrigin(site.origins))
+    try:
+        yield
+    finally:
+        site.mqtt = None
 
 
 async def _enter_mail(
@@ -474,7 +489,7 @@ def http_port(
         return None
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
-    most += MOST_SOCKETS if plan.socketio else 0
+    most += MOST_SOCKETS if plan.socketio or plan.mqtt_port is not None else 0
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),

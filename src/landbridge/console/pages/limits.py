@@ -9,6 +9,7 @@ from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
 from landbridge.console.page import Page, PageView
+from landbridge.console.rendering import written_size
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import parse_span, show_span
 from landbridge.errors import BadRequest
@@ -38,9 +39,7 @@ def shown(limit: table.LimitRow, value: float | None) -> str:
     if value is None:
         return "–"
     if limit.help.startswith("Bytes"):
-        power = next((power for power in (50, 40, 30, 20, 10) if value >= 1 << power), 0)
-        units = {0: "B", 10: "KiB", 20: "MiB", 30: "GiB", 40: "TiB", 50: "PiB"}
-        return f"{value / (1 << power):.4g} {units[power]}"
+        return written_size(int(value))
     if limit.help.startswith("Seconds") or limit.name.endswith("_life"):
         return show_span(value)
     return f"{value:,}"

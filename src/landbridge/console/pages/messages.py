@@ -8,6 +8,8 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
@@ -88,10 +90,8 @@ async def copied(view: PageView) -> dict[str, Any]:
         message = await searching.one(view.bus, topic, _offset(copy))
         kind = str(message.headers.get("content-type", ""))
         try:
-            values["payload"], values["type"] = (
-                message.payload.decode(),
-                kind if kind in (JSON, TEXT) else TEXT,
-            )
+            values["payload"] = message.payload.decode()
+            values["type"] = kind if kind in (JSON, TEXT) else JSON if _is_json(message.payload) else TEXT
         except UnicodeDecodeError:
             values["payload"], values["type"] = base64.b64encode(message.payload).decode(), BYTES
         values["key"] = message.key
@@ -101,6 +101,14 @@ async def copied(view: PageView) -> dict[str, Any]:
             if name != "content-type" and not name.startswith("lb-")
         )
     return {"title": topic, "values": values}
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _offset(text: str) -> int:
