@@ -19,7 +19,7 @@ from tests.cli.conftest import Place
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a registry and messages, of which copies are spoiled."""
     place = Place(tmp_path_factory.mktemp("used"))
-    with place.up() as running:
+    with place.up("--http-port", "0") as running:
         for letter in "abc":
             place.call("publish", "orders", letter * 2000)
         place.call("group", "create", "orders", "shipping")
