@@ -192,7 +192,7 @@ async def test_rules_survive_a_restart_in_every_unit(units: int, crashes: list[A
             assert [each["n"] for each in await payloads(terminal, rule)] == [1, 3]
             topics = terminal.broker.topics
             assert topics[rule].writer.unit == topics[source].writer.unit
-            assert terminal.broker.unit_of(rule) == topics[rule].writer.unit
+            assert terminal.broker.units.unit_of(rule) == topics[rule].writer.unit
             await bus.documents.create("notes", "k", 1, topic=rule)
             await bus.rules.delete(rule)
             assert RULES_GROUP not in topics[source].groups
@@ -202,7 +202,7 @@ async def test_a_group_of_rules_whose_last_rule_is_gone_goes_at_the_start(crashe
     store = MemoryStore()
     async with run_terminal(store) as terminal, attach(terminal) as bus:
         made = await bus.rules.create(PAID, "orders")
-        await terminal.broker.delete_topic(terminal.broker.topics[made.rule])  # and then it was killed
+        await terminal.broker.table.delete_topic(terminal.broker.topics[made.rule])  # and then it was killed
         assert RULES_GROUP in terminal.broker.topics["orders"].groups
     async with run_terminal(store) as terminal:
         assert RULES_GROUP not in terminal.broker.topics["orders"].groups
@@ -340,7 +340,7 @@ async def test_what_is_redacted_before_delivery_is_seen_by_no_rule_and_in_no_rul
     assert (await bus.rules.show(guessed.rule)).end == 0
     # The log counts the batch compressed, as it is stored; the store counts what is written of it besides.
     log = terminal.broker.topics[open_to_all.rule].log
-    unit = terminal.broker.unit_of(open_to_all.rule)
+    unit = terminal.broker.units.unit_of(open_to_all.rule)
     assert 0 <= (await terminal.broker.store.logs(unit))[log.number].bytes - log.bytes < 100
     await bus.topics.update("orders", middleware=[])
     await bus.groups.seek(open_to_all.rule, "fraud", to="earliest")

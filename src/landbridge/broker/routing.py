@@ -379,7 +379,7 @@ class Routing:
         for topic in topics:
             # Its last rule was deleted, and then the terminal was killed.
             if topic.name not in self.routes and (group := topic.groups.get(RULES_GROUP)) is not None:
-                await self.broker.delete_group(group)
+                await self.broker.table.delete_group(group)
 
     def forget(self) -> None:
         """The rules of topics that are another node's from now on are evaluated there."""
@@ -445,7 +445,7 @@ class Routing:
             await self.run(source, partial(CompiledQuery, query))
             if found is None:
                 rule = RuleSpec(source=source, query=document_of(query), owner=owner)
-                found = broker.create_topic(self._spec(name, origin, rule), owner)
+                found = broker.table.create_topic(self._spec(name, origin, rule), owner)
             await origin.writer.put(partial(self._make, origin, found, enter))
         broker.observe("rule", name, "created", owner, after={"source": source, "query": document_of(query)})
         return found, True
@@ -469,7 +469,7 @@ class Routing:
         if group is None:
             dead_letter = CONTENT_DEAD if source.name == CONTENT_TOPIC else None
             spec = group_spec({"topic": source.name, "name": RULES_GROUP, "dead_letter": dead_letter})
-            group = self.broker.create_group(source, spec, end)
+            group = self.broker.table.create_group(source, spec, end)
             commit.on_failed.append(partial(_forget, group))
         assert topic.spec.rule is not None
         topic.spec = replace(topic.spec, rule=replace(topic.spec.rule, begin=end))
@@ -504,7 +504,7 @@ class Routing:
         async with self._changing:
             # Until the deletion is on disk the rule goes on: if that fails, it has missed nothing.
             entry = partial(enter, name=topic.name, before=rule, after=None)
-            await self.broker.delete_topic(topic, who, entry)
+            await self.broker.table.delete_topic(topic, who, entry)
             route = self.routes.get(rule.source)
             if route is not None:
                 route.remove(topic.name)
@@ -512,7 +512,7 @@ class Routing:
                 route.close()
                 del self.routes[rule.source]
                 if not route.group.deleted:
-                    await self.broker.delete_group(route.group, who)
+                    await self.broker.table.delete_group(route.group, who)
         self.broker.observe("rule", topic.name, "deleted", who)
 
     # -- figures -------------------------------------------------------------------------------------

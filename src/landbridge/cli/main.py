@@ -17,12 +17,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from landbridge import __version__
 from landbridge.cli import output
-from landbridge.cli.options import Commands, option
+from landbridge.cli.options import CommandGroup, Commands, option
 from landbridge.errors import BusError
 
 #: What typer raises for a wrong command line (click's ClickException, wherever this typer keeps it).
@@ -109,7 +108,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-class _Ordered(TyperGroup):
+class _Ordered(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
 

@@ -80,7 +80,7 @@ class EventTypeOperations:
     ) -> EventType | None:
         """Read a type, change it and write it, again where somebody else was faster. None removes it."""
         place = check_place(COLLECTION, topic, name)
-        writer = self._broker.writer_for(topic)
+        writer = self._broker.units.writer_for(topic)
         found_topic = self._broker.topic(topic)
         for _ in range(TRIES):
             version, known = await self._read(place)
@@ -155,7 +155,7 @@ class EventTypeOperations:
                 raise
             edits = [Edit(place, None, None)]
             enter = partial(caller.enter, name=f"{topic}/{request.name}")
-            await self._broker.writer_for(topic).put(partial(self._write, edits, caller.subject, enter))
+            await self._broker.units.writer_for(topic).put(partial(self._write, edits, caller.subject, enter))
             self._broker.middleware.types_changed(topic)
         version = "" if number is None else f"/{number}"
         return table.Deleted(deleted=f"{topic}/{request.name}{version}")

@@ -83,7 +83,7 @@ class ScheduleOperations:
 
     async def create(self, caller: AuditedCaller, request: table.ScheduleCreate) -> table.ScheduleRow:
         broker = self._broker
-        broker.check_target(caller, request.topic)
+        broker.publishing.check_target(caller, request.topic)
         spec = schedule_spec(msgspec.to_builtins(request))
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
@@ -139,7 +139,7 @@ class ScheduleOperations:
             self._counts[owner] = max(0, self._counts[owner] - 1)
 
     async def update(self, caller: AuditedCaller, request: table.ScheduleUpdate) -> table.ScheduleRow:
-        self._broker.check_target(caller, request.topic)
+        self._broker.publishing.check_target(caller, request.topic)
         now = self._broker.clock()
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, None]:

@@ -399,7 +399,7 @@ class WebSubOperations:
         await self._commit(edits, who)
         try:
             group = self._broker.group(place.topic, core.group_name(place.key))
-            await self._broker.delete_group(group, who)
+            await self._broker.table.delete_group(group, who)
         except (UnknownGroup, UnknownTopic):
             pass
 
