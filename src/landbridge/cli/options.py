@@ -27,7 +27,7 @@ from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from landbridge.cli import completion, output, units
-from landbridge.cli.other_names import Noun
+from landbridge.cli.other_names import CommandNames
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,7 +167,7 @@ class Commands(typer.Typer):
     """A noun with its commands."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"cls": Noun, **settings})
+        super().__init__(**{"cls": CommandNames, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         register = super().command(name, **{"cls": _Command, **settings})
