@@ -4,6 +4,7 @@ owns nothing, or only a part."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -11,8 +12,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.errors import BadRequest, BusError, LeaseLost, StoreFailed
+from landbridge.broker.commit import CROSSING, DIRECTORY
+from landbridge.broker.limits import Limits
+from landbridge.core.log.store import PutDocument
+from landbridge.core.trust import registered_tokens
+from landbridge.core.trust.directory import Directory, TokenKey, keep
+from landbridge.core.trust.directory import sign as sign_directory
+from landbridge.errors import BadRequest, BusError, LeaseLost, LimitReached, StoreFailed, Unauthenticated
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.testing import FakeClock, attach
@@ -40,7 +48,7 @@ def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
     names = (f"t{number}" for number in range(10_000))
     found = [
         name for name, _ in zip(names, range(1000), strict=False)
-        if nodes.owners[nodes["a"].broker.unit_of(name)] == node
+        if nodes.owners[nodes["a"].broker.units.unit_of(name)] == node
     ]  # fmt: skip
     return found[skip]
 
@@ -87,6 +95,21 @@ async def test_lists_are_of_all_nodes_and_in_pages(nodes: Nodes, bus: Any) -> No
     assert info["topics"] >= len(names)
 
 
+async def test_topics_are_bounded_over_all_nodes(crashes: list[Any]) -> None:
+    async with (
+        run_nodes(("a", "b", "c"), units=UNITS, limits=Limits(max_topics=20)) as nodes,
+        attach(nodes["a"]) as bus,
+    ):
+        made = 0
+        with pytest.raises(LimitReached, match="max_topics"):
+            while made <= 20:
+                await bus.topics.create(f"t{made}")
+                made += 1
+                nodes.tell()  # as each node does with its next beat
+        # Those of the terminal's own that other nodes have count, too.
+        assert 12 <= made <= 20
+
+
 async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: Any) -> None:
     source, one, other = (topic_of(nodes, node) for node in "abc")
     for topic in (source, one, other):
@@ -121,8 +144,8 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
     nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
-    unit = nodes["a"].broker.unit_of(other)
-    assert unit != nodes["a"].broker.unit_of(home)
+    unit = nodes["a"].broker.units.unit_of(other)
+    assert unit != nodes["a"].broker.units.unit_of(home)
     for topic in (home, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
@@ -187,6 +210,47 @@ async def test_tokens_and_services_made_at_one_node_count_at_all(nodes: Nodes, b
         with pytest.raises(BusError):
             async with attach(nodes[node], token=made.token, patience=0.1) as other:
                 await other.publish(topic_of(nodes, "b"), b"x")
+
+
+async def test_a_token_of_the_registry_counts_at_all_nodes(nodes: Nodes, bus: Any) -> None:
+    """Node a talks with the registry, and stores what the registry says. The others read that."""
+    key = Ed25519PrivateKey.generate()
+
+    async def tell(version: int, **said: Any) -> None:
+        public = TokenKey(key.public_key().public_bytes_raw())
+        signed = sign_directory(
+            Directory(customer="acme", version=version, token_keys=[public], services=["shop"], **said), key
+        )
+        await nodes["a"].broker.write([PutDocument(CROSSING, DIRECTORY, keep(signed, signed))])
+
+    async def refresh(names: str) -> None:
+        for name in names:
+            mirror = nodes[name].mirror
+            assert mirror is not None
+            await mirror.refresh()
+
+    token, _, _ = registered_tokens.sign(
+        key, now=nodes["a"].broker.clock(), customer="acme", version=1, subject="shop",
+        scopes=["publish:#"], life=600.0,
+    )  # fmt: skip
+    with pytest.raises(Unauthenticated):
+        await attach(nodes["d"], token=token).open()
+    await tell(1)
+    async with attach(nodes["d"], token=token) as shop:
+        for node in "bc":  # passed on, and judged there
+            assert (await shop.publish(topic_of(nodes, node), b"x")).offset == 0
+        # Its tokens of this version end: it is suspended in the registry.
+        await tell(2, ended={"shop": 2})
+        await refresh("bcd")
+        with pytest.raises(Unauthenticated):
+            await shop.publish(topic_of(nodes, "b"), b"x")
+    # A node that has talked with the registry and does so no more goes by what is stored, too.
+    nodes["a"].authority.registered = registered_tokens.RegisteredTokens()
+    await tell(3)
+    await nodes.move(0, "d")
+    await refresh("a")
+    async with attach(nodes["a"], token=token) as shop:
+        assert (await shop.publish(topic_of(nodes, "b"), b"x")).offset == 1
 
 
 async def test_watches_hear_of_topics_of_all_nodes(nodes: Nodes, bus: Any) -> None:
@@ -261,7 +325,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
         attach(nodes["a"], patience=20) as other,
         other.subscribe(topic) as of_the_owner,
     ):
-        await nodes.move(nodes["a"].broker.unit_of(topic), "b")
+        await nodes.move(nodes["a"].broker.units.unit_of(topic), "b")
         assert topic not in nodes["a"].broker.topics
 
         async def is_read() -> bool:
@@ -275,7 +339,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
 
 
 async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
-    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.unit_of(topic_of(nodes, "a"))
+    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.units.unit_of(topic_of(nodes, "a"))
     await bus.topics.create(topic)
     async with bus.subscribe("*") as messages:
         await bus.publish(topic, b"once")
@@ -317,9 +381,10 @@ async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
 async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there(
     nodes: Nodes, bus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "landbridge.client")
     topic = topic_of(nodes, "b")
     await bus.publish(topic, b"before")
-    unit = nodes["b"].broker.unit_of(topic)
+    unit = nodes["b"].broker.units.unit_of(topic)
     cluster = nodes["b"].cluster
     assert cluster is not None
     await nodes["b"].give_up(unit, fenced=True)  # by the table it has the unit all the time
@@ -328,7 +393,8 @@ async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there
     await nodes["b"].take(unit)
     await publishing
     assert await stored(bus, topic) == [b"before", b"meanwhile"]
-    assert "lost the terminal" not in caplog.text
+    assert "trying again" not in caplog.text
+    assert "goodbye" not in caplog.text
 
 
 async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_no_other(
@@ -347,11 +413,11 @@ async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_n
     monkeypatch.setattr(store, "documents", some)
     with pytest.raises(StoreFailed, match="refused"):
         await node.take(*units)
-    assert node.broker.owned == set(units) - {bad}
+    assert node.broker.units.owned == set(units) - {bad}
     assert asked["handover"] == 2 * UNITS  # of all, and of each its own
     monkeypatch.undo()
     await node.take(*units)
-    assert node.broker.owned == set(units)
+    assert node.broker.units.owned == set(units)
 
 
 async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:
@@ -380,13 +446,13 @@ async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashe
             for scheduler in schedulers:
                 scheduler.look()
             await eventually(lambda turn=turn: ends() == [turn] * 3)
-            unit = nodes["a"].broker.unit_of(topics[turn % 3])
+            unit = nodes["a"].broker.units.unit_of(topics[turn % 3])
             await nodes.move(unit, "abc"[turn % 2])
 
 
 def end_of(nodes: Nodes, topic: str) -> int:
     """Where a topic ends, as its owner knows."""
-    owner = nodes[nodes.owners[nodes["a"].broker.unit_of(topic)]]
+    owner = nodes[nodes.owners[nodes["a"].broker.units.unit_of(topic)]]
     found = owner.broker.topics.get(topic)
     return 0 if found is None else found.log.end
 

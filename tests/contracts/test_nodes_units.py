@@ -25,6 +25,9 @@ class Alone:
     def owner_of(self, unit: int) -> str:
         return "b"
 
+    def topics(self) -> int:
+        return 0
+
     def check_owned(self, unit: int) -> None:
         pass
 
@@ -69,7 +72,7 @@ async def node(engine: MemoryStore, *units: int) -> AsyncIterator[Terminal]:
 
 def topics_of(terminal: Terminal, unit: int) -> list[str]:
     names = (f"t{number}" for number in range(100))
-    return [name for name in names if terminal.broker.unit_of(name) == unit]
+    return [name for name in names if terminal.broker.units.unit_of(name) == unit]
 
 
 async def read(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
@@ -95,8 +98,8 @@ async def test_a_unit_is_given_up_and_taken_with_all_that_is_in_it(crashes: list
                 assert await read(bus, name, "g", 2) == [b"0", b"1"]
         await first.give_up(1)
         await second.take(1)
-        assert first.broker.owned == {0, 2, 3}
-        assert second.broker.owned == {1}
+        assert first.broker.units.owned == {0, 2, 3}
+        assert second.broker.units.owned == {1}
         async with attach(second) as bus:
             assert await read(bus, names[1], "g", 2) == [b"2", b"3"]
             with pytest.raises(BusError):
@@ -115,8 +118,8 @@ async def test_who_was_fenced_drops_the_unit_and_writes_nothing(crashes: list[An
         await second.take(1)  # without a word to the first
         topic, batch = first.broker.topics[name], one_message(first)
         with pytest.raises(NotOwner):
-            await topic.writer.put(lambda commit: first.broker.append(commit, topic, batch))
-        await eventually(lambda: 1 not in first.broker.owned)
+            await topic.writer.put(lambda commit: first.broker.committing.append(commit, topic, batch))
+        await eventually(lambda: 1 not in first.broker.units.owned)
         assert name not in first.broker.topics
         assert second.broker.topics[name].log.end == 1
         with pytest.raises(NotOwner):
@@ -167,7 +170,7 @@ async def test_nothing_is_made_in_a_unit_that_is_not_loaded_yet(crashes: list[An
             taking, refused = asyncio.ensure_future(second.take(1)), 0
             while not taking.done():
                 await asyncio.sleep(0)
-                if 1 in second.broker.owned:
+                if 1 in second.broker.units.owned:
                     assert second.broker.topic_for(name).groups.keys() == {"g"}
                     continue
                 refused += 1

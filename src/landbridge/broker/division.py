@@ -14,9 +14,9 @@ import msgspec
 from landbridge.broker import commit, documents, handover, stages
 from landbridge.broker import group as groups
 from landbridge.broker import topic as topics
-from landbridge.broker.broker import NEXT_LOG
 from landbridge.broker.commit import SETTINGS, START
 from landbridge.broker.rule_topics import home_of, unit_of
+from landbridge.broker.topic_table import NEXT_LOG
 from landbridge.core.log import ledger
 from landbridge.core.log.store import LEDGER_ONLY, PutLedger, keys_of
 from landbridge.errors import BadRequest, StoreCorrupt

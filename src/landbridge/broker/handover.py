@@ -82,8 +82,8 @@ class OtherNodes(Protocol):
     async def settle(self, log: int, group: str) -> None: ...
 
 
-class Topics(Protocol):
-    """What a handover asks of the broker."""
+class OtherUnits(Protocol):
+    """What a handover has to know of where things live."""
 
     @property
     def elsewhere(self) -> OtherNodes | None:
@@ -95,9 +95,32 @@ class Topics(Protocol):
     def has_log(self, log: int) -> bool:
         """The same for a log, by its number."""
 
+
+class Topics(Protocol):
+    """Where a handover finds what it is for."""
+
     def topic_for(self, name: str, *, create: bool = False) -> Topic: ...
     def group_of(self, log: int, name: str) -> Group | None: ...
+
+
+class TellsPublished(Protocol):
+    """What is told of batches that are on disk."""
+
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None: ...
+
+
+class HandoverHost(Protocol):
+    """What a handover asks of the broker."""
+
+    @property
+    def units(self) -> OtherUnits: ...
+
+    @property
+    def table(self) -> Topics: ...
+
+    @property
+    def publishing(self) -> TellsPublished: ...
+
     def report(self, topic: str, error: BusError) -> None:
         """Tell the status log of an error."""
 
@@ -105,8 +128,8 @@ class Topics(Protocol):
 class Handovers:
     """The handovers that one unit owes, in the order in which they were committed."""
 
-    def __init__(self, topics: Topics, writer: Writer[BrokerCommit], epoch: int) -> None:
-        self._topics = topics
+    def __init__(self, broker: HandoverHost, writer: Writer[BrokerCommit], epoch: int) -> None:
+        self._broker, self._units, self._topics = broker, broker.units, broker.table
         self._writer = writer
         # Numbers grow for ever: the epoch is on disk and grows with every start. The ledger of the other unit
         # remembers the last number that it has seen.
@@ -127,7 +150,7 @@ class Handovers:
             if isinstance(found, AppendDocument):
                 batch = record.unwrap(found.batch)
                 self._put(_Owed(int(key), found.topic, found.subject, batch, _future()))
-            elif not self._topics.has_log(found.log):
+            elif not self._units.has_log(found.log):
                 settling = asyncio.get_running_loop().create_task(self._settle_elsewhere(int(key), found))
                 self._settling.add(settling)
                 settling.add_done_callback(self._settling.discard)
@@ -180,10 +203,10 @@ class Handovers:
             try:
                 if (group := self._topics.group_of(found.log, found.group)) is not None:
                     await group.topic.writer.put(group.save)
-                elif (others := self._topics.elsewhere) is not None and not self._topics.has_log(found.log):
+                elif (others := self._units.elsewhere) is not None and not self._units.has_log(found.log):
                     await others.settle(found.log, found.group)
             except BusError as error:
-                self._topics.report("", error)
+                self._broker.report("", error)
                 await asyncio.sleep(AGAIN_AFTER)
             else:
                 self._writer.tell(_forget(number))
@@ -217,14 +240,14 @@ class Handovers:
         """Append it once. Returns its offset, or None where it has to be tried again."""
         producer = f"handover/{self._writer.unit}".encode()
         try:
-            others = self._topics.elsewhere
-            if others is not None and not self._topics.has(owed.topic):
+            others = self._units.elsewhere
+            if others is not None and not self._units.has(owed.topic):
                 return await others.append(owed.topic, producer, owed.number, owed.subject, owed.batch)
             return await append_once(
-                self._topics, owed.topic, producer, owed.number, owed.subject, owed.batch
+                self._broker, owed.topic, producer, owed.number, owed.subject, owed.batch
             )
         except BusError as error:
-            self._topics.report(owed.topic, error)
+            self._broker.report(owed.topic, error)
             return None
 
     async def close(self, why: BusError | None = None) -> None:
@@ -247,11 +270,11 @@ def _give_up(done: asyncio.Future[int], why: BusError) -> None:
 
 
 async def append_once(
-    topics: Topics, name: str, producer: bytes, number: int, subject: str, batch: Batch
+    broker: HandoverHost, name: str, producer: bytes, number: int, subject: str, batch: Batch
 ) -> int:
     """Append a batch to a topic that lives here, unless its ledger knows this number of the producer. Returns
     the offset of its first message; -1 where that isn't known any more."""
-    topic = topics.topic_for(name, create=True)
+    topic = broker.table.topic_for(name, create=True)
 
     def work(commit: BrokerCommit) -> tuple[int, Batch | None]:
         entry = commit.entry(topic.log, producer)
@@ -270,7 +293,7 @@ async def append_once(
 
     first, stored = await topic.writer.put(work)
     if stored is not None and subject:
-        topics.published(subject, topic, stored, first)
+        broker.publishing.published(subject, topic, stored, first)
     return first
 
 

@@ -239,6 +239,7 @@ async def _terminal(where: Context) -> list[Check]:
             after = time.time()
             limit.reschedule(now() + REGISTRY_WITHIN + ANSWER_WITHIN)
             network = await _network(bus)
+            outlets = await _outlets(bus)
             nodes = [] if not info.node else [_nodes(await bus.nodes.list())]
     except TimeoutError:
         return [Check("terminal", "fail", f"no answer from {where.url} within {ANSWER_WITHIN:.0f} s")]
@@ -255,6 +256,7 @@ async def _terminal(where: Context) -> list[Check]:
         Check("latency", "ok", f"median {units.span(median(pings))}, worst {units.span(max(pings))}"),
         _clock(info.time / 1e6, before, after),
         *_condition(info),
+        *outlets,
         *nodes,
         *network,
     ]
@@ -294,6 +296,22 @@ def _condition(info: TerminalInfo) -> Iterator[Check]:
         yield Check("paused", "warn", paused, "'landbridge topic resume', 'group resume', 'service unpause'")
     for finding in info.damage[:20]:
         yield Check("damage", "warn", finding, "see 'Damage' in docs/operations.md")
+
+
+async def _outlets(bus: Bus) -> list[Check]:
+    """Webhooks, mail and SMS outlets that send nothing, of those that the token may see."""
+    found = []
+    for noun, rows in (
+        ("webhook", await bus.webhooks.list()),
+        ("mail", await bus.mails.list()),
+        ("sms", await bus.sms.list()),
+    ):
+        for row in rows:
+            why = row.trouble or ("it is disabled" if row.state == "disabled" else "")
+            if why:
+                hint = f"'landbridge {noun} show {row.topic} {row.name}'"
+                found.append(Check("outlets", "warn", f"{noun} {row.topic}/{row.name}: {why}", hint))
+    return [*found[:20], *([Check("outlets", "warn", f"and {len(found) - 20} more")] if found[20:] else [])]
 
 
 async def _network(bus: Bus) -> list[Check]:

@@ -21,8 +21,8 @@ from typer.main import get_command
 
 from landbridge import __version__
 from landbridge.cli import output
-from landbridge.cli.options import Commands, option
-from landbridge.cli.other_names import CommandNames, Refusal
+from landbridge.cli.options import CommandGroup, Commands, option
+from landbridge.cli.other_names import Refusal
 from landbridge.errors import BusError
 
 MESSAGES, SETUP, TERMINAL = "Messages", "Topics, groups, access", "The terminal"
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-class _Ordered(CommandNames):
+class _Ordered(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
+from landbridge.broker.commit import CROSSING, DIRECTORY
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.log.store import PutDocument, Write
 from landbridge.core.routing.linkstate import SignedLinkState
-from landbridge.crossing.ground import DOCUMENTS, Ground
+from landbridge.core.trust import directory as directories
+from landbridge.crossing.ground import Ground
 from landbridge.errors import BusError, ShuttingDown, Unauthenticated, Unavailable
 
 log = structlog.get_logger("landbridge.network")
@@ -143,10 +144,10 @@ class Follower:
     async def _save(self, update: NewDirectory | None, *, is_confirmed_anew: bool) -> None:
         ground, writes = self._ground, list[Write]()
         if update is not None:
-            saved = msgspec.msgpack.encode([ground.signed_directory, update.topics])
-            writes.append(PutDocument(DOCUMENTS, "directory", saved))
+            saved = directories.keep(ground.signed_directory, update.topics)
+            writes.append(PutDocument(CROSSING, DIRECTORY, saved))
         if is_confirmed_anew:
-            writes.append(PutDocument(DOCUMENTS, "beginnings", ground.beginnings.encode()))
+            writes.append(PutDocument(CROSSING, "beginnings", ground.beginnings.encode()))
         if writes:
             try:
                 await ground.broker.write(writes)
