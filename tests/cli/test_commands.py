@@ -758,6 +758,15 @@ def test_the_shell_offers_topics_groups_and_contexts(shared: Place) -> None:
     assert offered(shared, "landbridge group show tab-orders tab-") == ["tab-billing"]
     assert offered(shared, "landbridge context use lo") == ["local"]
     assert offered(shared, "landbridge topic list --context lo") == ["local"]
+    assert offered(shared, "landbridge limits show max_pay") == ["max_payload"]
+    assert offered(shared, "landbridge limits set max_pay") == ["max_payload="]
+    schema = shared.folder / "schema.json"
+    schema.write_text("{}")
+    shared.call("type", "register", "tab-orders", "tab.placed", str(schema))
+    assert offered(shared, "landbridge type show tab-orders tab") == ["tab.placed"]
+    # In a shell, "$status" would be a variable: such names are for those who have typed the sign.
+    assert offered(shared, "landbridge topic show '$stat") == ["$status"]
+    assert not [name for name in offered(shared, "landbridge topic show ") if name.startswith("$")]
 
 
 def test_the_shell_offers_nothing_where_no_terminal_answers(place: Place) -> None:

@@ -75,7 +75,7 @@ def doctor(
     data: Path | None = option(
         "The data folder to look at.",
         metavar="FOLDER",
-        default="($LANDBRIDGE_DATA, else that of the context's terminal)",
+        default="$LANDBRIDGE_DATA, else that of the context's terminal",
     ),
     port: int = port("The port that 'landbridge up' would use.", least=1, value=7420),
     http_port: int = port("And the one for HTTP.", least=1, value=7480),

@@ -26,7 +26,8 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
-from landbridge.cli import completion, other_names, output, units
+from landbridge.cli import completion, output, units
+from landbridge.cli.other_names import CommandNames
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -158,7 +159,7 @@ class _Command(TyperCommand):
         return _without_types(super().get_params(ctx))
 
 
-class CommandGroup(other_names.Group):
+class CommandGroup(CommandNames):
     """A group of commands whose help does the same."""
 
     def get_params(self, ctx: Any) -> list[Any]:

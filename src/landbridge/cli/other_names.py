@@ -43,7 +43,7 @@ OURS = {
 }
 
 
-class Group(TyperGroup):
+class CommandNames(TyperGroup):
     """The commands of a noun. For a name that isn't one of them, ours is suggested."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
