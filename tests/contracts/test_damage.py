@@ -147,10 +147,10 @@ async def test_other_documents(folder: Path, kind: str, key: str, garbage: bytes
         if (kind, key) != ("cursor", "1/g/what?"):
             assert (await bus.publish("orders", b"4")).offset == 4
         assert (await bus.publish("new", b"0")).offset == 0
-        new, start = terminal.broker.topics["new"].log.number, terminal.broker.start
+        new, start = terminal.broker.topics["new"].log.number, terminal.broker.life.start
     async with started(folder) as (terminal, bus, _):
         assert terminal.broker.topics["new"].log.number == new
-        assert terminal.broker.start > start
+        assert terminal.broker.life.start > start
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=IDS)
@@ -202,7 +202,7 @@ async def test_a_damaged_entry_of_the_ledger_concerns_its_producer(folder: Path)
         with pytest.raises(StoreCorrupt):
             await log._load_entry(producer)
         with pytest.raises(StoreCorrupt):
-            await terminal.broker._load_transactions(0, producer)
+            await terminal.broker.ledger._load(0, producer)
         assert (await bus.publish("orders", b"4")).offset == 4
 
 
@@ -248,7 +248,7 @@ def flip(folder: Path, *, log: int, offset: int) -> None:
 async def test_damage_is_told_in_the_status_log(folder: Path) -> None:
     spoil(folder, PutDocument("topic", "orders", b"garbage"))
     async with started(folder) as (terminal, bus, _):
-        terminal.broker.write_status()
+        terminal.broker.status_topic.write()
         async with Reader(bus.subscribe("$status", group="watch", start="earliest")) as reader:
             while (event := (await reader.next()).json())["event"] != "damage":
                 pass

@@ -82,7 +82,7 @@ async def test_a_damaged_document_of_one_topic_stops_no_other(tmp_path: Path, wh
             path = f"{what}/bad/{key.get(what, ids['bad'])}\n"
             await terminal.broker.drain()
             await terminal.broker.write(
-                [PutDocument("document", path, b"\xc1")], unit=terminal.broker.unit_of("bad")
+                [PutDocument("document", path, b"\xc1")], unit=terminal.broker.units.unit_of("bad")
             )
         async with node(store) as (terminal, bus):
             await bus.publish("good", b"1")

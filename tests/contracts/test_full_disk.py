@@ -160,11 +160,11 @@ async def test_a_status_log_that_has_no_room_waits(faulty: Terminal, store: Faul
         store.full = True
         with pytest.raises(StoreFull):
             await bus.publish("orders", b"1")
-        faulty.broker.write_status()
+        faulty.broker.status_topic.write()
         await faulty.broker.drain()
         assert faulty.broker.status, "what has gathered is kept"
         store.full = False
-        faulty.broker.write_status()
+        faulty.broker.status_topic.write()
         await eventually(lambda: faulty.broker.topics["$status"].log.end > 0)
 
 
@@ -199,7 +199,7 @@ async def test_a_delete_that_fails_leaves_the_topic_as_it_was(faulty: Terminal, 
 
 
 async def status_of_room(bus: Any, terminal: Terminal, count: int) -> list[str]:
-    terminal.broker.write_status()
+    terminal.broker.status_topic.write()
     found: list[str] = []
     async with Reader(bus.subscribe("$status", group=f"watch-{count}", start="earliest")) as reader:
         while len(found) < count:

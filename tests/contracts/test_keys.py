@@ -76,7 +76,7 @@ async def test_waiting_for_a_message_of_another_key_ends(terminal: Terminal) -> 
         await group(bus, "mine", "a")
         await post(bus, [(b"b", b"no")])
         async with asyncio.timeout(LIMIT):
-            await terminal.broker.until_settled(found(terminal, "mine"), 0)
+            await terminal.broker.consuming.until_settled(found(terminal, "mine"), 0)
 
 
 async def test_batch_with_several_keys_is_looked_through(terminal: Terminal) -> None:

@@ -4,20 +4,38 @@ owns nothing, or only a part."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.errors import BadRequest, BusError, LeaseLost, StoreFailed
+from landbridge.broker.commit import CROSSING, DIRECTORY
+from landbridge.broker.limits import Limits
+from landbridge.core.log.store import DeleteDocument, PutDocument
+from landbridge.core.trust import registered_tokens
+from landbridge.core.trust.directory import Directory, TokenKey, keep
+from landbridge.core.trust.directory import sign as sign_directory
+from landbridge.errors import (
+    BusError,
+    Fenced,
+    LeaseLost,
+    LimitReached,
+    StoreFailed,
+    Unauthenticated,
+)
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
+from landbridge.protocol import frames
 from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT, eventually, turns
 
 UNITS = 8
 
@@ -40,9 +58,22 @@ def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
     names = (f"t{number}" for number in range(10_000))
     found = [
         name for name, _ in zip(names, range(1000), strict=False)
-        if nodes.owners[nodes["a"].broker.unit_of(name)] == node
+        if nodes.owners[nodes["a"].broker.units.unit_of(name)] == node
     ]  # fmt: skip
     return found[skip]
+
+
+async def owed(nodes: Nodes) -> list[str]:
+    """What is in the store of transactions that are not at their end."""
+    kinds = ("handover", "reservation")
+    found = [await nodes.engine.documents(unit, kind) for unit in range(UNITS) for kind in kinds]
+    return [key for documents in found for key, _ in documents]
+
+
+async def until_nothing_is_owed(nodes: Nodes) -> None:
+    async with asyncio.timeout(LIMIT):
+        while await owed(nodes):
+            await asyncio.sleep(0.01)
 
 
 async def take(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
@@ -87,6 +118,21 @@ async def test_lists_are_of_all_nodes_and_in_pages(nodes: Nodes, bus: Any) -> No
     assert info["topics"] >= len(names)
 
 
+async def test_topics_are_bounded_over_all_nodes(crashes: list[Any]) -> None:
+    async with (
+        run_nodes(("a", "b", "c"), units=UNITS, limits=Limits(max_topics=20)) as nodes,
+        attach(nodes["a"]) as bus,
+    ):
+        made = 0
+        with pytest.raises(LimitReached, match="max_topics"):
+            while made <= 20:
+                await bus.topics.create(f"t{made}")
+                made += 1
+                nodes.tell()  # as each node does with its next beat
+        # Those of the terminal's own that other nodes have count, too.
+        assert 12 <= made <= 20
+
+
 async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: Any) -> None:
     source, one, other = (topic_of(nodes, node) for node in "abc")
     for topic in (source, one, other):
@@ -104,25 +150,61 @@ async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: 
     assert shown["lag"] == 0
 
 
-async def test_acks_at_different_nodes_are_refused_in_one_transaction(nodes: Nodes, bus: Any) -> None:
-    one, other = topic_of(nodes, "a"), topic_of(nodes, "b")
+async def test_acks_at_different_nodes_happen_in_one_transaction(nodes: Nodes, bus: Any) -> None:
+    topics = [topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "b", skip=1)]
+    out = topic_of(nodes, "c")
+    await bus.groups.create(out, "g")
+    for topic in topics:
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    async with AsyncExitStack() as stack:
+        reading = [await stack.enter_async_context(bus.subscribe(topic, group="g")) for topic in topics]
+        messages = [await each.poll(timeout=20) for each in reading]
+        async with bus.transaction() as transaction:
+            for message in messages:
+                await transaction.ack(message)
+            await transaction.publish(out, b"out")
+    assert await take(bus, out, "g", 1) == [b"out"]
+    await until_nothing_is_owed(nodes)
+    for topic in topics:
+        assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_a_transaction_across_nodes_that_fails_gives_every_message_back(nodes: Nodes, bus: Any) -> None:
+    one, other, out = topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "c")
     for topic in (one, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
     async with bus.subscribe(one, group="g") as left, bus.subscribe(other, group="g") as right:
         first, second = await left.poll(timeout=20), await right.poll(timeout=20)
-        with pytest.raises(BadRequest, match="across nodes"):
+        await first.requeue()
+        with pytest.raises(LeaseLost):
+            async with bus.transaction() as transaction:
+                await transaction.ack(second)
+                await transaction.ack(first)
+                await transaction.publish(out, b"out")
+        # What is reserved of one is dropped where the other can't be acked.
+        with pytest.raises(LeaseLost):
             async with bus.transaction() as transaction:
                 await transaction.ack(first)
                 await transaction.ack(second)
+    assert await take(bus, one, "g", 1) == [b"in"]
+    assert await take(bus, other, "g", 1) == [b"in"]
+    await until_nothing_is_owed(nodes)
 
 
-async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_messages(
-    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("far", ["a", "b"])
+@pytest.mark.parametrize("lapses", [False, True])
+@pytest.mark.parametrize("end", ["done", "refused", "unknown"])
+async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str, lapses: bool, end: str
 ) -> None:
-    home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
-    unit = nodes["a"].broker.unit_of(other)
-    assert unit != nodes["a"].broker.unit_of(home)
+    """The unit of some of its messages changes its owner while the commit at its home is on its way, in good
+    order or because a lease is over. Then the commit is done, or refused because the home has moved too, or
+    it is done and its answer lost."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    assert unit != at_home
     for topic in (home, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
@@ -130,12 +212,16 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
     commit = store.commit
 
     async def slow(of: int, epoch: int, writes: Any) -> Any:
-        if of != unit and any(getattr(write, "kind", "") == "handover" for write in writes):
+        if of == at_home and any(getattr(write, "kind", "") == "handover" for write in writes):
+            if end == "unknown":
+                await commit(of, epoch, writes)
             held.set()
             await may_go.wait()
+            if end == "unknown":
+                raise Fenced("asked again, it was somebody else's")
         return await commit(of, epoch, writes)
 
-    async def move() -> None:
+    async def transact() -> None:
         async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
             first, second = await left.poll(timeout=20), await right.poll(timeout=20)
             monkeypatch.setattr(store, "commit", slow)
@@ -143,16 +229,99 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
                 await transaction.ack(first)
                 await transaction.ack(second)
 
-    moving = asyncio.ensure_future(move())
-    await held.wait()
-    giving_up = asyncio.ensure_future(nodes.move(unit, "b"))
-    done, _ = await asyncio.wait([giving_up], timeout=0.2)
-    assert not done
-    may_go.set()
-    await giving_up
-    await asyncio.gather(moving, return_exceptions=True)  # its leases may be lost: it is done all the same
-    shown = await bus.call("group.show", topic=other, name="g")
-    assert shown["lag"] == 0
+    transacting = asyncio.ensure_future(transact())
+    try:
+        await held.wait()
+        await (nodes.usurp if lapses else nodes.move)(unit, "c")
+        reserved = nodes["c"].broker.topics[other].groups["g"].delivery
+        assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
+        if end == "refused":
+            await nodes.usurp(at_home, "b")
+    finally:
+        may_go.set()
+    if end == "unknown":
+        await eventually(lambda: not nodes["a"].broker.units.owns(at_home))
+        await turns(100)
+        await nodes.usurp(at_home, "b")
+    await asyncio.gather(transacting, return_exceptions=True)  # its leases are lost: the owners have changed
+    await until_nothing_is_owed(nodes)
+    for topic in (home, other):
+        if end != "refused":
+            assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+        else:
+            assert await take(bus, topic, "g", 1) == [b"in"]
+
+
+@pytest.mark.parametrize("far", ["a", "b"])
+async def test_a_transaction_that_has_happened_settles_its_messages_whoever_owns_them_by_then(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str
+) -> None:
+    """Both units are taken away between the commit of the transaction and that which settles its messages."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    store, held, may_go = nodes[far].store, asyncio.Event(), asyncio.Event()
+    commit = store.commit
+
+    async def slow(of: int, epoch: int, writes: Any) -> Any:
+        if of == unit and any(
+            isinstance(write, DeleteDocument) and write.kind == "reservation" for write in writes
+        ):
+            held.set()
+            await may_go.wait()
+        return await commit(of, epoch, writes)
+
+    try:
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            first, second = await left.poll(timeout=20), await right.poll(timeout=20)
+            monkeypatch.setattr(store, "commit", slow)
+            async with bus.transaction() as transaction:
+                await transaction.ack(first)
+                await transaction.ack(second)
+            await held.wait()
+            await nodes.usurp(unit, "c")
+            reserved = nodes["c"].broker.topics[other].groups["g"].delivery
+            assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
+            await nodes.usurp(at_home, "b")
+    finally:
+        may_go.set()
+    await until_nothing_is_owed(nodes)
+    for topic in (home, other):
+        assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_nobody_acks_apart_what_another_subject_holds(nodes: Nodes, bus: Any) -> None:
+    topic = topic_of(nodes, "b")
+    await bus.groups.create(topic, "g")
+    await bus.publish(topic, b"in")
+    async with (
+        bus.subscribe(topic, group="g") as messages,
+        attach(nodes["a"], subject="eve") as eve,
+        attach(nodes["a"]) as same,
+    ):
+        message = await messages.poll(timeout=20)
+        batch = message.batch
+        apart = frames.ApartAck(topic, "g", messages.number, batch.lease, batch.runs_of(range(1)))
+        wrong = [
+            (eve, apart),
+            (same, msgspec.structs.replace(apart, subscription=messages.number + 1)),
+            (same, msgspec.structs.replace(apart, lease=batch.lease + 1)),
+            (same, msgspec.structs.replace(apart, group="")),
+            (same, msgspec.structs.replace(apart, group="other")),
+            (same, msgspec.structs.replace(apart, runs=[(0, 2)])),
+        ]
+        for number, (by, ack) in enumerate(wrong, 1):
+            make = partial(transact_apart, number=number, ack=ack)
+            with pytest.raises(LeaseLost):
+                await by.wire.ask(make)
+        await message.ack(wait=True)
+    await until_nothing_is_owed(nodes)
+
+
+def transact_apart(request: int, number: int, ack: frames.ApartAck) -> frames.Frame:
+    return frames.Transact(request, b"producer", number, number, [], [], apart=[ack])
 
 
 async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes, bus: Any) -> None:
@@ -187,6 +356,47 @@ async def test_tokens_and_services_made_at_one_node_count_at_all(nodes: Nodes, b
         with pytest.raises(BusError):
             async with attach(nodes[node], token=made.token, patience=0.1) as other:
                 await other.publish(topic_of(nodes, "b"), b"x")
+
+
+async def test_a_token_of_the_registry_counts_at_all_nodes(nodes: Nodes, bus: Any) -> None:
+    """Node a talks with the registry, and stores what the registry says. The others read that."""
+    key = Ed25519PrivateKey.generate()
+
+    async def tell(version: int, **said: Any) -> None:
+        public = TokenKey(key.public_key().public_bytes_raw())
+        signed = sign_directory(
+            Directory(customer="acme", version=version, token_keys=[public], services=["shop"], **said), key
+        )
+        await nodes["a"].broker.write([PutDocument(CROSSING, DIRECTORY, keep(signed, signed))])
+
+    async def refresh(names: str) -> None:
+        for name in names:
+            mirror = nodes[name].mirror
+            assert mirror is not None
+            await mirror.refresh()
+
+    token, _, _ = registered_tokens.sign(
+        key, now=nodes["a"].broker.clock(), customer="acme", version=1, subject="shop",
+        scopes=["publish:#"], life=600.0,
+    )  # fmt: skip
+    with pytest.raises(Unauthenticated):
+        await attach(nodes["d"], token=token).open()
+    await tell(1)
+    async with attach(nodes["d"], token=token) as shop:
+        for node in "bc":  # passed on, and judged there
+            assert (await shop.publish(topic_of(nodes, node), b"x")).offset == 0
+        # Its tokens of this version end: it is suspended in the registry.
+        await tell(2, ended={"shop": 2})
+        await refresh("bcd")
+        with pytest.raises(Unauthenticated):
+            await shop.publish(topic_of(nodes, "b"), b"x")
+    # A node that has talked with the registry and does so no more goes by what is stored, too.
+    nodes["a"].authority.registered = registered_tokens.RegisteredTokens()
+    await tell(3)
+    await nodes.move(0, "d")
+    await refresh("a")
+    async with attach(nodes["a"], token=token) as shop:
+        assert (await shop.publish(topic_of(nodes, "b"), b"x")).offset == 1
 
 
 async def test_watches_hear_of_topics_of_all_nodes(nodes: Nodes, bus: Any) -> None:
@@ -261,7 +471,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
         attach(nodes["a"], patience=20) as other,
         other.subscribe(topic) as of_the_owner,
     ):
-        await nodes.move(nodes["a"].broker.unit_of(topic), "b")
+        await nodes.move(nodes["a"].broker.units.unit_of(topic), "b")
         assert topic not in nodes["a"].broker.topics
 
         async def is_read() -> bool:
@@ -275,7 +485,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
 
 
 async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
-    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.unit_of(topic_of(nodes, "a"))
+    topic, unit = topic_of(nodes, "a"), nodes["a"].broker.units.unit_of(topic_of(nodes, "a"))
     await bus.topics.create(topic)
     async with bus.subscribe("*") as messages:
         await bus.publish(topic, b"once")
@@ -317,9 +527,10 @@ async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
 async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there(
     nodes: Nodes, bus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "landbridge.client")
     topic = topic_of(nodes, "b")
     await bus.publish(topic, b"before")
-    unit = nodes["b"].broker.unit_of(topic)
+    unit = nodes["b"].broker.units.unit_of(topic)
     cluster = nodes["b"].cluster
     assert cluster is not None
     await nodes["b"].give_up(unit, fenced=True)  # by the table it has the unit all the time
@@ -328,7 +539,8 @@ async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there
     await nodes["b"].take(unit)
     await publishing
     assert await stored(bus, topic) == [b"before", b"meanwhile"]
-    assert "lost the terminal" not in caplog.text
+    assert "trying again" not in caplog.text
+    assert "goodbye" not in caplog.text
 
 
 async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_no_other(
@@ -347,11 +559,11 @@ async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_n
     monkeypatch.setattr(store, "documents", some)
     with pytest.raises(StoreFailed, match="refused"):
         await node.take(*units)
-    assert node.broker.owned == set(units) - {bad}
+    assert node.broker.units.owned == set(units) - {bad}
     assert asked["handover"] == 2 * UNITS  # of all, and of each its own
     monkeypatch.undo()
     await node.take(*units)
-    assert node.broker.owned == set(units)
+    assert node.broker.units.owned == set(units)
 
 
 async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashes: list[Any]) -> None:
@@ -380,13 +592,13 @@ async def test_each_schedule_fires_once_at_its_owner_also_when_units_move(crashe
             for scheduler in schedulers:
                 scheduler.look()
             await eventually(lambda turn=turn: ends() == [turn] * 3)
-            unit = nodes["a"].broker.unit_of(topics[turn % 3])
+            unit = nodes["a"].broker.units.unit_of(topics[turn % 3])
             await nodes.move(unit, "abc"[turn % 2])
 
 
 def end_of(nodes: Nodes, topic: str) -> int:
     """Where a topic ends, as its owner knows."""
-    owner = nodes[nodes.owners[nodes["a"].broker.unit_of(topic)]]
+    owner = nodes[nodes.owners[nodes["a"].broker.units.unit_of(topic)]]
     found = owner.broker.topics.get(topic)
     return 0 if found is None else found.log.end
 
@@ -462,3 +674,67 @@ async def test_transactions_across_nodes_happen_once_while_units_move(
             await eventually(lambda name=f"out.{number}": end_of(nodes, name) >= count)
             found = await stored(bus, f"out.{number}")
             assert Counter(found) == Counter(b"%d" % payload for payload in range(count))
+
+
+@pytest.mark.parametrize(("seed", "count"), SEEDS)
+async def test_transactions_that_ack_at_several_nodes_happen_once_while_units_move(
+    nodes: Nodes, seed: int, count: int
+) -> None:
+    """Messages of two topics become one of a third, whoever owns them at the moment: every message is in one
+    pair."""
+    pairs = 3
+    async with attach(nodes["a"]) as setup:
+        for number in range(pairs):
+            for side in ("left", "right"):
+                await setup.groups.create(f"{side}.{number}", "g")
+            await setup.groups.create(f"out.{number}", "check")
+    done = asyncio.Event()
+    moving = asyncio.ensure_future(keep_moving(nodes, seed, done))
+
+    async def publish(topic: str, node: str) -> None:
+        async with attach(nodes[node], patience=60) as bus:
+            for payload in range(count):
+                await bus.publish(topic, b"%d" % payload)
+
+    async def join(number: int) -> None:
+        node = nodes["abcd"[(number + 1) % 4]]
+        async with (
+            attach(node, patience=60) as bus,
+            bus.subscribe(f"left.{number}", group="g") as left,
+            bus.subscribe(f"right.{number}", group="g") as right,
+        ):
+            one = other = None
+            while True:
+                one, other = one or await left.poll(timeout=1), other or await right.poll(timeout=1)
+                if one is not None and other is not None:
+                    try:
+                        async with bus.transaction() as transaction:
+                            await transaction.ack(other)
+                            await transaction.ack(one)
+                            await transaction.publish(f"out.{number}", one.payload + b" " + other.payload)
+                    except LeaseLost:
+                        # One of them may still be held.
+                        given_back = one.requeue(0), other.requeue(0)
+                        await asyncio.gather(*given_back, return_exceptions=True)
+                    one = other = None
+                elif await caught_up(bus, number):
+                    return
+
+    async def caught_up(bus: Any, number: int) -> bool:
+        shown = [
+            await bus.call("group.show", topic=f"{side}.{number}", name="g") for side in ("left", "right")
+        ]
+        return all(each["floor"] >= count for each in shown)
+
+    work = [publish(f"left.{number}", "abcd"[number % 4]) for number in range(pairs)]
+    work += [publish(f"right.{number}", "abcd"[(number + 2) % 4]) for number in range(pairs)]
+    work += [join(number) for number in range(pairs)]
+    await asyncio.wait_for(asyncio.gather(*work), 150)
+    done.set()
+    await moving
+    await until_nothing_is_owed(nodes)
+    async with attach(nodes["d"], patience=60) as bus:
+        for number in range(pairs):
+            made = [payload.split() for payload in await stored(bus, f"out.{number}")]
+            for place in (0, 1):
+                assert Counter(pair[place] for pair in made) == Counter(b"%d" % n for n in range(count))

@@ -104,7 +104,7 @@ async def test_retained_messages_are_of_all_nodes(nodes: Nodes, bus: Any) -> Non
             (topic, True) for topic in topics.values()
         }
         # A topic that is at no node for a moment is not one that was deleted.
-        unit = nodes["a"].broker.unit_of(topics["a"])
+        unit = nodes["a"].broker.units.unit_of(topics["a"])
         nodes.owners.pop(unit)
         await nodes["a"].give_up(unit)
         nodes.tell()
@@ -168,7 +168,7 @@ async def test_what_a_provider_calls_back_with_is_stored_where_its_topic_is(node
 async def test_what_is_at_a_node_whose_lease_is_over_waits_for_the_next_owner(nodes: Nodes, bus: Any) -> None:
     topic = topic_of(nodes, "a")
     await bus.topics.create(topic)
-    cluster, unit = nodes["a"].cluster, nodes["a"].broker.unit_of(topic)
+    cluster, unit = nodes["a"].cluster, nodes["a"].broker.units.unit_of(topic)
     assert cluster is not None
     async with attach(nodes["a"], patience=20) as client:
         await client.publish(topic, b"before")

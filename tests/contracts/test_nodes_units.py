@@ -12,6 +12,7 @@ import pytest
 from landbridge.broker.server import Terminal
 from landbridge.core.log.batch import Batch, build
 from landbridge.errors import BusError, NotOwner
+from landbridge.protocol import frames
 from landbridge.stores.memory import MemoryHandle, MemoryStore
 from landbridge.testing import attach
 from tests.waiting import eventually
@@ -25,6 +26,9 @@ class Alone:
     def owner_of(self, unit: int) -> str:
         return "b"
 
+    def topics(self) -> int:
+        return 0
+
     def check_owned(self, unit: int) -> None:
         pass
 
@@ -32,6 +36,23 @@ class Alone:
         raise NotOwner("nobody is there")
 
     async def settle(self, log: int, group: str) -> None:
+        raise NotOwner("nobody is there")
+
+    async def find_unit(self, topic: str) -> int:
+        raise NotOwner("nobody is there")
+
+    async def reserve(
+        self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[frames.ApartAck]
+    ) -> None:
+        raise NotOwner("nobody is there")
+
+    async def keep(self, unit: int, token: bytes) -> None:
+        raise NotOwner("nobody is there")
+
+    async def drop(self, unit: int, token: bytes) -> None:
+        raise NotOwner("nobody is there")
+
+    async def decide(self, home: int, token: bytes) -> bool | None:
         raise NotOwner("nobody is there")
 
     async def prepare(self, publisher: Any, topic: str, batch: Batch) -> Batch:
@@ -69,7 +90,7 @@ async def node(engine: MemoryStore, *units: int) -> AsyncIterator[Terminal]:
 
 def topics_of(terminal: Terminal, unit: int) -> list[str]:
     names = (f"t{number}" for number in range(100))
-    return [name for name in names if terminal.broker.unit_of(name) == unit]
+    return [name for name in names if terminal.broker.units.unit_of(name) == unit]
 
 
 async def read(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
@@ -95,8 +116,8 @@ async def test_a_unit_is_given_up_and_taken_with_all_that_is_in_it(crashes: list
                 assert await read(bus, name, "g", 2) == [b"0", b"1"]
         await first.give_up(1)
         await second.take(1)
-        assert first.broker.owned == {0, 2, 3}
-        assert second.broker.owned == {1}
+        assert first.broker.units.owned == {0, 2, 3}
+        assert second.broker.units.owned == {1}
         async with attach(second) as bus:
             assert await read(bus, names[1], "g", 2) == [b"2", b"3"]
             with pytest.raises(BusError):
@@ -115,8 +136,8 @@ async def test_who_was_fenced_drops_the_unit_and_writes_nothing(crashes: list[An
         await second.take(1)  # without a word to the first
         topic, batch = first.broker.topics[name], one_message(first)
         with pytest.raises(NotOwner):
-            await topic.writer.put(lambda commit: first.broker.append(commit, topic, batch))
-        await eventually(lambda: 1 not in first.broker.owned)
+            await topic.writer.put(lambda commit: first.broker.committing.append(commit, topic, batch))
+        await eventually(lambda: 1 not in first.broker.units.owned)
         assert name not in first.broker.topics
         assert second.broker.topics[name].log.end == 1
         with pytest.raises(NotOwner):
@@ -167,7 +188,7 @@ async def test_nothing_is_made_in_a_unit_that_is_not_loaded_yet(crashes: list[An
             taking, refused = asyncio.ensure_future(second.take(1)), 0
             while not taking.done():
                 await asyncio.sleep(0)
-                if 1 in second.broker.owned:
+                if 1 in second.broker.units.owned:
                     assert second.broker.topic_for(name).groups.keys() == {"g"}
                     continue
                 refused += 1

@@ -106,7 +106,7 @@ async def test_other_parts_tell_of_their_changes_and_large_values_are_left_out(t
 
 
 async def written(terminal: Terminal) -> None:
-    terminal.broker.write_status()
+    terminal.broker.status_topic.write()
     await terminal.broker.drain()
 
 

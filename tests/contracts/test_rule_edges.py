@@ -57,14 +57,14 @@ async def test_a_rule_whose_deletion_failed_has_missed_nothing(
         await until_routed(terminal, "orders")
         topic, route = terminal.broker.topics[rule], terminal.routing.routes["orders"]
         stored: list[asyncio.Task[Any]] = []
-        delete_topic = terminal.broker.delete_topic
+        delete_topic = terminal.broker.table.delete_topic
 
         async def delete(*given: Any) -> None:
             """A message comes before the deletion, and the disk fails with the deletion."""
             store.gate.clear()
             paid = {"state": "paid", "amount": 500, "n": 1}
             stored.append(asyncio.create_task(bus.publish("orders", paid)))
-            await eventually(lambda: terminal.broker.writer_for("orders").is_busy)
+            await eventually(lambda: terminal.broker.units.writer_for("orders").is_busy)
             store.gate.set()
             await eventually(lambda: terminal.broker.topics["orders"].log.end == 2)
             await until_routed(terminal, "orders")
@@ -74,7 +74,7 @@ async def test_a_rule_whose_deletion_failed_has_missed_nothing(
             finally:
                 store.failing = False
 
-        monkeypatch.setattr(terminal.broker, "delete_topic", delete)
+        monkeypatch.setattr(terminal.broker.table, "delete_topic", delete)
         with pytest.raises(StoreFull):
             await bus.rules.delete(rule, force=True)
         await stored[0]

@@ -152,7 +152,7 @@ async def test_a_missed_firing_is_an_event_that_names_the_schedule(stage: Stage)
     shown = await stage.bus.schedules.show("reports", "often")
     assert [(each.outcome, each.count) for each in shown.last_firings] == [("fired", 1), ("missed", 5)]
     assert (shown.fired, shown.missed) == (1, 5)
-    stage.terminal.broker.write_status()
+    stage.terminal.broker.status_topic.write()
     async with stage.bus.subscribe("$status", group="look", start="earliest") as events:
         async for message in events:
             event = message.json()

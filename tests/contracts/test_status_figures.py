@@ -38,13 +38,13 @@ async def test_lags_are_told_where_they_have_changed(timed: Terminal, clock: Fak
             for message in await reader.take(5):
                 await message.ack(wait=True)
         await status.events()
-        timed.broker.note_lags()
+        timed.broker.status_topic.note_lags()
         (lag,) = of(await status.events(), "lag")
         assert (lag["topic"], lag["group"], lag["messages"]) == ("orders", "behind", 5)
-        timed.broker.note_lags()
+        timed.broker.status_topic.note_lags()
         assert of(await status.events(), "lag") == []
         await bus.call("group.seek", topic="orders", name="behind", to="latest")
-        timed.broker.note_lags()
+        timed.broker.status_topic.note_lags()
         (lag,) = of(await status.events(), "lag")
         assert lag["group"] == "behind"
         assert "messages" not in lag  # none

@@ -17,7 +17,7 @@ async def test_new_clients_transact_after_the_clock_was_set_back():
         await eventually(lambda: not terminal.connections)
         await terminal.broker.drain()
         clock.advance(KEEP_LEFT / SECOND + 1)
-        await terminal.broker.trim_transactions()
+        await terminal.broker.ledger.trim()
         clock.now -= 2 * 86_400 * SECOND  # and back
         async with attach(terminal) as bus, bus.transaction() as t:
             await t.publish("orders", b"2")

@@ -146,7 +146,7 @@ async def test_a_topic_that_was_deleted_on_purpose_stays_empty_after_a_restart()
         await fleet.topic("orders", billing=[tokyo])
         async with fleet.attach(paris) as here:
             await publish(here, range(3))
-            await tokyo.terminal.broker.delete_topic(tokyo.terminal.broker.topics["orders"])
+            await tokyo.terminal.broker.table.delete_topic(tokyo.terminal.broker.topics["orders"])
             await fleet.stop(tokyo)
             await fleet.start(tokyo)
             await publish(here, [3])

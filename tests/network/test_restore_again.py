@@ -44,7 +44,7 @@ async def test_a_topic_deleted_once_and_then_a_restore():
         await fleet.topic("orders", billing=[tokyo])
         async with fleet.attach(paris) as here:
             await publish(here, range(3))
-            await tokyo.terminal.broker.delete_topic(tokyo.terminal.broker.topics["orders"])
+            await tokyo.terminal.broker.table.delete_topic(tokyo.terminal.broker.topics["orders"])
             backup = await backup_of(tokyo)
             await publish(here, range(3, 7))
             assert await logged(tokyo) == [3, 4, 5, 6]
@@ -124,7 +124,7 @@ async def test_a_topic_deleted_long_ago_and_a_new_source():
         await fleet.topic("orders", billing=[tokyo])
         async with fleet.attach(paris) as here:
             await publish(here, range(3))
-            await tokyo.terminal.broker.delete_topic(tokyo.terminal.broker.topics["orders"])
+            await tokyo.terminal.broker.table.delete_topic(tokyo.terminal.broker.topics["orders"])
             await publish(here, range(3, 5))
         lyon = await fleet.server("lyon")
         backup = await backup_of(tokyo)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landbridge.broker import topic as topics
-from landbridge.broker.broker import NEXT_LOG
 from landbridge.broker.commit import SETTINGS, START
 from landbridge.broker.division import Division, merged
 from landbridge.broker.rule_topics import home_of, unit_of
+from landbridge.broker.topic_table import NEXT_LOG
 from landbridge.client.publisher import Rows
 from landbridge.core.log import ledger
 from landbridge.core.log.store import (
@@ -98,7 +98,7 @@ async def fill(store: Store) -> dict[str, Any]:
             "rule": rule,
             "version": document.version,
             "logs": {name: topic.log_id for name, topic in terminal.broker.topics.items()},
-            "incarnation": terminal.broker.incarnation,
+            "incarnation": terminal.broker.life.incarnation,
             "token": terminal.issue_token("test", ["admin"], 3600.0),
         }
 
@@ -108,7 +108,7 @@ async def check(store: Store, was: dict[str, Any]) -> None:
     async with run_terminal(store) as terminal, attach(terminal, token=was["token"]) as bus:
         logs = {name: topic.log_id for name, topic in terminal.broker.topics.items()}
         assert {name: logs[name] for name in was["logs"]} == was["logs"]
-        assert terminal.broker.incarnation == was["incarnation"]
+        assert terminal.broker.life.incarnation == was["incarnation"]
         for name, topic in terminal.broker.topics.items():
             home = home_of(terminal.broker.topics, name)
             assert topic.log.number % store.units == unit_of(home, store.units)

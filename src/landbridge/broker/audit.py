@@ -13,9 +13,9 @@ import msgspec
 
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
-from landbridge.broker.handover import Handovers
-from landbridge.broker.owned import OwnedUnits
+from landbridge.broker.committing import Committing
 from landbridge.broker.topic import Topic
+from landbridge.broker.units import Units
 from landbridge.core import audit
 from landbridge.core.audit import AuditEntry
 from landbridge.core.log.batch import Batch, build
@@ -64,7 +64,8 @@ class AuditedBroker(Protocol):
     """What the audit log asks of the broker."""
 
     clock: Callable[[], int]
-    handovers: OwnedUnits[Handovers]
+    units: Units
+    committing: Committing
     status: StatusLog
     #: Topics whose document is damaged.
     damaged: dict[str, StoreCorrupt]
@@ -72,15 +73,8 @@ class AuditedBroker(Protocol):
     @property
     def totals(self) -> RefusalTotals: ...
 
-    writers: OwnedUnits[Writer[BrokerCommit]]
-
     def new_id(self) -> bytes: ...
     def topic_for(self, name: str) -> Topic: ...
-    def has(self, topic: str) -> bool:
-        """Does a topic live in a unit that this process owns?"""
-
-    def tell(self, name: str, batch: Batch) -> None:
-        """Append a batch to a topic of the terminal's own. Nobody waits for it."""
 
 
 class AuditedCall:
@@ -155,8 +149,8 @@ class AuditLog:
         broker = self._broker
         return (
             broker.topic_for(audit.TOPIC).writer
-            if broker.has(audit.TOPIC)
-            else next(iter(broker.writers), None)
+            if broker.units.has(audit.TOPIC)
+            else next(iter(broker.units.writers), None)
         )
 
     def tell(self, enter: Callable[[Commit], None]) -> None:
@@ -193,7 +187,7 @@ class AuditLog:
         a handover, which is as small as what the disk's reserve is there for, and the entry follows when
         there is room."""
         broker = self._broker
-        topic = broker.topic_for(audit.TOPIC) if broker.has(audit.TOPIC) else None
+        topic = broker.topic_for(audit.TOPIC) if broker.units.has(audit.TOPIC) else None
         raw = build([audit.encode(entry)], id=broker.new_id(), time=commit.now, keys=[entry.key])
         batch = Batch.decode(raw)
         if topic is not None and topic.writer.unit == commit.unit and commit.full is None:
@@ -201,6 +195,6 @@ class AuditLog:
             topic.save(commit)
             commit.append(topic.log, batch, needs_room=False)
         elif commit.unit < 0:
-            broker.tell(audit.TOPIC, batch)
+            broker.committing.tell(audit.TOPIC, batch)
         else:
-            broker.handovers[commit.unit].add_untold(commit, audit.TOPIC, batch)
+            broker.units.handovers[commit.unit].add_untold(commit, audit.TOPIC, batch)

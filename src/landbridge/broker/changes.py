@@ -28,15 +28,16 @@ class Journaled(Protocol):
     topics: dict[str, Topic]
 
     def new_id(self) -> bytes: ...
-    def tell(self, name: str, batch: Batch) -> None:
-        """Append a batch to a topic of the terminal's own."""
 
 
 class Changes:
     """The changes that were not written yet."""
 
-    def __init__(self, broker: Journaled, is_low: Callable[[], bool]) -> None:
-        self._broker, self._is_low = broker, is_low
+    def __init__(
+        self, broker: Journaled, tell: Callable[[str, Batch], None], is_low: Callable[[], bool]
+    ) -> None:
+        """``tell`` appends a batch to a topic of the terminal's own."""
+        self._broker, self._tell, self._is_low = broker, tell, is_low
         self._waiting: list[bytes] = []
         self._is_planned = False
 
@@ -62,4 +63,4 @@ class Changes:
         broker = self._broker
         payloads, self._waiting = self._waiting, []
         batch = Batch.decode(build(payloads, id=broker.new_id(), time=broker.clock()))
-        broker.tell(changes.TOPIC, batch)
+        self._tell(changes.TOPIC, batch)

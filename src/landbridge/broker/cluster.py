@@ -12,7 +12,7 @@ What the process of a node has to do:
     await terminal.is_ready.wait()             # the key that signs tokens is known
 
 ``may_serve`` is asked before every commit: False once the node's lease is over by its own clock. A unit that
-another node has claimed is given up by itself (``Broker.on_fenced``).
+another node has claimed is given up by itself (``UnitLife.on_fenced``).
 
 The connection of a client uses ``Owners`` to find out where its frames go, and makes legs (``legs.py``) by
 ``dial``. What this node itself asks of others (handovers, batches for the status log) goes over one leg to
@@ -116,6 +116,21 @@ class AppendAsked(msgspec.Struct, frozen=True):
 class SettleAsked(msgspec.Struct, frozen=True):
     log: int
     group: str
+
+
+class ReserveAsked(msgspec.Struct, frozen=True):
+    unit: int
+    token: bytes
+    home: int
+    subject: str
+    acks: list[frames.ApartAck]
+
+
+class ReservationAsked(msgspec.Struct, frozen=True):
+    """``unit``: that of the reservation; to decide, the home of its transaction."""
+
+    unit: int
+    token: bytes
 
 
 class PrepareAsked(msgspec.Struct, frozen=True):
@@ -229,7 +244,7 @@ class Cluster:
         broker = self._terminal.broker
         name = topic.removesuffix(".dead")
         if not is_rule_topic(name) or name in broker.topics:
-            return broker.unit_of(topic)
+            return broker.units.unit_of(topic)
         found = self._rules.get(name)
         if found is None:
             return None
@@ -238,7 +253,7 @@ class Cluster:
 
     def node_of(self, unit: int) -> str | None:
         """See ``protocol.router.Owners``."""
-        if self._terminal.broker.owns(unit) and self._may_serve():
+        if self._terminal.broker.units.owns(unit) and self._may_serve():
             return self.me
         # Once the lease is over, this node is about to give the unit up: who wants something of it waits.
         owner = self.table.owner(unit)
@@ -268,7 +283,7 @@ class Cluster:
                 return
             left = until - loop.time()
             if left <= 0:
-                raise self._terminal.broker.not_owner(unit)
+                raise self._terminal.broker.units.not_owner(unit)
             change = loop.create_future()
             self._waiting.add(change)
             await asyncio.wait([change], timeout=left)
@@ -277,7 +292,7 @@ class Cluster:
     async def _find_rule(self, name: str) -> None:
         """A rule's topic lives in the unit of its source, which its document tells."""
         store, until = self._terminal.store, asyncio.get_running_loop().time() + NO_RULE_FOR
-        found: tuple[int, float | None] = self._terminal.broker.unit_of(name), until
+        found: tuple[int, float | None] = self._terminal.broker.units.unit_of(name), until
         for unit in range(store.units):
             if any(key == name for key, _ in await store.documents(unit, topics.KIND, name)):
                 found = unit, None
@@ -326,7 +341,7 @@ class Cluster:
     def _owner(self, unit: int) -> str:
         node = self.node_of(unit)
         if node is None or node == self.me:
-            raise self._terminal.broker.not_owner(unit)
+            raise self._terminal.broker.units.not_owner(unit)
         return node
 
     async def _owner_of(self, topic: str) -> str:
@@ -341,6 +356,9 @@ class Cluster:
         owner = self.table.owner(unit)
         return "" if owner is None or owner.id == self.me else owner.name
 
+    def topics(self) -> int:
+        return self.table.topics_beside(self.me)
+
     def check_owned(self, unit: int) -> None:
         if not self._may_serve():
             raise NotOwner(f"this node's lease is over: it may not write to unit {unit} any more")
@@ -354,6 +372,28 @@ class Cluster:
     async def settle(self, log: int, group: str) -> None:
         node = self._owner(log % self._terminal.store.units)
         await self._ask(node, "settle", SettleAsked(log, group))
+
+    async def find_unit(self, topic: str) -> int:
+        await self.locate(topic)
+        unit = self.unit_of(topic)
+        assert unit is not None
+        return unit
+
+    async def reserve(
+        self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[frames.ApartAck]
+    ) -> None:
+        asked = ReserveAsked(unit, token, home, subject, list(acks))
+        await self._ask(self._owner(unit), "reserve", asked)
+
+    async def keep(self, unit: int, token: bytes) -> None:
+        await self._ask(self._owner(unit), "keep", ReservationAsked(unit, token))
+
+    async def drop(self, unit: int, token: bytes) -> None:
+        await self._ask(self._owner(unit), "drop", ReservationAsked(unit, token))
+
+    async def decide(self, home: int, token: bytes) -> bool | None:
+        happened, _ = await self._ask(self._owner(home), "decide", ReservationAsked(home, token))
+        return None if happened is None else bool(happened)
 
     async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
         node = await self._owner_of(topic)
@@ -407,8 +447,8 @@ class Cluster:
         broker = self._terminal.broker
         while True:
             try:
-                if broker.has(topic):
-                    broker.tell(topic, batch)
+                if broker.units.has(topic):
+                    broker.committing.tell(topic, batch)
                 else:
                     await self._ask(await self._owner_of(topic), "tell", TellAsked(topic), record.wrap(batch))
             except BusError as error:
@@ -488,13 +528,27 @@ class Cluster:
             case "settle":
                 await self._settle(msgspec.convert(frame.args, SettleAsked))
                 return None, b""
+            case "reserve":
+                reserve = msgspec.convert(frame.args, ReserveAsked)
+                await broker.reservations.reserve(
+                    reserve.unit, reserve.token, reserve.home, reserve.subject, reserve.acks
+                )
+                return None, b""
+            case "keep" | "drop" as verb:
+                asked = msgspec.convert(frame.args, ReservationAsked)
+                reservations = broker.reservations
+                await (reservations.keep if verb == "keep" else reservations.drop)(asked.unit, asked.token)
+                return None, b""
+            case "decide":
+                decide = msgspec.convert(frame.args, ReservationAsked)
+                return await broker.attempts.decide(decide.unit, decide.token), b""
             case "prepare":
                 prepare = msgspec.convert(frame.args, PrepareAsked)
                 return None, record.wrap(await self._prepare(prepare, record.unwrap(bytes(data))))
             case "tell":
                 tell = msgspec.convert(frame.args, TellAsked)
-                broker.check_has(tell.topic)
-                broker.tell(tell.topic, record.unwrap(bytes(data)))
+                broker.units.check_has(tell.topic)
+                broker.committing.tell(tell.topic, record.unwrap(bytes(data)))
                 return None, b""
             case "rows":
                 rows = msgspec.convert(frame.args, RowsAsked)
@@ -502,17 +556,17 @@ class Cluster:
                 for size in rows.sizes:
                     batches.append(record.unwrap(bytes(data[at : at + size])))
                     at += size
-                broker.check_has(rows.topic)
+                broker.units.check_has(rows.topic)
                 await append_rows(broker, rows.topic, rows.producer, rows.left, rows.subject, batches)
                 return None, b""
             case "forget":
                 forget = msgspec.convert(frame.args, ForgetAsked)
-                broker.check_has(forget.topic)
+                broker.units.check_has(forget.topic)
                 forget_producer(broker, forget.topic, forget.producer)
                 return None, b""
             case "look_at":
                 look = msgspec.convert(frame.args, LookAsked)
-                broker.check_has(look.topic)
+                broker.units.check_has(look.topic)
                 found = broker.topics.get(look.topic)
                 if found is not None:
                     found.check_producer(look.subject)
@@ -526,15 +580,15 @@ class Cluster:
                 answer = self._parts.get(part.part)
                 return answer is not None and await answer(part.text, bytes(data)), b""
             case "stranger":
-                asked = msgspec.convert(frame.args, StrangerAsked)
-                return await self._terminal.operations.answer_stranger(asked.op, asked.args), b""
+                stranger = msgspec.convert(frame.args, StrangerAsked)
+                return await self._terminal.operations.answer_stranger(stranger.op, stranger.args), b""
         raise BadRequest(f"nodes don't ask for {frame.op[:60]!r}", hint="are all nodes of one version?")
 
     async def _settle(self, asked: SettleAsked) -> None:
         broker = self._terminal.broker
-        if not broker.has_log(asked.log):
-            raise broker.not_owner(asked.log % self._terminal.store.units)
-        if (group := broker.group_of(asked.log, asked.group)) is not None:
+        if not broker.units.has_log(asked.log):
+            raise broker.units.not_owner(asked.log % self._terminal.store.units)
+        if (group := broker.table.group_of(asked.log, asked.group)) is not None:
             # What was acked is in the cursor since the unit was loaded.
             await group.topic.writer.put(group.save)
 
@@ -542,7 +596,7 @@ class Cluster:
         broker = self._terminal.broker
         topic = broker.topic_for(asked.topic, who=asked.subject)
         topic.check_producer(asked.subject)
-        broker.check_size(asked.topic, batch)
+        broker.publishing.check_size(asked.topic, batch)
         topic.check_backlog()
         if topic.chain is None:
             return batch

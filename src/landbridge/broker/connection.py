@@ -46,7 +46,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol import operations as table
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.router import Everywhere, Gather, Router, There, Unknown, awaited
+from landbridge.protocol.router import ConsumedGroup, Everywhere, Gather, Router, There, Unknown, awaited
 from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
@@ -139,6 +139,8 @@ class Connection(Incoming):
         self.identity: TokenIdentity | None = None
         #: It takes frames that tell of pauses.
         self.hears_pauses = False
+        #: It knows that a terminal may have several nodes, and the error ``not_owner``.
+        self.knows_nodes = False
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
         #: When something has come from it last, microseconds.
@@ -433,7 +435,7 @@ class Connection(Incoming):
         """End a subscription from this side."""
         if self.consumers.pop(consumer.subscription, None) is not None:
             self.send(frames.Lost(consumer.subscription, error.code, str(error), error.hint))
-            self.broker.unsubscribe(consumer, counted=False)
+            self.broker.consuming.unsubscribe(consumer, counted=False)
 
     def move_on(self, why: BusError) -> None:
         """Something that it consumes is at another node from now on. Its client connects anew, repeats what
@@ -443,7 +445,12 @@ class Connection(Incoming):
     def close(self, error: BusError) -> None:
         """Tell the peer why, and end."""
         if not self.closed:
-            self.send(frames.Closing(error.code, str(error), error.hint))
+            code = error.code
+            if isinstance(error, NotOwner) and not (self.knows_nodes or self.is_leg):
+                # A client of an earlier version would take a code that it doesn't know for the end. This one
+                # it knows, and comes again.
+                code = ShuttingDown.code
+            self.send(frames.Closing(code, str(error), error.hint))
             self._outgoing.close()
             # A peer that doesn't read gets no more than this to take what was sent to it.
             self._end(counted=False, cause=error.code)
@@ -474,7 +481,7 @@ class Connection(Incoming):
         if self._timer is not None:
             self._timer.cancel()
         for consumer in list(self.consumers.values()):
-            self.broker.unsubscribe(consumer, counted=counted)
+            self.broker.consuming.unsubscribe(consumer, counted=counted)
         self.consumers.clear()
         self.broker.requests.forget(self)
         for leg in list(self._legs.values()):
@@ -495,6 +502,7 @@ class Connection(Incoming):
         self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
         features = frame.features if isinstance(frame.features, list) else []
         self.hears_pauses = "pauses" in features
+        self.knows_nodes = "nodes" in features
         now = self.broker.clock()
         if not self._has_refreshed:
             self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
@@ -521,7 +529,7 @@ class Connection(Incoming):
                 limits.max_frame,
                 limits.max_payload,
                 limits.publish_window,
-                self.broker.stamp(),
+                self.broker.ledger.stamp(),
                 FEATURES,
                 self.terminal.addresses()[:MOST_ADDRESSES],
             )
@@ -570,7 +578,10 @@ class Connection(Incoming):
         """Not a client but another terminal: from here on this is a link."""
         crossing = self.broker.crossing
         if crossing is None:
-            self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
+            error: BusError = Unauthenticated("this terminal has no links", hint="give it a registry")
+            if self.terminal.cluster is not None:
+                error = NotOwner("this node doesn't have the links of its terminal: the home does")
+            self._refuse_peer(error)
             return
         self.closed = True
         self.terminal.connections.discard(self)
@@ -641,6 +652,9 @@ class Connection(Incoming):
         decision = router.route(frame, self._topic_of)
         if isinstance(decision, Unknown):
             raise self._hold(cluster.locate(decision.topic))
+        if isinstance(frame, frames.Transact) and frame.acks:
+            home = decision.node if isinstance(decision, There) else cluster.me
+            frame = router.divided(frame, home, self._group_of)
         if isinstance(decision, There):
             self._leg(decision.node).send(frame, *((tail,) if tail else ()))
             return None
@@ -668,6 +682,10 @@ class Connection(Incoming):
     def _topic_of(self, subscription: int) -> str | None:
         consumer = self.consumers.get(subscription)
         return None if consumer is None else consumer.group.topic.name
+
+    def _group_of(self, subscription: int) -> ConsumedGroup | None:
+        consumer = self.consumers.get(subscription)
+        return None if consumer is None else ConsumedGroup(consumer.group.topic.name, consumer.group.name)
 
     def _leg(self, node: str) -> Leg:
         """The session at another node, with the client's token."""
@@ -705,7 +723,7 @@ class Connection(Incoming):
             return
         moved = self._router.moved()
         if moved is not None:
-            self.close(self.broker.not_owner(moved.unit))
+            self.close(self.broker.units.not_owner(moved.unit))
 
     def _gather(self, frame: Frame, decision: Gather) -> None:
         assert isinstance(frame, frames.Call)
@@ -767,11 +785,13 @@ class Connection(Incoming):
         self.done(frame.request)
 
     def _publish(self, frame: frames.Publish, tail: memoryview = EMPTY) -> None:
-        self.broker.publish(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
+        self.broker.publishing.publish(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
         self._take(tail)
 
     def _publish_once(self, frame: frames.PublishOnce, tail: memoryview = EMPTY) -> None:
-        self.broker.publish_once(self, frame, tail, partial(self._on_stored, frame.request, len(tail)))
+        self.broker.publishing.publish_once(
+            self, frame, tail, partial(self._on_stored, frame.request, len(tail))
+        )
         self._take(tail)
 
     def _on_stored(self, request: int, size: int, result: int | PublishOutcome | BusError) -> None:
@@ -796,8 +816,8 @@ class Connection(Incoming):
             self._throttle()
 
     def _transact(self, frame: frames.Transact, tail: memoryview = EMPTY) -> None:
-        publishes = self.broker.read_transaction(self, frame, tail)
-        done = self.broker.transact(self, frame, publishes)
+        publishes = self.broker.transacting.read_transaction(self, frame, tail)
+        done = self.broker.transacting.transact(self, frame, publishes)
         done.add_done_callback(partial(self._on_transacted, frame, self._take(tail)))
 
     def _on_transacted(
@@ -850,20 +870,21 @@ class Connection(Incoming):
             self._begin(frame, None)
             return
         demand_read(self.broker.topics, self.scopes, frame.topic)
-        begun = self.terminal.spawn(self._begin_at(frame, self.broker.topic_for(frame.topic)))
+        topic = self.broker.consuming.topic_of(frame, self.subject)
+        begun = self.terminal.spawn(self._begin_at(frame, topic))
         begun.add_done_callback(lambda begun: self._answer(0, begun, "a subscription"))
 
     async def _begin_at(self, frame: frames.Subscribe, topic: Topic) -> None:
         """Begin a subscription at a time, whose place in the log has to be looked up."""
         try:
-            floor = await self.broker.position(topic, frame.start)
+            floor = await self.broker.table.position(topic, frame.start)
             if not self.closed and frame.subscription not in self.consumers:
                 self._begin(frame, floor)
         except BusError as error:
             self.refuse(frame.request, error)
 
     def _begin(self, frame: frames.Subscribe, floor: int | None) -> None:
-        consumer = self.broker.subscribe(self, frame, floor)
+        consumer = self.broker.consuming.subscribe(self, frame, floor)
         self.consumers[frame.subscription] = consumer
         group = consumer.group
         self.broker.status.note(
@@ -918,7 +939,7 @@ class Connection(Incoming):
     def _unsubscribe(self, frame: frames.Unsubscribe) -> None:
         consumer = self.consumers.pop(frame.subscription, None)
         if consumer is not None:
-            self.broker.unsubscribe(consumer, counted=False)
+            self.broker.consuming.unsubscribe(consumer, counted=False)
         self.done(frame.request)
 
     def _call(self, frame: frames.Call) -> None:
@@ -941,10 +962,10 @@ class Connection(Incoming):
         self._answer(frame.request, task, f"operation {frame.op}")
 
     def _request(self, frame: frames.SendRequest, tail: memoryview = EMPTY) -> None:
-        self.broker.check_target(self, frame.topic)
+        self.broker.publishing.check_target(self, frame.topic)
         if (topic := self.broker.topics.get(frame.topic)) is not None:
             topic.check_pause()
-        if not self.broker.has_middleware(frame.topic):
+        if not self.broker.publishing.has_middleware(frame.topic):
             self.broker.requests.ask(self, frame, tail)
             return
         task = self.terminal.spawn(self._ask_after_middleware(frame, bytes(tail)))
@@ -958,7 +979,7 @@ class Connection(Incoming):
         task.add_done_callback(asked)
 
     async def _ask_after_middleware(self, frame: frames.SendRequest, payload: bytes) -> None:
-        frame, payload = await self.broker.after_middleware(self, frame, payload)
+        frame, payload = await self.broker.publishing.after_middleware(self, frame, payload)
         if not self.closed:
             self.broker.requests.ask(self, frame, memoryview(payload))
 
@@ -978,10 +999,10 @@ class Connection(Incoming):
     def _bye(self, frame: frames.Bye) -> None:
         # Leases first: an ordinary goodbye counts against no message.
         for consumer in list(self.consumers.values()):
-            self.broker.unsubscribe(consumer, counted=False)
+            self.broker.consuming.unsubscribe(consumer, counted=False)
         self.consumers.clear()
         if frame.producer:
-            self.broker.forget_transactions(frame.producer)
+            self.broker.ledger.forget(frame.producer)
 
 
 def _weight(frame: Frame) -> int:

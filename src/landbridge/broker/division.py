@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from landbridge.broker import commit, documents, handover, stages
+from landbridge.broker import commit, documents, handover, reservations, stages
 from landbridge.broker import group as groups
 from landbridge.broker import topic as topics
-from landbridge.broker.broker import NEXT_LOG
 from landbridge.broker.commit import SETTINGS, START
 from landbridge.broker.rule_topics import home_of, unit_of
+from landbridge.broker.topic_table import NEXT_LOG
 from landbridge.core.log import ledger
 from landbridge.core.log.store import LEDGER_ONLY, PutLedger, keys_of
 from landbridge.errors import BadRequest, StoreCorrupt
@@ -112,7 +112,7 @@ class Division:
                 return PlacedDocument(self._unit_of(topic), kind, key, value)
             case stages.KIND:
                 return self._stage(key, value)
-            case handover.KIND:
+            case handover.KIND | reservations.KIND:
                 raise BadRequest("a transaction between units is not at its end", hint=FINISH)
         if kind == SETTINGS and key == NEXT_LOG:
             return None  # every unit gets one of its own

@@ -141,11 +141,11 @@ class Outcomes:
         known = self.events.get(id)
         if known is not None:
             return self._same(caller, known)
-        broker.check_target(caller, request.topic)
+        broker.publishing.check_target(caller, request.topic)
         callback = replies.check_callback(request.callback)
         if callback.startswith("topic:"):
-            broker.check_target(caller, callback.removeprefix("topic:"))
-            await broker.kind_elsewhere(caller, callback.removeprefix("topic:"))
+            broker.publishing.check_target(caller, callback.removeprefix("topic:"))
+            await broker.publishing.kind_elsewhere(caller, callback.removeprefix("topic:"))
         if not 0 < request.within <= replies.LONGEST_WAIT:
             raise BadRequest(
                 f"an event that waits {request.within} s", hint=f"at most {replies.LONGEST_WAIT:.0f} seconds"
@@ -155,7 +155,7 @@ class Outcomes:
         if len(self.events) >= broker.limits.max_events:
             raise LimitReached(f"{len(self.events)} events are kept, as many as max_events allows")
         check_headers(request.headers)
-        topic = broker.output(caller, request.topic)
+        topic = broker.publishing.output(caller, request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
         event = TriggeredEvent(id, caller.subject, topic.name, deadline, callback)
         own: dict[str, HeaderValue] = {
@@ -188,7 +188,7 @@ class Outcomes:
             self._check_share(caller.subject)
             commit.need_room()
             # First, because it may have to read before it changes anything: is the id new to the topic?
-            broker.append(commit, topic, accepted(outcome), caller.subject)
+            broker.committing.append(commit, topic, accepted(outcome), caller.subject)
             self._put(commit, event)
             self._beginning[id] = event  # the same request may come over two connections at once
             self._kept[caller.subject] += 1
@@ -206,13 +206,8 @@ class Outcomes:
 
     def _check_share(self, subject: str) -> None:
         """No service takes the place of all others."""
-        limits, kept = self._broker.limits, self._kept[subject]
-        share = max(1, int(limits.max_events * limits.events_share))
-        if kept >= share:
-            raise LimitReached(
-                f"{kept} events of {subject} are kept, as many as its share of max_events allows",
-                hint="wait for outcomes, which are kept for a day, or raise the limit events_share",
-            )
+        what = "events with an outcome, which are kept for a day"
+        self._broker.shares.check_own("max_events", what, self._kept[subject], subject)
 
     def _same(self, caller: TokenBearer, known: TriggeredEvent) -> TriggeredEvent:
         if known.subject != caller.subject:
@@ -273,8 +268,8 @@ class Outcomes:
 
         def work(commit: BrokerCommit) -> None:
             commit.need_room()
-            broker.ack_all(commit, connection, [(frame.subscription, frame.number, runs)])
-            broker.append(commit, replies.TOPIC, batch)
+            broker.transacting.ack_all(commit, connection, [(frame.subscription, frame.number, runs)])
+            broker.committing.append(commit, replies.TOPIC, batch)
 
         await group.topic.writer.put(work)
 
@@ -285,7 +280,7 @@ class Outcomes:
             return
         topic = broker.topic_for(replies.TOPIC)
         if replies.group_of(to) not in topic.groups:
-            broker.create_group(topic, group_to(to), topic.log.end)
+            broker.table.create_group(topic, group_to(to), topic.log.end)
 
     # -- outcomes ----------------------------------------------------------------------------------
 
@@ -342,7 +337,9 @@ class Outcomes:
             )
         )
         try:
-            self._broker.append(commit, target if to_topic else replies.CALLBACKS, batch, event.subject)
+            self._broker.committing.append(
+                commit, target if to_topic else replies.CALLBACKS, batch, event.subject
+            )
         except BusError as error:  # the topic is damaged, perhaps: the outcome can still be asked for
             self._broker.report(target, error)
 
@@ -452,10 +449,10 @@ class Inbox:
         topic = broker.topic_for(replies.TOPIC)
         group = topic.groups.get(replies.group_of(address))
         if group is None:
-            group = broker.create_group(topic, group_to(address), topic.log.first)
+            group = broker.table.create_group(topic, group_to(address), topic.log.first)
         self._group: Group = group
         self._consumer = Consumer(
-            broker.new_consumer(), self, 0, PREFETCH, group, prefetch_bytes=PREFETCH_BYTES
+            broker.consuming.new_consumer(), self, 0, PREFETCH, group, prefetch_bytes=PREFETCH_BYTES
         )
         #: For the commit that acks: the terminal settles as a client does.
         self.consumers = {0: self._consumer}
@@ -487,7 +484,7 @@ class Inbox:
 
         def work(commit: BrokerCommit) -> None:
             commit.need_room()
-            self._broker.ack_all(commit, self, [(0, frame.lease, frame.runs)])
+            self._broker.transacting.ack_all(commit, self, [(0, frame.lease, frame.runs)])
             for index, offset in enumerate(offsets):
                 self._take(commit, offset, batch, index)
 

@@ -30,7 +30,9 @@ from landbridge.broker.stages import Stages
 from landbridge.broker.surroundings import Elsewhere, NodesPort
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
+from landbridge.core.trust.directory import read_kept
 from landbridge.core.trust.rate import AddressRate
+from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.wording import counted
 from landbridge.errors import LimitReached, ShuttingDown, StoreCorrupt, TerminalUnreachable
 from landbridge.protocol import frames
@@ -90,6 +92,8 @@ class Terminal:
         self._moving = asyncio.Lock()
         #: Of a node: the terminal's trust and settings while another node owns them.
         self.mirror: Mirror | None = None
+        #: The stored directory that tokens of the registry are judged by; empty: none was looked for.
+        self._directory: bytes | None = b""
         #: Of a node: the other ones.
         self.cluster: Cluster | None = None
         #: The key that signs the terminal's tokens is known: of a node, once the first one has made it.
@@ -107,7 +111,7 @@ class Terminal:
             await self.routing.open(unit)
         await self.outcomes.open()
         self._started_at = self.broker.clock()
-        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.start)
+        log.info("open", terminal=self.name, topics=len(self.broker.topics), start=self.broker.life.start)
 
     async def open_shared(self, elsewhere: Elsewhere) -> None:
         """Open as one of several nodes that share the store. It owns nothing yet: see ``take``."""
@@ -115,7 +119,7 @@ class Terminal:
         # Nobody has this key. The terminal's own is in the store, once the first node has made it.
         self.authority = Authority.from_raw(Authority.new_key(), (), self.services)
         await self.broker.open_shared(elsewhere)
-        self.broker.on_fenced = self._was_fenced
+        self.broker.life.on_fenced = self._was_fenced
         self.mirror = Mirror(self.broker, self._follow)
         await self.mirror.refresh()
         self.mirror.begin()
@@ -126,7 +130,7 @@ class Terminal:
         """Own units from now on, and do for them what a terminal does. Each is served as soon as it is
         loaded; those that can't be loaded keep no other from being served."""
         async with self._moving:
-            await self.broker.take(units, self._took)
+            await self.broker.life.take(units, self._took)
 
     async def _took(self, unit: int) -> None:
         try:
@@ -148,13 +152,14 @@ class Terminal:
             await self._give_up(unit, fenced=fenced)
 
     async def _give_up(self, unit: int, *, fenced: bool) -> None:
-        if unit not in self.broker.owned:
+        if unit not in self.broker.units.owned:
             return
         if unit == 0:
-            self.outcomes.forget(self.broker.not_owner(unit))
+            self.outcomes.forget(self.broker.units.not_owner(unit))
             self.operations.issued.forget()
+            self._directory = b""
         self.stages.forget(unit)
-        await self.broker.give_up(unit, fenced=fenced)
+        await self.broker.life.give_up(unit, fenced=fenced)
         self.routing.forget()
         if self.mirror is not None:
             self.mirror.look_anew()
@@ -176,7 +181,7 @@ class Terminal:
     def _follow(self, found: Followed) -> None:
         """Go by what another node has written of the terminal's trust and settings."""
         broker, key = self.broker, found.settings.get("signing-key")
-        broker.follow(found.settings)
+        broker.life.follow(found.settings)
         if key is not None:
             try:
                 decoded("the key that signs tokens", self.authority.use, key, NEW_TOKENS)
@@ -185,9 +190,27 @@ class Terminal:
                 broker.damage.note(str(error), NEW_TOKENS)
         self.services.follow(found.settings, found.services)
         broker.pauses.use_services(found.pauses)
-        if (revoked := set(found.revoked)) != self.authority.revoked:
+        revoked = set(found.revoked)
+        if self._follow_registry(found.directory) or revoked != self.authority.revoked:
             self.authority.revoked = revoked
             self.check_tokens()
+
+    def _follow_registry(self, stored: bytes | None) -> bool:
+        """Take the tokens of the customer's registry that the directory allows which the node has stored that
+        talks with the registry. Returns whether it is another directory than before."""
+        if stored == self._directory:
+            return False
+        self._directory = stored
+        if stored is None:
+            self.authority.registered = None
+            return True
+        registered = RegisteredTokens()
+        try:
+            registered.follow(read_kept(stored))
+        except ValueError as error:  # tokens of the registry wait until the next one comes
+            log.warning("the stored directory can't be used", terminal=self.name, detail=str(error))
+        self.authority.registered = registered
+        return True
 
     async def _open_home(self) -> None:
         """Load who may use the terminal. The first start makes the key that signs its tokens."""
@@ -209,7 +232,7 @@ class Terminal:
         self.is_ready.set()
 
     def _use_key(self, key: bytes, revoked: list[str]) -> None:
-        if self.broker.elsewhere is None:
+        if self.broker.units.elsewhere is None:
             self.authority = Authority.from_raw(key, revoked, self.services)
         else:  # what it knows of the registry stays
             self.authority.use(key)
@@ -326,12 +349,12 @@ class Terminal:
             "platform": sys.platform,
             "time": self.broker.clock(),
             "started_at": self._started_at,
-            "start": self.broker.start,
+            "start": self.broker.life.start,
             "topics": len(self.broker.topics),
             "connections": len(self.connections),
             "store": type(self.store).__name__,
             "node": "" if self.nodes is None else self.nodes.record.name,
-            "incarnation": self.broker.incarnation,
+            "incarnation": self.broker.life.incarnation,
             "free": self.broker.room.free,
             "low": self.broker.room.is_low,
             "damage": self.broker.damage.found[:MOST_FINDINGS],

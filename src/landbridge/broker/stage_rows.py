@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from landbridge.broker.commit import BrokerCommit
+from landbridge.broker.publishing import Publishing
 from landbridge.broker.topic import Topic
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
@@ -25,9 +26,9 @@ class RowTopics(Protocol):
     """What is asked of the broker."""
 
     topics: dict[str, Topic]
+    publishing: Publishing
 
     def topic_for(self, name: str, *, create: bool = False) -> Topic: ...
-    def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None: ...
 
 
 async def append_rows(
@@ -53,7 +54,7 @@ async def append_rows(
             new, first = topic.store(commit, part)
             commit.remember(topic.log, producer, Entry(ALL - rest, (first,)))
             if new is not None:
-                commit.on_stored.append(partial(broker.published, subject, topic, new, first))
+                commit.on_stored.append(partial(broker.publishing.published, subject, topic, new, first))
 
     await topic.writer.put(work)
 

@@ -82,7 +82,7 @@ class Stages:
         for topic in list(self._broker.topics.values()):
             is_here = topic.writer.unit == unit and topic.name.startswith(PREFIX)
             if is_here and topic.log.first == topic.log.end:
-                self._spawn(self._broker.delete_topic(topic))
+                self._spawn(self._broker.table.delete_topic(topic))
         for stage, raw in await self._broker.store.documents(unit, KIND):
             hint = f"publish its rows anew under another name, or forget {stage!r} with 'stage.drop'"
             try:
@@ -128,11 +128,11 @@ class Stages:
         """Put a batch on a stage. The future has the number of the stage's log and the offset there."""
         broker = self._broker
         target = self._check_publish(connection, frame.stage, frame.topic)
-        batch = broker.read_batch(frame.topic, tail)
+        batch = broker.publishing.read_batch(frame.topic, tail)
         topic = self._topic(connection, frame.stage)
         if topic is None:
             spec = TopicSpec(name=PREFIX + frame.stage, retention=RETENTION, producer=connection.subject)
-            topic = broker.create_topic(spec)
+            topic = broker.table.create_topic(spec)
         if target.chain is None:
             return topic.writer.put(partial(self._put, topic, batch))
         # What is published later is what stands on the stage.
@@ -150,7 +150,7 @@ class Stages:
         return [topic.number, commit.append(topic.log, batch)]
 
     def _check_publish(self, connection: Client, stage: str, name: str) -> Topic | DistantTopic:
-        topic = self._broker.output(connection, name)
+        topic = self._broker.publishing.output(connection, name)
         if isinstance(topic, Topic):
             topic.claim_for(connection, f"stage:{stage}".encode()[:64])
         return topic
@@ -226,11 +226,11 @@ class Stages:
             finally:
                 reading.cancel()
         for name in abroad:
-            if broker.elsewhere is None or broker.has(name):
+            if broker.units.elsewhere is None or broker.units.has(name):
                 forget_producer(broker, name, _producer(stage, decision))
             else:
-                await broker.elsewhere.forget_producer(name, _producer(stage, decision))
-        await self._broker.delete_topic(staged)
+                await broker.units.elsewhere.forget_producer(name, _producer(stage, decision))
+        await self._broker.table.delete_topic(staged)
 
     def _is_abroad(self, topic: str, home: Writer[BrokerCommit]) -> bool:
         return unit_of(topic, self._broker.store.units) != home.unit
@@ -242,10 +242,10 @@ class Stages:
         broker = self._broker
         left = sum(end - first for topic, runs in decision.left if topic == name for first, end in runs)
         rows = name, _producer(stage, decision), left, decision.subject, batches
-        if broker.elsewhere is None or broker.has(name):
+        if broker.units.elsewhere is None or broker.units.has(name):
             await append_rows(broker, *rows)
         else:
-            await broker.elsewhere.append_rows(*rows)
+            await broker.units.elsewhere.append_rows(*rows)
 
     async def _piece(
         self, staged: Topic, runs_left: list[tuple[str, list[Range]]]
@@ -300,7 +300,7 @@ class Stages:
             if topic.spec.ids == "unique":
                 stored, first = topic.store(commit, each.batch)
                 if stored is not None:
-                    publish = partial(broker.published, decision.subject, topic, stored, first)
+                    publish = partial(broker.publishing.published, decision.subject, topic, stored, first)
                     commit.on_stored.append(publish)
                 continue
             # What stands on the stage is what an append would store: nobody adds to it on either way.
@@ -308,7 +308,9 @@ class Stages:
             if kept and staged is not None and each.first is not None and each.first >= staged.log.first:
                 held = staged.log.number, each.first
             first = commit.append(topic.log, each.batch, held=held)
-            commit.on_stored.append(partial(broker.published, decision.subject, topic, each.batch, first))
+            commit.on_stored.append(
+                partial(broker.publishing.published, decision.subject, topic, each.batch, first)
+            )
         commit.writes.append(PutDocument(KIND, stage, _encode(decision)))
         commit.on_stored.append(partial(self._decisions.__setitem__, stage, decision))
 
@@ -327,7 +329,7 @@ class Stages:
         async with self._lock(stage):
             await self._publish(stage)
             if staged is not None and not staged.deleted:
-                await self._broker.delete_topic(staged)
+                await self._broker.table.delete_topic(staged)
             is_damaged = self._damaged.pop(stage, None) is not None
             if request.forget and (self._decisions.pop(stage, None) is not None or is_damaged):
                 await self._broker.write([DeleteDocument(KIND, stage)], unit=self._home(stage).unit)

@@ -164,7 +164,7 @@ class Arrivals:
         """What has arrived of a source, as it is on disk. It is read when it is first asked for."""
         found = self.table.inbound(source)
         if found is None:
-            store, unit = self._broker.store, self._broker.writer_for(source.topic).unit
+            store, unit = self._broker.store, self._broker.units.writer_for(source.topic).unit
             raw = await store.ledger(unit, _ledger_key(source))
             if raw is None and (topic := self._broker.topics.get(source.topic)) is not None:
                 raw = await store.ledger(topic.log.number, _ledger_key_0_1(source))
@@ -197,7 +197,7 @@ class Arrivals:
             case effects.OpenSeal(arrival):
                 self._open(arrival)
             case effects.FormCommit(source):
-                stored = self._broker.writer_for(source.topic).put(partial(self._form, source))
+                stored = self._broker.units.writer_for(source.topic).put(partial(self._form, source))
                 stored.add_done_callback(partial(self._committed, source))
             case effects.PutOnShelf(arrival):
                 place = self._shelf.put(arrival.parcel, arrival.data)
@@ -238,7 +238,7 @@ class Arrivals:
 
     def _shelved(self, arrival: Arrival, place: asyncio.Future[int]) -> None:
         if isinstance(error := place.exception(), BusError):
-            self._perform(self.table.fail_shelve(arrival, error.code))
+            self._perform(self.table.fail_shelve(self._now(), arrival, error.code))
         else:
             self._perform(self.table.shelve(self._now(), arrival, place.result()))
 
@@ -293,7 +293,7 @@ class Arrivals:
                 # the group as well.
                 begin = self._network.beginning(topic)
                 spec = new_group(topic.spec, name)
-                self._broker.create_group(topic, spec, topic.log.end if begin is None else begin)
+                self._broker.table.create_group(topic, spec, topic.log.end if begin is None else begin)
         return topic
 
     def _committed(self, source: ShipmentSource, done: asyncio.Future[StoredArrivals]) -> None:

@@ -140,10 +140,10 @@ class Forwarder:
                 floor = self.ground.beginning(topic)
                 if floor is None:
                     since = max(0, added_at - int(MOST_SKEW * SECOND))
-                    floor = await self.ground.broker.position(topic, since)
+                    floor = await self.ground.broker.table.position(topic, since)
                 if not topic.deleted and name not in topic.groups:
                     spec = new_group(topic.spec, name)
-                    self.ground.broker.create_group(topic, spec, floor)
+                    self.ground.broker.table.create_group(topic, spec, floor)
                     self._place(topic, name, added_at)
             except BusError as error:  # tried again with the next look at all groups
                 self.ground.broker.report(topic.name, error)
@@ -181,7 +181,7 @@ class Forwarder:
                     lane.close()  # of a topic of that name which was deleted since
                 lane = self.lanes[topic.name, target] = Lane(self, topic, target)
             placement.hand = lane.hands[group.name] = hand = Hand(lane, self._lost)
-            number = ground.broker.new_consumer()
+            number = ground.broker.consuming.new_consumer()
             hand.consumer = Consumer(
                 number, hand, 0, PREFETCH, group, prefetch_bytes=2 * WINDOW, patient=True
             )

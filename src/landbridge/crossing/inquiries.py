@@ -48,7 +48,7 @@ class Inquiries(MessageOperations):
         is_here = await self._is_here(group)
         if is_here and until == "arrived":
             return
-        await self._broker.until_settled(group, offset)
+        await self._broker.consuming.until_settled(group, offset)
         if until == "acked" and not is_here:
             await self._network.forwarder.acked(group.topic, group.name, offset)
 
@@ -276,7 +276,9 @@ class Inquiries(MessageOperations):
 
     def _failures(self) -> dict[str, str]:
         """By terminal: why there is no link to it."""
-        return {self._network.name_of(id): why for id, why in self._network.links.failures.items()}
+        links = self._network.links
+        # Where a dial has failed, the other terminal may have made the link.
+        return {self._network.name_of(id): why for id, why in links.failures.items() if id not in links.peers}
 
     def _names(self, terminals: list[str]) -> list[str]:
         return [self._network.name_of(terminal) for terminal in terminals]

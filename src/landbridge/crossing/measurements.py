@@ -88,6 +88,6 @@ class Measurements:
         topic = broker.topics.get(TOPIC)
         if topic is None:
             retention = Retention(max_age=MAX_AGE, max_bytes=MAX_BYTES, discard="any")
-            topic = broker.create_topic(TopicSpec(name=TOPIC, retention=retention))
+            topic = broker.table.create_topic(TopicSpec(name=TOPIC, retention=retention))
 
-        topic.writer.tell(lambda commit: broker.append(commit, topic, batch))
+        topic.writer.tell(lambda commit: broker.committing.append(commit, topic, batch))

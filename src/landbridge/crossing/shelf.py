@@ -40,10 +40,10 @@ class Shelf:
             if found is None:
                 retention = Retention(settled=True)
                 spec = TopicSpec(name=self._name, retention=retention, max_backlog=self._most_bytes)
-                found = self._broker.create_topic(spec)
+                found = self._broker.table.create_topic(spec)
             group = found.groups.get(GROUP)
             if group is None:
-                group = self._broker.create_group(
+                group = self._broker.table.create_group(
                     found, GroupSpec(topic=self._name, name=GROUP), found.log.first
                 )
             self._topic, self._group = found, group

@@ -32,7 +32,7 @@ from landbridge.core.outlet import outlet as core
 from landbridge.core.outlet.outlet import Admission, AfterAttempt, OutletProbe, OutletState, StoredOutlet
 from landbridge.core.outlet.spec import OutletAttempt
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, StoreFull, UnknownDocument
+from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, NotOwner, StoreFull, UnknownDocument
 
 log = structlog.get_logger("landbridge.outlets")
 
@@ -307,8 +307,11 @@ class OutletSender:
                     return
                 if not isinstance(error, BusError):
                     _tell("a sender failed, it goes on", error)
-                self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
-                await self._note_trouble(str(error) or type(error).__name__)
+                if isinstance(error, NotOwner):  # another node sends from now on, or this one again
+                    self._log.info("the topic goes to another node", why=str(error))
+                else:
+                    self._log.warning("the topic can't be read for now", why=str(error), again_after=again)
+                    await self._note_trouble(str(error) or type(error).__name__)
                 await self._until_closed(again)
                 again = min(LONGEST_AGAIN, 2 * again)
 
@@ -410,11 +413,10 @@ class OutletSender:
         width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, stored.spec.topic) as bus:
-            # Subscribing would make a topic or a group that is gone, and the group without the match.
-            await bus.groups.show(topic, group)
             gathering = self._form.gathers(stored)
             prefetch = width if gathering is None else gathering.most
-            subscription = bus.subscribe(topic, group=group, prefetch=prefetch)
+            # A group that was deleted must not come back, without the options and the match that it had.
+            subscription = bus.subscribe(topic, group=group, prefetch=prefetch, create=False)
             async with subscription:
                 await self._note_trouble("")
                 reading = asyncio.ensure_future(self._hand_on(subscription, width, sending))

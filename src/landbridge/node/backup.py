@@ -26,9 +26,9 @@ import msgspec
 from msgspec.structs import replace
 
 import landbridge
-from landbridge.broker.broker import INCARNATION, new_incarnation
 from landbridge.broker.clock import Clock
 from landbridge.broker.commit import SETTINGS, START
+from landbridge.broker.unit_life import INCARNATION, new_incarnation
 from landbridge.client import context as contexts
 from landbridge.client.context import Context
 from landbridge.core.log.store import PutDocument, Write

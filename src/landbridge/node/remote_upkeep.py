@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from landbridge.broker.broker import new_incarnation
 from landbridge.broker.commit import SETTINGS
+from landbridge.broker.unit_life import new_incarnation
 from landbridge.core.store_address import StoreAddress, parse_address
 from landbridge.errors import BadRequest
 from landbridge.node import backup, stores

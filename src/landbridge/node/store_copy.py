@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from landbridge.broker import topic as topics
-from landbridge.broker.broker import NEXT_LOG
 from landbridge.broker.commit import SETTINGS
 from landbridge.broker.division import Division, PlacedDocument, merged
+from landbridge.broker.topic_table import NEXT_LOG
 from landbridge.core.log.store import (
     LEDGER_ONLY,
     Append,

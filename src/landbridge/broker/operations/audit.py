@@ -39,7 +39,7 @@ class AuditOperations:
         if request.after:
             at = max(at, int(request.after))
         elif request.since is not None:
-            at = await broker.position(topic, request.since)
+            at = await broker.table.position(topic, request.since)
         most, rows, turns = max(1, min(request.limit, PAGE)), list[table.AuditRow](), Turns()
         end = min(topic.log.end, at + MOST_LOOKED_AT)
         while at < end:

@@ -56,7 +56,7 @@ class ErrorOperations:
             )
         )
         topic = broker.topic_for(faults.TOPIC)
-        await topic.writer.put(lambda commit: broker.append(commit, topic, batch))
+        await topic.writer.put(lambda commit: broker.committing.append(commit, topic, batch))
         broker.totals.reports += 1
         return table.ErrorReported(stored=True)
 

@@ -66,12 +66,12 @@ class EventOperations:
         payload = read_payload(request.payload)
         if request.durable:
             return await self._send_durably(caller, request, payload)
-        self._broker.check_target(caller, request.topic)
+        self._broker.publishing.check_target(caller, request.topic)
         asking = OneRequest(caller)
         frame = frames.SendRequest(
             1, request.topic, int(request.timeout * SECOND), 1, request.headers, request.key.encode()
         )
-        frame, payload = await self._broker.after_middleware(caller, frame, payload)
+        frame, payload = await self._broker.publishing.after_middleware(caller, frame, payload)
         try:
             self._broker.requests.ask(asking, frame, memoryview(payload))
             replied, answer = await asking.done

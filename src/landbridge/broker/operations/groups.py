@@ -44,7 +44,7 @@ class GroupOperations:
         options = msgspec.to_builtins(request)
         options = {key: options[key] for key in options if key not in ("start", "offset")}
         group_spec(options)  # what is wrong is refused before a topic is made
-        broker.check_group_name(name)
+        broker.table.check_group_name(name)
         found = broker.topic_for(topic, who=caller.subject, enter=topic_made(caller, topic))
         group = found.groups.get(name)
         # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
@@ -54,13 +54,13 @@ class GroupOperations:
             if request.offset is not None:
                 floor = _floor(found, request.offset)
             else:
-                floor = await broker.position(found, request.start)
+                floor = await broker.table.position(found, request.start)
             if spec.dead_letter:
-                broker.check_target(caller, spec.dead_letter)
-                await broker.kind_elsewhere(caller, spec.dead_letter)
+                broker.publishing.check_target(caller, spec.dead_letter)
+                await broker.publishing.kind_elsewhere(caller, spec.dead_letter)
             # Another caller may have made it meanwhile.
             enter = partial(caller.enter, name=f"{topic}/{name}", after=spec, what="group")
-            group = found.groups.get(name) or broker.create_group(
+            group = found.groups.get(name) or broker.table.create_group(
                 found, spec, floor, who=caller.subject, enter=enter
             )
         elif group.spec != spec:
@@ -78,8 +78,8 @@ class GroupOperations:
         group = self._group(request.topic, request.name)
         spec = group_spec({**msgspec.to_builtins(group.spec), **msgspec.to_builtins(request)})
         if spec.dead_letter:
-            self._broker.check_target(caller, spec.dead_letter)
-            await self._broker.kind_elsewhere(caller, spec.dead_letter)
+            self._broker.publishing.check_target(caller, spec.dead_letter)
+            await self._broker.publishing.kind_elsewhere(caller, spec.dead_letter)
         before = group.spec
         group.change(spec)
         if before == spec:
@@ -143,7 +143,7 @@ class GroupOperations:
         else:
             at = time if to is None else to
             assert at is not None
-            floor = await broker.position(broker.topic(request.topic), at)
+            floor = await broker.table.position(broker.topic(request.topic), at)
         before = {"floor": group.delivery.cursor.floor}
         name = f"{request.topic}/{request.name}"
         group.seek(floor)
@@ -162,9 +162,9 @@ class GroupOperations:
             raise OtherLog(f"offset {request.to} is of the log {request.log}, and {topic} has {found.log_id}")
         group = found.groups.get(name)
         to = max(found.log.first, min(request.to, found.log.end))
-        broker.check_group_name(name)
+        broker.table.check_group_name(name)
         if group is None:
-            group = broker.create_group(found, new_group(found.spec, name), to, who=caller.subject)
+            group = broker.table.create_group(found, new_group(found.spec, name), to, who=caller.subject)
         else:
             if broker.crossing is not None:
                 broker.crossing.check_subscribe(group)
@@ -188,7 +188,7 @@ class GroupOperations:
                 hint="use --force to delete it all the same",
             )
         enter = partial(caller.enter, name=f"{request.topic}/{request.name}", before=group.spec)
-        await self._broker.delete_group(group, caller.subject, enter)
+        await self._broker.table.delete_group(group, caller.subject, enter)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
 

@@ -58,6 +58,11 @@ class Letter(NamedTuple):
     def cause(self) -> str:
         return str(self.headers.get("lb-cause", ""))
 
+    @property
+    def buried_at(self) -> int:
+        """In microseconds."""
+        return self.batch.time_of(self.row)
+
     def number(self, header: str) -> int:
         """The value of a header that counts."""
         value = self.headers.get(header, 0)
@@ -83,26 +88,36 @@ class LetterOperations:
         if request.group is not None and request.topic is None:
             raise BadRequest("a group is one of a topic", hint="name the topic, too")
         rows: dict[tuple[str, str, str], table.CauseRow] = {}
-        looked_at, whole = 0, True
+        looked_at, stored, whole = 0, 0, True
+        since = 0 if request.since is None else max(0, request.since)
         for dead in self._dead_topics(request.topic, request.group):
-            async for letter in _letters(dead, 0):
-                looked_at += 1
-                if looked_at > MOST_COUNTED:
+            begin = await self._begin(dead, since)
+            stored += max(0, dead.log.end - begin)
+            async for letter in _letters(dead, begin):
+                if looked_at >= MOST_COUNTED:
                     whole = False
                     break
+                looked_at += 1
                 topic, group = letter.place
-                if self._is_asked(request, topic, group) and self._waits(dead, letter):
+                is_asked = self._is_asked(request, topic, group) and letter.buried_at >= since
+                if is_asked and self._waits(dead, letter):
                     _count(rows, dead, letter)
         whole = whole and self._are_here(request.topic)
         seen = {topic: may_see(self._broker.topics, caller, topic) for topic, _, _ in rows}
         shown = [rows[key] for key in sorted(rows) if seen[key[0]]]
-        return table.LetterCounts(causes=shown[:PAGE], whole=whole and len(shown) <= PAGE)
+        whole = whole and len(shown) <= PAGE
+        return table.LetterCounts(causes=shown[:PAGE], whole=whole, looked_at=looked_at, stored=stored)
+
+    async def _begin(self, dead: Topic, since: int) -> int:
+        """The offset from which a dead-letter topic has the letters of a moment and later."""
+        found = await self._broker.store.seek_time(dead.log.number, since) if since else 0
+        return max(dead.log.first, found)
 
     def _are_here(self, topic: str | None) -> bool:
         """False where letters are in a topic that another node owns."""
         topics = self._broker.topics.values() if topic is None else [self._broker.topic(topic)]
         groups = [group for found in topics for group in found.groups.values()]
-        return all(self._broker.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
+        return all(self._broker.units.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
 
     def _is_asked(self, request: table.LetterSummary, topic: str, group: str) -> bool:
         return request.topic in (None, topic) and request.group in (None, group)
@@ -194,7 +209,7 @@ class LetterOperations:
                 if give_again:
                     again = put_together(self._broker, [(each.batch, each.row) for each in taken])
                     again.audience = frozenset({group.name})
-                    self._broker.append(commit, group.topic.name, again)
+                    self._broker.committing.append(commit, group.topic.name, again)
                 reader.save(commit)
                 about = {"letters": len(taken), **_told(request)}
                 caller.enter(commit, f"{group.topic.name}/{group.name}", after=about, what="group")
@@ -207,7 +222,7 @@ class LetterOperations:
     async def _pass_over(self, dead: Topic, reader: Group) -> None:
         """Settle what is no letter of the group, up to the first one that waits: or the retention of the
         dead-letter topic would wait for it."""
-        consumer = self._broker.new_consumer()
+        consumer = self._broker.consuming.new_consumer()
         while True:
             now = self._broker.clock()
             if reader.catch_up().take(now, consumer, 1, dead.log.batch_at):
@@ -233,7 +248,7 @@ class LetterOperations:
             return table.Redriven(redriven=0)
         reader = redrive_group(broker, dead, request.topic, request.name)
         redriven = 0
-        consumer = broker.new_consumer()  # the operation itself
+        consumer = broker.consuming.new_consumer()  # the operation itself
         while True:
             handouts = reader.catch_up().take(broker.clock(), consumer, AT_ONCE, dead.log.batch_at)
             if not handouts:
@@ -278,7 +293,7 @@ class LetterOperations:
             if not all(reader.delivery.holds(lease, consumer, ranges) for lease, ranges, _ in letters):
                 raise LeaseLost("the letters were given back meanwhile", hint="redrive again")
             for again in batches:
-                broker.append(commit, group.topic.name, again)
+                broker.committing.append(commit, group.topic.name, again)
             for lease, ranges, _ in letters:
                 held = reader.delivery.ack(commit.now, lease, consumer, ranges)
                 commit.on_failed.append(partial(reader.unsettle, held))
@@ -293,7 +308,7 @@ def dead_topic_of(broker: Broker, group: Group) -> Topic | None:
     """Where a group's dead letters are; None where there are none yet. BadRequest where another node has
     them: a letter is handled in one commit with its group."""
     name = group.spec.dead_topic
-    if name and not broker.has(name):
+    if name and not broker.units.has(name):
         raise BadRequest(
             f"the dead letters of the group {group.name} are in {name}, which another node owns",
             hint="read them there and publish them again; or use the group's own dead-letter topic",
@@ -309,7 +324,7 @@ def redrive_group(broker: Broker, dead: Topic, topic: str, name: str) -> Group:
         return found
     match = {"headers": {"lb-topic": topic, "lb-group": name}}
     spec = group_spec({"topic": dead.name, "name": reader, "match": match, "dead_letter": ""})
-    return broker.create_group(dead, spec, dead.log.first)
+    return broker.table.create_group(dead, spec, dead.log.first)
 
 
 def reader_of(topic: str, name: str) -> str:
@@ -386,7 +401,7 @@ def _row(letter: Letter) -> table.LetterRow:
 
 def _count(rows: dict[tuple[str, str, str], table.CauseRow], dead: Topic, letter: Letter) -> None:
     key = (*letter.place, letter.cause)
-    at, attempts = letter.batch.time_of(letter.row), letter.number("lb-attempts")
+    at, attempts = letter.buried_at, letter.number("lb-attempts")
     row = rows.get(key)
     if row is None:
         topic, group, cause = key

@@ -106,7 +106,7 @@ class MessageOperations:
     async def _reached(self, group: Group, offset: int, until: table.Until) -> None:
         """Wait until the message has arrived for this group, or is acked. Here it has arrived by itself."""
         if until == "acked":
-            await self._broker.until_settled(group, offset)
+            await self._broker.consuming.until_settled(group, offset)
 
     async def _in_group(self, group: Group, offset: int) -> table.GroupPlace:
         state, waits_for = _state(group, offset)

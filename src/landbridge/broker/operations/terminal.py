@@ -105,11 +105,11 @@ class TerminalOperations:
     async def set_levels(self, caller: AuditedCaller, request: table.StatusLevels) -> Levels:
         wanted = msgspec.to_builtins(request)
         if wanted.get("topic"):
-            self._broker.check_target(caller, check_name(wanted["topic"], "topic"))
-            if await self._broker.kind_elsewhere(caller, wanted["topic"]) == "queue":
+            self._broker.publishing.check_target(caller, check_name(wanted["topic"], "topic"))
+            if await self._broker.publishing.kind_elsewhere(caller, wanted["topic"]) == "queue":
                 raise BadRequest(f"{wanted['topic']} is a queue, which has one producer", hint="use a stream")
-            if self._broker.has(wanted["topic"]):
-                topic = self._broker.status_copy(wanted["topic"])
+            if self._broker.units.has(wanted["topic"]):
+                topic = self._broker.status_topic.copy_topic(wanted["topic"])
                 await topic.writer.put(topic.save)
         before = self._broker.status.levels
         after = parse_levels({**msgspec.to_builtins(before), **wanted})
@@ -117,7 +117,7 @@ class TerminalOperations:
             caller.change_nothing()
         else:
             enter = partial(caller.enter, name="levels", before=before, after=after)
-            await self._broker.set_levels(after, caller.subject, enter)
+            await self._broker.status_topic.set_levels(after, caller.subject, enter)
         return self._broker.status.levels
 
     async def note(self, caller: TokenBearer, request: table.StatusNote) -> None:

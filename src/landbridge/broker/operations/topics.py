@@ -93,7 +93,7 @@ class TopicOperations:
             topic = self._broker.topics.get(spec.name)
         if topic is None:
             enter = partial(caller.enter, name=spec.name, after=spec)
-            topic = self._broker.create_topic(spec, caller.subject, enter)
+            topic = self._broker.table.create_topic(spec, caller.subject, enter)
         elif topic.spec != spec:
             raise TopicExists(
                 f"the topic {spec.name} exists with other options: {differences(topic.spec, spec)}",
@@ -125,7 +125,7 @@ class TopicOperations:
             return before, after
 
         before, spec = await topic.writer.put(work)
-        self._broker.follow_middleware(topic)
+        self._broker.table.follow_middleware(topic)
         self._broker.observe("topic", topic.name, "updated", caller.subject, before, spec)
         self._broker.trimmer.plan(topic, soon=True)
         return describe_topic(topic)
@@ -158,7 +158,7 @@ class TopicOperations:
             if request.name == AUDIT:
                 caller.scopes.demand_rank("admin", "give up the audit log")
             enter = partial(caller.enter, name=request.name, before={"damaged": True})
-            await self._broker.give_up_topic(request.name, enter)
+            await self._broker.table.give_up_topic(request.name, enter)
             return table.Deleted(deleted=request.name)
         topic = self._broker.topic(request.name)
         if is_reserved(topic.name):
@@ -177,7 +177,7 @@ class TopicOperations:
         for collection, kind in GONE_WITH_A_TOPIC:
             await self._remove_documents(collection, kind, topic.name, caller)
         enter = partial(caller.enter, name=topic.name, before=topic.spec)
-        await self._broker.delete_topic(topic, caller.subject, enter)
+        await self._broker.table.delete_topic(topic, caller.subject, enter)
         return table.Deleted(deleted=topic.name)
 
     async def _remove_documents(self, collection: str, kind: str, topic: str, caller: AuditedCaller) -> None:
@@ -189,7 +189,7 @@ class TopicOperations:
             if kind:
                 caller.enter(commit, f"{topic}/{edit.place.key}", {"topic": topic}, what=kind)
 
-        writer = broker.writer_for(topic)
+        writer = broker.units.writer_for(topic)
         after = ""
         while True:
             found, more = await documents.find(collection, topic, "", after, PAGE)
@@ -270,13 +270,13 @@ class TopicOperations:
         )
 
     def _since(self, version: int) -> str:
-        return f"{self._broker.incarnation}/{self._broker.start}/{version}"
+        return f"{self._broker.life.incarnation}/{self._broker.life.start}/{version}"
 
     def _version(self, since: str) -> int | None:
         """The version of the topics that an answer has told; None where it is of another start."""
         start, _, version = since.rpartition("/")
         if (
-            start != f"{self._broker.incarnation}/{self._broker.start}"
+            start != f"{self._broker.life.incarnation}/{self._broker.life.start}"
             or len(version) > 20
             or not version.isdecimal()
         ):
@@ -286,7 +286,9 @@ class TopicOperations:
     async def seek_time(self, caller: TokenBearer, request: table.TopicSeekTime) -> dict[str, int]:
         broker = self._broker
         _check_number(request.times)
-        return {name: await broker.position(broker.topic(name), at) for name, at in request.times.items()}
+        return {
+            name: await broker.table.position(broker.topic(name), at) for name, at in request.times.items()
+        }
 
 
 async def _bounds(topic: Topic, offset: int) -> table.TopicBounds:
