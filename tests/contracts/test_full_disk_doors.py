@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from landbridge.console import kept
 from landbridge.console import sessions as console_sessions
 from landbridge.console.navigation import SECTIONS
 from landbridge.core.mqtt.session import SESSIONS
@@ -268,7 +269,7 @@ async def test_the_console_leads_out_of_a_full_disk(
         store.full = True
         site.terminal.broker.room.tick()
         await eventually(lambda: site.terminal.broker.room.state == "low")
-        # The sign-in, too: nothing of it is on disk.
+        # The sign-in, too: what is kept of it is in memory, and on disk when there is room.
         path = (await site.http.post("/console/links")).json()["path"]
         async with httpx.AsyncClient(base_url=site.url, headers={"origin": site.url}) as browser:
             signed_in = await browser.post("/console/sign-in", data={"code": path.partition("code=")[2]})
@@ -289,4 +290,14 @@ async def test_the_console_leads_out_of_a_full_disk(
             assert moved.json()["outcome"] == "done", moved.text
             deleted = await act("topic.delete", name="orders", force="true")
             assert deleted.json()["outcome"] == "done", deleted.text
-        assert "orders" not in site.terminal.broker.topics
+            assert "orders" not in site.terminal.broker.topics
+            again = await browser.post("/console/sign-in", data={"code": path.partition("code=")[2]})
+            assert again.status_code == 401, "a link is used once, wherever it is kept"
+            assert not await site.bus.documents.list(kept.SESSIONS)
+            store.full = False
+            monkeypatch.setattr(console_sessions, "WRITE_EVERY", -3600.0)
+            await site.site._console.app.sessions.look()  # type: ignore[union-attr]
+            assert len(await site.bus.documents.list(kept.SESSIONS)) == 1
+            assert (await browser.post("/console/sign-out", data={"csrf": found[1]})).status_code == 200
+            assert not await site.bus.documents.list(kept.SESSIONS)
+            assert (await browser.get("/")).status_code == 401

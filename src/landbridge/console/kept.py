@@ -3,6 +3,9 @@
 The key of a document is made of the secret in the link or in the cookie, and so is the key that the token in
 it is sealed with. Whoever reads the store, a backup or these documents therefore gets neither a link nor a
 session nor a token: the secret is in the browser alone.
+
+Where the disk is full, a new one is in the memory of its node until there is room: the console is a way out
+of that, and has to be entered.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from landbridge.client.bus import Bus
 from landbridge.core.trust.primitives import decrypt, derive, encrypt, fields
-from landbridge.errors import DocumentChanged, UnknownDocument
+from landbridge.errors import DocumentChanged, StoreFull, UnknownDocument
 
 SESSIONS, LINKS = "$console-sessions", "$console-links"
 #: What the credential of whoever keeps them may do.
 SCOPES = [f"documents:{SESSIONS}", f"documents:{LINKS}"]
 #: Characters of a secret.
 _LENGTH = 43
+#: In the place of the version of what is in memory.
+_HERE = "here"
 
 K = TypeVar("K", "KeptLink", "KeptSession")
 
@@ -105,6 +110,8 @@ class KeptDocuments:
         self._make_bus = make_bus
         self._bus: Bus | None = None
         self._opening = asyncio.Lock()
+        #: What the disk had no room for, by collection and key. ``all`` has it, too, so it is bounded alike.
+        self._here: dict[tuple[str, str], KeptLink | KeptSession] = {}
 
     async def _opened(self) -> Bus:
         async with self._opening:
@@ -123,10 +130,15 @@ class KeptDocuments:
 
     async def write(self, collection: str, key: str, value: KeptLink | KeptSession) -> None:
         """Add a document."""
-        await (await self._opened()).documents.create(collection, key, msgspec.to_builtins(value))
+        try:
+            await (await self._opened()).documents.create(collection, key, msgspec.to_builtins(value))
+        except StoreFull:
+            self._here[collection, key] = value
 
     async def read(self, collection: str, key: str, kind: type[K]) -> tuple[K, str] | None:
         """A document and its version; None where there is none, or one that can't be read."""
+        if isinstance(here := self._here.get((collection, key)), kind):
+            return here, _HERE
         try:
             found = await (await self._opened()).documents.read(collection, key)
             return msgspec.convert(found.value, kind), found.version
@@ -135,15 +147,38 @@ class KeptDocuments:
 
     async def rewrite(self, key: str, value: KeptSession, version: str) -> None:
         """Another value for a session that nobody has changed meanwhile."""
+        if version == _HERE:
+            await self._write_here(key, value)
+            return
         bus = await self._opened()
         try:
             await bus.documents.update(SESSIONS, key, msgspec.to_builtins(value), version=version)
+        except StoreFull:
+            pass  # the node that it is used at knows
         except (DocumentChanged, UnknownDocument):
             pass  # another node has written down its use, or it has ended
+
+    async def _write_here(self, key: str, value: KeptSession) -> None:
+        """Write what is in memory, if there is room by now."""
+        if (SESSIONS, key) not in self._here:
+            return
+        bus = await self._opened()
+        try:
+            made = await bus.documents.create(SESSIONS, key, msgspec.to_builtins(value))
+        except StoreFull:
+            if (SESSIONS, key) in self._here:
+                self._here[SESSIONS, key] = value
+            return
+        if self._here.pop((SESSIONS, key), None) is None:  # somebody has signed out meanwhile
+            await self.take(SESSIONS, key, made.version)
 
     async def take(self, collection: str, key: str, version: str | None = None) -> bool:
         """Delete a document. False where somebody else has: of several who try, at whichever nodes, one does
         it."""
+        if self._here.pop((collection, key), None) is not None:
+            return True
+        if version == _HERE:
+            return False
         try:
             await (await self._opened()).documents.delete(collection, key, version=version)
         except (UnknownDocument, DocumentChanged):
@@ -152,7 +187,13 @@ class KeptDocuments:
 
     async def all(self, collection: str, kind: type[K]) -> list[tuple[str, str, K]]:
         """(key, version, value) of all that have not ended. What has ended is deleted."""
-        found, now = [], now_us()
+        now = now_us()
+        self._here = {place: here for place, here in self._here.items() if here.ends_at > now}
+        found: list[tuple[str, str, K]] = [
+            (key, _HERE, here)
+            for (where, key), here in self._here.items()
+            if where == collection and isinstance(here, kind)
+        ]
         for row in await (await self._opened()).documents.list(collection):
             try:
                 value = msgspec.convert(row.value, kind)
