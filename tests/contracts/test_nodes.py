@@ -333,7 +333,7 @@ async def test_nobody_acks_apart_what_another_subject_holds(nodes: Nodes, bus: A
         for number, (by, ack) in enumerate(wrong, 1):
             make = partial(transact_apart, number=number, ack=ack)
             with pytest.raises(LeaseLost):
-                await by.wire.ask(make)
+                await by.ask(make)
         await message.ack(wait=True)
     await until_nothing_is_owed(nodes)
 
