@@ -1,7 +1,8 @@
 """What the tests of every folder share.
 
-How hard Hypothesis tries: `./dev test` takes the profile "quick", `./dev test --all` takes "full". After a
-change of core, a long search:
+How hard Hypothesis tries: `./dev test` takes the profile "quick", `./dev test --all` takes "full". In
+continuous integration "quick" takes the same examples each time, so that a change is judged by what it
+changes; everywhere else each run seeks new ones. After a change of core, a long search:
 
     HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest tests/core --timeout 0
 """
@@ -22,7 +23,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "full", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100
 )
-settings.register_profile("quick", settings.get_profile("full"), max_examples=50)
+settings.register_profile(
+    "quick", settings.get_profile("full"), max_examples=50, derandomize=os.environ.get("CI") == "true"
+)
 settings.register_profile("thorough", settings.get_profile("full"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -14,6 +14,10 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self.target, self.port = target, 0
+        #: What answers name → what is passed on in its place, which is as long.
+        self.renamed: dict[bytes, bytes] = {}
+        #: What was asked while it is silent, and has not been passed on.
+        self.held: list[bytes] = []
         self.cut = ""
         #: How many requests or answers pass before the cut.
         self.after = 0
@@ -68,8 +72,11 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                while self.is_silent:
-                    await asyncio.sleep(0.005)
+                if self.is_silent:
+                    await self._hold(data, what)
+                if what == "answer":
+                    for named, other in self.renamed.items():
+                        data = data.replace(named, other)
                 if self.cut == what:
                     if self.after == 0:
                         self.cut = ""
@@ -78,3 +85,13 @@ class Proxy:
                     self.after -= 1
                 writer.write(data)
                 await writer.drain()
+
+    async def _hold(self, data: bytes, what: str) -> None:
+        if what == "request":
+            self.held.append(data)
+        try:
+            while self.is_silent:
+                await asyncio.sleep(0.005)
+        finally:
+            if what == "request":
+                self.held.remove(data)

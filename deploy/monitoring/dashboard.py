@@ -108,6 +108,17 @@ ROWS: list[tuple[str, list[Panel]]] = [
         ],
     ),
     (
+        "Nodes of one terminal",
+        [
+            Panel("Units", {"{{node}}": now("landbridge_node_units", "node")}),
+            Panel("Units at no node", {"{{instance}}": now("landbridge_units_free")}, is_stat=True),
+            Panel("What is left of a lease", {"{{node}}": now("landbridge_node_lease_seconds", "node")}, "s"),
+            Panel(
+                "Late commits refused", {"{{node}}": rate_by("node", "landbridge_node_fenced_total")}, "ops"
+            ),
+        ],
+    ),
+    (
         "Gateways",
         [
             Panel(

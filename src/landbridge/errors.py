@@ -335,7 +335,10 @@ class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
 class Unauthenticated(Misuse, code="unauthenticated", exit_status=30, http_status=401):
     """The token is missing, wrong, expired or revoked. The answer does not say which."""
 
-    default_hint = "get a token with 'landbridge token create' and put it into the context or token="
+    default_hint = (
+        "get a token with 'landbridge token create' and put it into the context or token=; "
+        "'landbridge service list' says who is suspended"
+    )
 
 
 class Forbidden(Misuse, code="forbidden", exit_status=31, http_status=403):

@@ -106,7 +106,9 @@ class Place:
 
     @contextmanager
     def up(self, *arguments: str) -> Iterator[Up]:
-        process = self.start("up", "--json", "--port", "0", *arguments)
+        """A terminal without HTTP, unless the arguments name a port: its usual one may be in use."""
+        http = () if "--http-port" in arguments else ("--http-port", "0")
+        process = self.start("up", "--json", "--port", "0", *http, *arguments)
         try:
             yield Up(process)
         finally:

@@ -16,13 +16,15 @@ import httpx
 import pytest
 import yaml
 
-from landbridge.errors import TerminalUnreachable
+from landbridge.errors import BadRequest, TerminalUnreachable
+from landbridge.node.member import plan_of
 from landbridge.node.terminal_file import KEYS
 from landbridge.testing import attach, run_terminal
 from tests.cli.conftest import LIMIT, Place, Up, read_line, until
 from tests.cli.test_registry import registry, saved
 from tests.cli.test_up import certificate as certificate  # a fixture
 from tests.ports import free_port
+from tests.servers import name_of, shared_valkey
 
 GUIDE = Path(__file__).parents[2] / "docs" / "crossing.md"
 
@@ -358,3 +360,76 @@ async def test_rights_by_http_are_the_terminals_to_check() -> None:
                 assert message.headers["content-type"] == "application/json"
                 break
         await gateway.close()
+
+
+# -- several nodes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_terminal_from_a_file_has_several_nodes(place: Place, tmp_path: Path) -> None:
+    """The node that is the home has the links, and another one when it is killed."""
+    store = tmp_path / "bus.url"
+    store.write_text(shared_valkey().url(name_of(tmp_path), units=4))
+    store.chmod(0o600)
+    file = str(tmp_path / "paris.yml")
+    with ExitStack() as stack:
+        stack.enter_context(place.up("--http-port", str(free_port())))
+        call = place.call
+        local = f"lb://127.0.0.1:{free_port()}"
+        london = str(tmp_path / "london.yml")
+        assert call("terminal", "create", "london", "--address", local, "--write", london).status == 0
+        assert call("terminal", "create", "paris", "--mode", "client", "--write", file).status == 0
+        for command in (
+            "group create billing --registry",
+            "group add-terminal billing paris",
+            "topic create orders --registry",
+            "topic add-group orders billing",
+        ):
+            found = call(*command.split())
+            assert found.status == 0, found.err
+        stack.enter_context(terminal(place, "--config", london, "--http-port", "0"))
+
+        def start(name: str) -> Up:
+            listen = ("--listen", f"127.0.0.1:{free_port()}", "--http-port", "0")
+            settings = ("--config", file, "--store", f"@{store}", "--node", name, "--node-life", "2s")
+            return stack.enter_context(terminal(place, *settings, *listen))
+
+        def rows() -> Any:
+            listed = place.call("node", "list", "--context", "paris", "--json")
+            return listed.json if listed.status == 0 else []
+
+        def published(id: int) -> None:
+            sent = place.call("publish", "orders", json.dumps({"id": id}), "--context", "london")
+            assert sent.status == 0, sent.err
+
+        def taken() -> Any:
+            got = place.run("subscribe", "orders", "--group", "billing", "--context", "paris", "--count", "1")
+            assert got.status == 0, got.err
+            return json.loads(got.out)
+
+        one, two = start("one"), start("two")
+        # Linked, it has all units at the home.
+        assert until(lambda: [(row["name"], len(row["units"])) for row in rows()] == [("one", 4), ("two", 0)])
+        assert until(lambda: best_path(place, "london", "paris"))
+        published(1)
+        assert taken() == {"id": 1}
+        one.process.kill()
+        published(2)
+        assert taken() == {"id": 2}
+        assert [row["name"] for row in rows() if row["home"]] == ["two"]
+        assert two.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"together": True}, "together is for a node"),
+        ({"node": "one", "node_life": 0.5}, "at least 1 s"),
+        ({"node": "one", "address": "lbs://paris.example.com:7420"}, "certificate of the registry"),
+    ],
+)
+def test_settings_of_a_node_that_cannot_be(wrong: dict[str, Any], said: str) -> None:
+    named = {"customer_id": "cus_1", "terminal_id": "ter_1", "secure_key": "lbsk1_x", "name": "paris"}
+    with pytest.raises(BadRequest, match=said):
+        plan_of(named | wrong)
+    assert plan_of(named | {"node": "one"}).node == "one"

@@ -24,6 +24,7 @@ from landbridge.node.plan import NodePlan
 from tests.certificates import self_signed
 from tests.cli.conftest import LIMIT, Place
 from tests.ports import free_port
+from tests.servers import name_of, shared_valkey
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -35,9 +36,11 @@ METRIC = re.compile(r"\blandbridge_\w+")
 OF_NODES = {"--node", "--address", "--tls-ca"}
 
 
-def options_of_up() -> set[str]:
-    group: Any = typer.main.get_command(app)
-    return {name for option in group.commands["up"].params for name in option.opts}
+def options_of(*words: str) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    return {name for option in command.params for name in option.opts}
 
 
 def check_up(words: list[str]) -> None:
@@ -45,7 +48,13 @@ def check_up(words: list[str]) -> None:
     given = {word for word in words if word.startswith("--")}
     if "node" not in NodePlan.__struct_fields__:
         given -= OF_NODES
-    assert given <= options_of_up(), words
+    assert given <= options_of("up"), words
+
+
+def check_start(words: list[str]) -> None:
+    """The options of a ``landbridge terminal start`` are options that it has."""
+    given = {word for word in words if word.startswith("--")}
+    assert given <= options_of("terminal", "start"), words
 
 
 # -- the container -------------------------------------------------------------------------------------
@@ -210,13 +219,16 @@ def test_a_unit_starts_what_there_is(unit: Path) -> None:
     text = unit.read_text()
     [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     words = start.split()
-    assert words[:2] == ["/opt/landbridge/bin/landbridge", "up"]
-    check_up(words[2:])
+    assert words[0] == "/opt/landbridge/bin/landbridge"
+    assert words[1] == "up" or words[1:3] == ["terminal", "start"]
+    check = check_up if words[1] == "up" else check_start
+    check(words[2:])
     for file in re.findall(r"install -m \d+ (\S+)", text):
         assert (ROOT / file).exists()
     for file in (DEPLOY / "systemd").glob("*.env"):
+        check = check_start if "terminal" in file.stem else check_up
         for options in re.findall(r"^#?LANDBRIDGE_OPTIONS=(.*)$", file.read_text(), re.MULTILINE):
-            check_up(options.split())
+            check(options.split())
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
@@ -266,18 +278,25 @@ def expressions() -> dict[str, str]:
     return found
 
 
-def test_alerts_and_dashboard_name_metrics_that_are_served(place: Place) -> None:
+def served(place: Place, *options: str) -> str:
+    """The metrics of a terminal that is used."""
     port = free_port()
-    with place.up("--http-port", str(port), "--mqtt", "0"):
+    with place.up("--http-port", str(port), "--mqtt", "0", *options):
         assert place.call("topic", "create", "orders").status == 0
         assert place.call("group", "create", "orders", "billing").status == 0
         assert place.call("webhook", "create", "orders", "shop", "https://shop.example.com/").status == 0
         token = place.call("context", "show", "--show-token", "--json").json["token"]
         headers = {"authorization": f"Bearer {token}"}
-        served = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=LIMIT).text
-    names = set(re.findall(r"^(landbridge_\w+)", served, re.MULTILINE))
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=LIMIT).text
+
+
+def test_alerts_and_dashboard_name_metrics_that_are_served(place: Place, tmp_path: Path) -> None:
+    """By a terminal, or by one of its nodes."""
+    store = shared_valkey().url(name_of(tmp_path), units=2)
+    metrics = served(place) + served(Place(tmp_path / "node"), "--store", store, "--node", "one")
+    names = set(re.findall(r"^(landbridge_\w+)", metrics, re.MULTILINE))
     labels = {
-        name: set(re.findall(r"(\w+)=", line)) for name, line in re.findall(r"^(\w+)(.*) ", served, re.M)
+        name: set(re.findall(r"(\w+)=", line)) for name, line in re.findall(r"^(\w+)(.*) ", metrics, re.M)
     }
     assert expressions()
     for where, expression in expressions().items():

@@ -13,13 +13,14 @@ import structlog
 
 from landbridge.node import logs
 from tests.cli.conftest import Place
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a registry and messages, of which copies are spoiled."""
     place = Place(tmp_path_factory.mktemp("used"))
-    with place.up() as running:
+    with place.up("--http-port", str(free_port())) as running:
         for letter in "abc":
             place.call("publish", "orders", letter * 2000)
         place.call("group", "create", "orders", "shipping")

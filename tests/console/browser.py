@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
 
 import landbridge.sync
 from tests.cli.conftest import LIMIT, Place
@@ -69,7 +69,13 @@ class Person:
         self.page.set_default_timeout(PATIENCE)
 
     def go(self, path: str) -> Page:
-        self.page.goto(self.base + path)
+        try:
+            self.page.goto(self.base + path)
+        except Error as error:
+            # What the person did last had the page loaded anew, which came between.
+            if "interrupted by another navigation" not in str(error):
+                raise
+            self.page.goto(self.base + path)
         return self.page
 
     def says(self, text: str) -> None:

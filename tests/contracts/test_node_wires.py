@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from landbridge.client import line, node_wires
+from landbridge.client import line, node_wires, wire
 from landbridge.client.bus import Bus
 from landbridge.client.context import Context
 from landbridge.client.node_wires import NodeWires
 from landbridge.client.wire import ContextDial
-from landbridge.errors import Disconnected, TerminalUnreachable
+from landbridge.errors import BusError, Disconnected, NotOwner, TerminalUnreachable, from_wire
+from landbridge.testing import attach
 from landbridge.testing.cluster import Nodes, run_nodes
 from landbridge.transport.memory import join
 from tests.waiting import LIMIT, eventually
@@ -240,3 +241,70 @@ async def test_a_fresh_token_is_good_for_every_connection(nodes: Nodes) -> None:
         await bus.renew(token)
         with pytest.raises(Exception, match=r"publish"):
             await bus.publish(topic, b"1")
+
+
+@pytest.fixture
+def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients are of a version without nodes: the hello tells of nothing new, nobody is asked who has a topic
+    (the dial of ``attach`` knows one address), and a code that came later is an error like any other."""
+
+    def known(code: str, message: str, hint: str, details: Any = None) -> BusError:
+        return from_wire("" if code == NotOwner.code else code, message, hint, details)
+
+    monkeypatch.setattr(line, "FEATURES", None)
+    monkeypatch.setattr(wire, "from_wire", known)
+
+
+async def test_a_client_of_an_earlier_version_works_at_any_node(nodes: Nodes, earlier: None) -> None:
+    topics = {node: topic_of(nodes, node) for node in "abc"}
+    for number, node in enumerate("abcd"):
+        async with attach(nodes[node], patience=20) as bus:
+            for topic in topics.values():
+                await bus.groups.create(topic, f"g{node}", start="latest")
+                async with bus.publisher(topic) as out:
+                    await out.send_many(b"%d" % each for each in range(300))
+                assert (await bus.publish(topic, b"last")).offset == number * 302 + 300
+            for topic in topics.values():
+                found: list[bytes] = []
+                async with bus.subscribe(topic, group=f"g{node}") as messages:
+                    while not found or found[-1] != b"last":
+                        message = await messages.poll(timeout=20)
+                        assert message is not None
+                        found.append(bytes(message.payload))
+                        await message.ack(wait=True)
+                assert found == [*(b"%d" % each for each in range(300)), b"last"]
+            # A transaction that acks at one node and publishes to two others.
+            await bus.publish(topics["a"], b"in")
+            async with bus.subscribe(topics["a"], group=f"g{node}") as messages:
+                message = await messages.poll(timeout=20)
+                assert message is not None
+                async with bus.transaction() as transaction:
+                    await transaction.ack(message)
+                    await transaction.publish(topics["b"], b"out")
+                    await transaction.publish(topics["c"], b"out")
+
+
+async def test_a_client_of_an_earlier_version_goes_on_when_units_move(nodes: Nodes, earlier: None) -> None:
+    topic = topic_of(nodes, "a")
+    unit = nodes["a"].broker.units.unit_of(topic)
+    async with attach(nodes["d"], patience=20) as bus, attach(nodes["b"], patience=20) as other:
+        await bus.groups.create(topic, "g")
+        found: list[int] = []
+
+        async def consume() -> None:
+            async with other.subscribe(topic, group="g") as messages:
+                async for message in messages:
+                    found.append(int(message.payload))
+                    await message.ack()
+
+        consuming = asyncio.ensure_future(consume())
+        for number in range(40):
+            await bus.publish(topic, b"%d" % number)
+            if number % 10 == 5:
+                await nodes.move(unit, "bcda"[number // 10])
+        await eventually(lambda: len(set(found)) == 40)
+        assert list(dict.fromkeys(found)) == list(range(40))
+        assert (await bus.call("topic.show", name=topic))["end"] == 40
+        assert other.connections > 1
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)

@@ -4,6 +4,7 @@ owns nothing, or only a part."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,9 +14,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from landbridge.core.log.store import DeleteDocument
-from landbridge.errors import BusError, Fenced, LeaseLost, StoreFailed
+from landbridge.broker.commit import CROSSING, DIRECTORY
+from landbridge.broker.limits import Limits
+from landbridge.core.log.store import DeleteDocument, PutDocument
+from landbridge.core.trust import registered_tokens
+from landbridge.core.trust.directory import Directory, TokenKey, keep
+from landbridge.core.trust.directory import sign as sign_directory
+from landbridge.errors import (
+    BusError,
+    Fenced,
+    LeaseLost,
+    LimitReached,
+    StoreFailed,
+    Unauthenticated,
+)
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.protocol import frames
@@ -103,6 +117,21 @@ async def test_lists_are_of_all_nodes_and_in_pages(nodes: Nodes, bus: Any) -> No
     assert [row["topic"] for row in groups["groups"] if not row["topic"].startswith("$")] == names
     info = await bus.call("terminal.info")
     assert info["topics"] >= len(names)
+
+
+async def test_topics_are_bounded_over_all_nodes(crashes: list[Any]) -> None:
+    async with (
+        run_nodes(("a", "b", "c"), units=UNITS, limits=Limits(max_topics=20)) as nodes,
+        attach(nodes["a"]) as bus,
+    ):
+        made = 0
+        with pytest.raises(LimitReached, match="max_topics"):
+            while made <= 20:
+                await bus.topics.create(f"t{made}")
+                made += 1
+                nodes.tell()  # as each node does with its next beat
+        # Those of the terminal's own that other nodes have count, too.
+        assert 12 <= made <= 20
 
 
 async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: Any) -> None:
@@ -376,6 +405,47 @@ async def test_tokens_and_services_made_at_one_node_count_at_all(nodes: Nodes, b
                 await other.publish(topic_of(nodes, "b"), b"x")
 
 
+async def test_a_token_of_the_registry_counts_at_all_nodes(nodes: Nodes, bus: Any) -> None:
+    """Node a talks with the registry, and stores what the registry says. The others read that."""
+    key = Ed25519PrivateKey.generate()
+
+    async def tell(version: int, **said: Any) -> None:
+        public = TokenKey(key.public_key().public_bytes_raw())
+        signed = sign_directory(
+            Directory(customer="acme", version=version, token_keys=[public], services=["shop"], **said), key
+        )
+        await nodes["a"].broker.write([PutDocument(CROSSING, DIRECTORY, keep(signed, signed))])
+
+    async def refresh(names: str) -> None:
+        for name in names:
+            mirror = nodes[name].mirror
+            assert mirror is not None
+            await mirror.refresh()
+
+    token, _, _ = registered_tokens.sign(
+        key, now=nodes["a"].broker.clock(), customer="acme", version=1, subject="shop",
+        scopes=["publish:#"], life=600.0,
+    )  # fmt: skip
+    with pytest.raises(Unauthenticated):
+        await attach(nodes["d"], token=token).open()
+    await tell(1)
+    async with attach(nodes["d"], token=token) as shop:
+        for node in "bc":  # passed on, and judged there
+            assert (await shop.publish(topic_of(nodes, node), b"x")).offset == 0
+        # Its tokens of this version end: it is suspended in the registry.
+        await tell(2, ended={"shop": 2})
+        await refresh("bcd")
+        with pytest.raises(Unauthenticated):
+            await shop.publish(topic_of(nodes, "b"), b"x")
+    # A node that has talked with the registry and does so no more goes by what is stored, too.
+    nodes["a"].authority.registered = registered_tokens.RegisteredTokens()
+    await tell(3)
+    await nodes.move(0, "d")
+    await refresh("a")
+    async with attach(nodes["a"], token=token) as shop:
+        assert (await shop.publish(topic_of(nodes, "b"), b"x")).offset == 1
+
+
 async def test_watches_hear_of_topics_of_all_nodes(nodes: Nodes, bus: Any) -> None:
     begun = await bus.call("topic.watch", patterns=["#"], since="")
     waiting = asyncio.ensure_future(
@@ -504,6 +574,7 @@ async def test_a_node_that_is_gone_is_replaced(nodes: Nodes, bus: Any) -> None:
 async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there(
     nodes: Nodes, bus: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "landbridge.client")
     topic = topic_of(nodes, "b")
     await bus.publish(topic, b"before")
     unit = nodes["b"].broker.units.unit_of(topic)
@@ -515,7 +586,8 @@ async def test_what_is_passed_on_to_a_node_that_still_loads_the_unit_waits_there
     await nodes["b"].take(unit)
     await publishing
     assert await stored(bus, topic) == [b"before", b"meanwhile"]
-    assert "lost the terminal" not in caplog.text
+    assert "trying again" not in caplog.text
+    assert "goodbye" not in caplog.text
 
 
 async def test_units_are_taken_together_and_one_that_cannot_be_read_keeps_back_no_other(

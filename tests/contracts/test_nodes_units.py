@@ -26,6 +26,9 @@ class Alone:
     def owner_of(self, unit: int) -> str:
         return "b"
 
+    def topics(self) -> int:
+        return 0
+
     def check_owned(self, unit: int) -> None:
         pass
 

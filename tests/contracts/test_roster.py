@@ -63,11 +63,14 @@ def node(name: str, id: str = "", **said: Any) -> NodeRecord:
 
 async def test_a_beat_enters_a_node_and_takes_units(rosters: Rosters):
     one, two = rosters(), rosters()
-    first = await one.beat(node("a", http="http://a", version="1", terminal="bus"), LONG, take=[0, 1, 2])
+    first = await one.beat(
+        node("a", http="http://a", version="1", terminal="bus", life=1.5), LONG, take=[0, 1, 2]
+    )
     assert first.units == UNITS
     known = first.named("a")
     assert known is not None
     assert (known.id, known.http, known.version, known.terminal) == ("id-a", "http://a", "1", "bus")
+    assert known.life == 1.5
     assert first.now == known.started_at
     assert known.expires_at == first.now + LONG * 1_000_000
     second = await two.beat(node("b"), LONG, take=[2, 3])

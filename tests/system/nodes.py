@@ -9,8 +9,10 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +32,27 @@ from tests.waiting import LIMIT
 
 #: Seconds of a node's lease in these tests.
 LIFE = 2.0
+#: Of the fault ``late``: topics enough to be in every unit, tries, and seconds to hear of a refusal.
+LATE_TOPICS, LATE_TRIES, LATE_SEEN_WITHIN = 24, 5, 20.0
 
 
 class NodeProcess:
     """A node that is killed, frozen, drained and started again, on the same port and the same store. Other
-    nodes, and clients that learn of it, reach it over a way that can be cut."""
+    nodes, and clients that learn of it, reach it over a way that can be cut. ``servers``: ports of the
+    store's servers that it reaches over such ways, too."""
 
-    def __init__(self, name: str, store: str, folder: Path, *options: str, http: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        folder: Path,
+        *options: str,
+        http: bool = False,
+        servers: Sequence[int] = (),
+    ) -> None:
         self.name, self.store, self.folder = name, store, folder
         self.port = free_port()
+        self.store_ways = [Proxy(server) for server in servers]
         self.options = options
         self.http_port = free_port() if http else 0
         self.way = Proxy(self.port)
@@ -47,6 +61,17 @@ class NodeProcess:
     @property
     def url(self) -> str:
         return f"lb://127.0.0.1:{self.port}"
+
+    async def open_ways(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(self.way)
+        names: dict[bytes, bytes] = {}
+        for way in self.store_ways:
+            await stack.enter_async_context(way)
+            self.store = self.store.replace(f"127.0.0.1:{way.target}", f"127.0.0.1:{way.port}")
+            # Servers of a cluster tell where the others are: for this node, where its ways to them are.
+            names[b":%d@" % way.target] = b":%d@" % way.port
+        for way in self.store_ways:
+            way.renamed = names
 
     async def start(self) -> None:
         """Until it serves."""
@@ -73,6 +98,14 @@ class NodeProcess:
 
     def log(self) -> str:
         return (self.folder / f"{self.name}.log").read_text()
+
+    def refused(self) -> int:
+        """How many of its commits have come too late, as its log says."""
+        return self.log().count('"a late commit was refused"')
+
+    def sends(self, payload: bytes) -> bool:
+        """Is a commit with it held up on the way to the server?"""
+        return any(payload in data for way in self.store_ways for data in way.held)
 
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
@@ -101,11 +134,22 @@ class NodeProcess:
 class Fleet:
     """The nodes of one terminal."""
 
-    def __init__(self, store: str, folder: Path, count: int, *options: str, http: bool = False) -> None:
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        count: int,
+        *options: str,
+        http: bool = False,
+        servers: Sequence[int] = (),
+    ) -> None:
         self.folder = folder
         self.nodes = [
-            NodeProcess(f"n{number}", store, folder, *options, http=http) for number in range(count)
+            NodeProcess(f"n{number}", store, folder, *options, http=http, servers=servers)
+            for number in range(count)
         ]
+        #: Messages of the fault ``late``, by topic.
+        self.late: Counter[str] = Counter()
 
     @property
     def token(self) -> str:
@@ -115,6 +159,12 @@ class Fleet:
     def connect(self, name: str, at: NodeProcess | None = None) -> Any:
         urls = ",".join(node.url for node in ([at] if at is not None else self.nodes))
         return landbridge.connect(urls, token=self.token, name=name, patience=LIMIT)
+
+    async def publish_late(self, bus: Any, payload: bytes) -> None:
+        """To every unit."""
+        topics = [f"late.{number}" for number in range(LATE_TOPICS)]
+        await asyncio.gather(*(bus.publish(topic, payload) for topic in topics))
+        self.late.update(topics)
 
     async def settled(self) -> None:
         """Until every unit is at a node."""
@@ -129,21 +179,24 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet_of(
-    store: str, folder: Path, count: int = 3, *options: str, http: bool = False
+    store: str,
+    folder: Path,
+    count: int = 3,
+    *options: str,
+    http: bool = False,
+    servers: Sequence[int] = (),
 ) -> AsyncIterator[Fleet]:
-    fleet = Fleet(store, folder, count, *options, http=http)
-    ways = []
-    try:
-        for node in fleet.nodes:
-            ways.append(await node.way.__aenter__())
-            await node.start()
-        await fleet.settled()
-        yield fleet
-    finally:
-        for node in fleet.nodes:
-            await node.kill()
-        for way in ways:
-            await way.__aexit__(None, None, None)
+    fleet = Fleet(store, folder, count, *options, http=http, servers=servers)
+    async with AsyncExitStack() as ways:
+        try:
+            for node in fleet.nodes:
+                await node.open_ways(ways)
+                await node.start()
+            await fleet.settled()
+            yield fleet
+        finally:
+            for node in fleet.nodes:
+                await node.kill()
 
 
 # -- what may happen ----------------------------------------------------------------------------------
@@ -191,8 +244,59 @@ async def parted(fleet: Fleet, rng: random.Random) -> None:
     node.way.is_silent = False
 
 
+async def late(fleet: Fleet, rng: random.Random) -> None:
+    """A node is stopped while a commit of it is on its way to the server. When the commit arrives, others
+    have the node's units: it is refused, the node goes on, and what was to be stored is stored once."""
+    async with fleet.connect("late") as bus:
+        for _ in range(LATE_TRIES):
+            node = rng.choice(fleet.nodes)
+            refused = node.refused()
+            if not await _hold_up(fleet, bus, node):
+                continue  # it had no unit at the moment
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LATE_SEEN_WITHIN):
+                    while node.refused() == refused:
+                        await asyncio.sleep(0.01)
+            if node.refused() > refused:
+                return
+    raise AssertionError(f"no late commit was refused in {LATE_TRIES} tries")
+
+
+async def _hold_up(fleet: Fleet, bus: Any, node: NodeProcess) -> bool:
+    """Stop a node with a commit on its way, until others have stored what was in it. False: it has sent
+    none."""
+    await fleet.publish_late(bus, b"before")  # no topic has to be made
+    mark = uuid.uuid4().hex.encode()
+    for way in node.store_ways:
+        way.is_silent = True
+    publishing = asyncio.ensure_future(fleet.publish_late(bus, mark))
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LIFE):
+                while not node.sends(mark):
+                    await asyncio.sleep(0.001)
+        is_sent = node.sends(mark)
+        if is_sent:
+            node.freeze()
+            async with asyncio.timeout(LIMIT):
+                await asyncio.shield(publishing)
+    finally:
+        for way in node.store_ways:
+            way.is_silent = False
+        node.thaw()
+    async with asyncio.timeout(LIMIT):
+        await publishing
+    return is_sent
+
+
+async def check_late(fleet: Fleet, bus: Any) -> None:
+    """What was published by ``late`` is there once."""
+    for topic, count in fleet.late.items():
+        assert (await bus.call("topic.show", name=topic))["end"] == count
+
+
 Fault = Callable[[Fleet, random.Random], Awaitable[None]]
-FAULTS: list[Fault] = [killed, paused, drained, restarted, parted]
+FAULTS: list[Fault] = [killed, paused, late, drained, restarted, parted]
 
 
 class FleetLoad(Load):
@@ -262,6 +366,7 @@ async def suffer(fleet: Fleet, faults: list[Fault], seed: int) -> None:
             for consumer in consumers:
                 consumer.cancel()
             await asyncio.gather(*consumers, return_exceptions=True)
+            await check_late(fleet, bus)
             orders = await read_all(bus, "orders")
             moved_there = await read_all(bus, "moved")
     finally:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.system.nodes import (
     drained,
     fleet_of,
     killed,
+    late,
     paused,
     suffer,
 )
@@ -64,9 +66,21 @@ async def test_a_node_is_killed_another_paused_and_a_third_drained_and_nothing_i
     server: Any, tmp_path: Path
 ) -> None:
     url = server.url("bus", units=UNITS)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
-        await suffer(fleet, [killed, paused, drained], new_seed())
+    async with fleet_of(url, tmp_path, 3, "--no-registry", http=True, servers=[server.port]) as fleet:
+        await suffer(fleet, [killed, paused, drained, late], new_seed())
+        assert await refusals(fleet) >= 1
     assert await findings(url) == []
+
+
+async def refusals(fleet: Fleet) -> float:
+    """The late commits that the store has refused, as metrics of the nodes say."""
+    found = 0.0
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {fleet.token}"}) as http:
+        for node in fleet.nodes:
+            text = (await http.get(f"http://127.0.0.1:{node.http_port}/metrics")).text
+            [value] = re.findall(r"^landbridge_node_fenced_total{.*} (\S+)$", text, re.MULTILINE)
+            found += float(value)
+    return found
 
 
 @pytest.mark.slow
@@ -76,7 +90,7 @@ async def test_many_faults_lose_and_double_nothing(server: Any, tmp_path: Path) 
     seed = new_seed()
     faults = [*FAULTS, again(server)] * ROUNDS
     random.Random(seed).shuffle(faults)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+    async with fleet_of(url, tmp_path, 3, "--no-registry", servers=[server.port]) as fleet:
         await suffer(fleet, faults, seed)
         logs = "".join(node.log() for node in fleet.nodes)
     assert "the lease is over" in logs
@@ -100,7 +114,8 @@ async def test_faults_of_nodes_and_of_a_cluster_lose_and_double_nothing(tmp_path
         try:
             await asyncio.to_thread(cluster.start)
             url = cluster.url("bus", UNITS)
-            async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+            servers = [node.port for node in cluster.nodes]
+            async with fleet_of(url, tmp_path, 3, "--no-registry", servers=servers) as fleet:
                 seed = new_seed()
                 faults = [*FAULTS, again(OnePrimary(cluster))] * CLUSTER_ROUNDS
                 random.Random(seed).shuffle(faults)
@@ -156,6 +171,7 @@ async def test_faults_of_nodes_and_of_a_primary_with_a_standby_lose_and_double_n
             faults = [
                 killed,
                 paused,
+                late,
                 promoted(pair),
                 standby_again(pair),
                 primary_again(pair),
@@ -163,7 +179,8 @@ async def test_faults_of_nodes_and_of_a_primary_with_a_standby_lose_and_double_n
             ]
             faults *= CLUSTER_ROUNDS
             random.Random(seed).shuffle(faults)
-            async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+            servers = [pair.primary.port, pair.standby.port]
+            async with fleet_of(url, tmp_path, 3, "--no-registry", servers=servers) as fleet:
                 await suffer(fleet, faults, seed)
             assert await findings(url) == []
         finally:
@@ -259,8 +276,13 @@ async def test_operators_see_nodes_and_drain_them_and_the_registry_goes_with_the
             return shares == [("n0", 4, True), ("n1", 4, False)]
 
         await until(is_spread)
-        # One more process is refused: as a second node of a name, and as one that wants all for itself.
-        for options, said in ((["--node", "n1"], "runs already"), ([], "in use")):
+        # One more process is refused: as a second node of a name, as one that would be missed later than the
+        # others, and as one that wants all for itself.
+        for options, said in (
+            (["--node", "n1", "--node-life", f"{LIFE}s"], "runs already"),
+            (["--node", "n2", "--node-life", "9s"], "counts as gone after"),
+            ([], "in use"),
+        ):
             status, _, told = await command(
                 fleet, "up", "--data", str(tmp_path / "other"), "--store", url, "--port", "0", "--http-port",
                 "0", *options,
@@ -313,3 +335,42 @@ async def test_operators_see_nodes_and_drain_them_and_the_registry_goes_with_the
         async with landbridge.connect(first.url, token=made.token, patience=LIMIT) as alice:
             for number in range(UNITS):
                 await alice.publish(f"t.{number}", b"again")
+
+
+async def test_nodes_that_end_in_good_order_warn_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever says goodbye isn't lost: not to the parts of its own process, not to other nodes, not to
+    clients."""
+    url = shared_valkey().url(name_of(tmp_path), units=UNITS)
+    async with fleet_of(url, tmp_path, 2, http=True) as fleet, fleet.connect("client") as bus:
+        first, second = fleet.nodes
+
+        async def use() -> None:
+            for number in range(UNITS):
+                await bus.publish(f"t.{number}", b"x")
+
+        await use()
+        for number in range(UNITS):  # a part of each process that reads
+            await bus.topics.create(f"h.{number}")
+            await bus.call("webhook.create", topic=f"h.{number}", name="w", url="https://shop.example.com/")
+        # An operator drains a node, and stops it.
+        await bus.nodes.drain("n0")
+
+        async def is_empty() -> bool:
+            return not (await bus.nodes.show("n0")).units
+
+        await until(is_empty)
+        await use()
+        await first.stop()
+        await use()
+        # The other one is just told to end.
+        await first.start()
+        await bus.nodes.resume("n0")
+        await second.stop()
+        await use()
+        logs = "".join(node.log() for node in fleet.nodes).splitlines()
+        said = [json.loads(line) for line in logs if line]
+        assert [line["event"] for line in said].count("stopping") == 2
+        assert [line for line in said if line["level"] not in ("debug", "info")] == []
+    assert [record.getMessage() for record in caplog.records if "lost" in record.getMessage()] == []

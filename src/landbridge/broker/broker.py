@@ -36,6 +36,7 @@ from landbridge.broker.requests import Requests
 from landbridge.broker.reservations import Attempts, Reservations
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.shares import Shares
 from landbridge.broker.status_topic import StatusTopic
 from landbridge.broker.surroundings import Crossing, Elsewhere
 from landbridge.broker.topic import Topic
@@ -96,7 +97,8 @@ class Broker:
         self.table = TopicTable(self)
         self.publishing = Publishing(self)
         self.middleware = Middleware(self.publishing, self.cache)
-        self.figures.append(self.middleware.figures)
+        self.shares = Shares(self.limits)
+        self.figures += [self.middleware.figures, self.shares.figures]
         #: Requests and replies that are not written to disk.
         self.requests = Requests(self.limits, self.totals, self.clock)
         #: Limits that an operator has set.

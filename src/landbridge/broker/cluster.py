@@ -356,6 +356,9 @@ class Cluster:
         owner = self.table.owner(unit)
         return "" if owner is None or owner.id == self.me else owner.name
 
+    def topics(self) -> int:
+        return self.table.topics_beside(self.me)
+
     def check_owned(self, unit: int) -> None:
         if not self._may_serve():
             raise NotOwner(f"this node's lease is over: it may not write to unit {unit} any more")

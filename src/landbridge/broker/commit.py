@@ -33,8 +33,10 @@ SETTINGS = "settings"
 #: Among them: the number of the last start, of the terminal or, with several nodes, of each unit.
 START = "start"
 #: Kinds of documents of unit 0 that the other nodes of a terminal follow (``broker/mirror.py``): settings,
-#: services, revoked tokens, pauses. And the kind and the key of the document that changes with them.
+#: services, revoked tokens, pauses. Of what the crossing keeps, the directory alone. And the kind and the key
+#: of the document that changes with them.
 FOLLOWED = frozenset({SETTINGS, "service", "revoked", "pause"})
+CROSSING, DIRECTORY = "network", "directory"
 VERSION = "trust"
 #: Bytes that a copied batch counts in a commit: about what it adds to the tables of the store.
 COPY = 256
@@ -49,11 +51,15 @@ class ChosenFrom(NamedTuple):
     size: int  #: bytes of the batch in the store
 
 
+def _is_followed(write: Write) -> bool:
+    if not isinstance(write, PutDocument | DeleteDocument):
+        return False
+    return write.kind in FOLLOWED or (write.kind, write.key) == (CROSSING, DIRECTORY)
+
+
 def note_change(commit: BrokerCommit) -> bool:
     """A commit is about to leave: does it change what a terminal's other nodes follow? Then it says so."""
-    if commit.unit == 0 and any(
-        isinstance(write, PutDocument | DeleteDocument) and write.kind in FOLLOWED for write in commit.writes
-    ):
+    if commit.unit == 0 and any(_is_followed(write) for write in commit.writes):
         commit.writes.append(PutDocument(VERSION, VERSION, os.urandom(8)))
         return True
     return False

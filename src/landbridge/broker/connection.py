@@ -139,6 +139,8 @@ class Connection(Incoming):
         self.identity: TokenIdentity | None = None
         #: It takes frames that tell of pauses.
         self.hears_pauses = False
+        #: It knows that a terminal may have several nodes, and the error ``not_owner``.
+        self.knows_nodes = False
         #: What the peer calls itself, and where it is.
         self.name = self.peer = ""
         #: When something has come from it last, microseconds.
@@ -443,7 +445,12 @@ class Connection(Incoming):
     def close(self, error: BusError) -> None:
         """Tell the peer why, and end."""
         if not self.closed:
-            self.send(frames.Closing(error.code, str(error), error.hint))
+            code = error.code
+            if isinstance(error, NotOwner) and not (self.knows_nodes or self.is_leg):
+                # A client of an earlier version would take a code that it doesn't know for the end. This one
+                # it knows, and comes again.
+                code = ShuttingDown.code
+            self.send(frames.Closing(code, str(error), error.hint))
             self._outgoing.close()
             # A peer that doesn't read gets no more than this to take what was sent to it.
             self._end(counted=False, cause=error.code)
@@ -495,6 +502,7 @@ class Connection(Incoming):
         self.name = "".join(c if c.isprintable() else "?" for c in frame.name[:64])
         features = frame.features if isinstance(frame.features, list) else []
         self.hears_pauses = "pauses" in features
+        self.knows_nodes = "nodes" in features
         now = self.broker.clock()
         if not self._has_refreshed:
             self.broker.status.note(now, "connect", peer=self.peer, detail=self.name)
@@ -570,7 +578,10 @@ class Connection(Incoming):
         """Not a client but another terminal: from here on this is a link."""
         crossing = self.broker.crossing
         if crossing is None:
-            self._refuse_peer(Unauthenticated("this terminal has no links", hint="give it a registry"))
+            error: BusError = Unauthenticated("this terminal has no links", hint="give it a registry")
+            if self.terminal.cluster is not None:
+                error = NotOwner("this node doesn't have the links of its terminal: the home does")
+            self._refuse_peer(error)
             return
         self.closed = True
         self.terminal.connections.discard(self)
@@ -859,7 +870,8 @@ class Connection(Incoming):
             self._begin(frame, None)
             return
         demand_read(self.broker.topics, self.scopes, frame.topic)
-        begun = self.terminal.spawn(self._begin_at(frame, self.broker.topic_for(frame.topic)))
+        topic = self.broker.consuming.topic_of(frame, self.subject)
+        begun = self.terminal.spawn(self._begin_at(frame, topic))
         begun.add_done_callback(lambda begun: self._answer(0, begun, "a subscription"))
 
     async def _begin_at(self, frame: frames.Subscribe, topic: Topic) -> None:

@@ -1,7 +1,8 @@
 """What a node knows of its terminal's trust and settings while another node owns them.
 
 They live in unit 0: services, revoked tokens, the key that signs tokens, limits that were set, levels of the
-status log, services that are paused. Each node reads them from the store, where reading needs no ownership.
+status log, services that are paused, and the directory of the customer's registry, which says whose tokens by
+the registry are good. Each node reads them from the store, where reading needs no ownership.
 Their owner writes another version with every change; the other nodes look at the version each second, and
 before they turn somebody away.
 """
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from landbridge.broker.commit import SETTINGS, VERSION
+from landbridge.broker.commit import CROSSING, DIRECTORY, SETTINGS, VERSION
 from landbridge.broker.group import PAUSE
 from landbridge.broker.services import KIND as SERVICES
 from landbridge.broker.tokens import REVOKED
@@ -76,6 +77,7 @@ class Mirror:
             await store.documents(0, SERVICES),
             [entry for entry, _ in await store.documents(0, REVOKED)],
             await store.documents(0, PAUSE),
+            dict(await store.documents(0, CROSSING, DIRECTORY)).get(DIRECTORY),
         )
         if 0 not in self._broker.units.owned:
             self._version = version
@@ -91,5 +93,8 @@ class Followed:
         services: Iterable[tuple[str, bytes]],
         revoked: list[str],
         pauses: Iterable[tuple[str, bytes]],
+        directory: bytes | None,
     ) -> None:
         self.settings, self.services, self.revoked, self.pauses = settings, services, revoked, pauses
+        #: As it is stored; None where the terminal has no registry, or none that has answered yet.
+        self.directory = directory

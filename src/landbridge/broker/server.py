@@ -30,7 +30,9 @@ from landbridge.broker.stages import Stages
 from landbridge.broker.surroundings import Elsewhere, NodesPort
 from landbridge.broker.tokens import REVOKED
 from landbridge.core.log.store import PutDocument, Store
+from landbridge.core.trust.directory import read_kept
 from landbridge.core.trust.rate import AddressRate
+from landbridge.core.trust.registered_tokens import RegisteredTokens
 from landbridge.core.wording import counted
 from landbridge.errors import LimitReached, ShuttingDown, StoreCorrupt, TerminalUnreachable
 from landbridge.protocol import frames
@@ -90,6 +92,8 @@ class Terminal:
         self._moving = asyncio.Lock()
         #: Of a node: the terminal's trust and settings while another node owns them.
         self.mirror: Mirror | None = None
+        #: The stored directory that tokens of the registry are judged by; empty: none was looked for.
+        self._directory: bytes | None = b""
         #: Of a node: the other ones.
         self.cluster: Cluster | None = None
         #: The key that signs the terminal's tokens is known: of a node, once the first one has made it.
@@ -153,6 +157,7 @@ class Terminal:
         if unit == 0:
             self.outcomes.forget(self.broker.units.not_owner(unit))
             self.operations.issued.forget()
+            self._directory = b""
         self.stages.forget(unit)
         await self.broker.life.give_up(unit, fenced=fenced)
         self.routing.forget()
@@ -185,9 +190,27 @@ class Terminal:
                 broker.damage.note(str(error), NEW_TOKENS)
         self.services.follow(found.settings, found.services)
         broker.pauses.use_services(found.pauses)
-        if (revoked := set(found.revoked)) != self.authority.revoked:
+        revoked = set(found.revoked)
+        if self._follow_registry(found.directory) or revoked != self.authority.revoked:
             self.authority.revoked = revoked
             self.check_tokens()
+
+    def _follow_registry(self, stored: bytes | None) -> bool:
+        """Take the tokens of the customer's registry that the directory allows which the node has stored that
+        talks with the registry. Returns whether it is another directory than before."""
+        if stored == self._directory:
+            return False
+        self._directory = stored
+        if stored is None:
+            self.authority.registered = None
+            return True
+        registered = RegisteredTokens()
+        try:
+            registered.follow(read_kept(stored))
+        except ValueError as error:  # tokens of the registry wait until the next one comes
+            log.warning("the stored directory can't be used", terminal=self.name, detail=str(error))
+        self.authority.registered = registered
+        return True
 
     async def _open_home(self) -> None:
         """Load who may use the terminal. The first start makes the key that signs its tokens."""

@@ -78,6 +78,9 @@ class Elsewhere(Protocol):
     def owner_of(self, unit: int) -> str:
         """The name of the node that owns a unit; empty where nobody does at the moment."""
 
+    def topics(self) -> int:
+        """How many topics other nodes have, as they have last told."""
+
     def check_owned(self, unit: int) -> None:
         """NotOwner where this node's time to own the unit may be over, by its own clock."""
 

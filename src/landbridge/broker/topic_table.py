@@ -129,7 +129,9 @@ class TopicTable:
         audit log in that commit."""
         if spec.name in self._broker.damaged:
             raise self._broker.damaged[spec.name]
+        elsewhere = self._units.elsewhere
         given = len(self._topics) - sum(name in self._topics for name in OWN)
+        given += 0 if elsewhere is None else elsewhere.topics()
         if given >= self._broker.limits.max_topics and spec.name not in OWN:
             raise LimitReached(f"there are {given} topics, as many as max_topics allows")
         if is_rule_topic(spec.name) and spec.rule is None:

@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import typer
-from typer.core import TyperGroup
 
 from landbridge.cli import output, units
 from landbridge.cli.loop import run
-from landbridge.cli.options import Commands, ContextName, LogLevel, OptionGroup, argument, flag, given, option
+from landbridge.cli.options import (
+    CommandGroup,
+    Commands,
+    ContextName,
+    LogLevel,
+    OptionGroup,
+    argument,
+    flag,
+    given,
+    option,
+)
 from landbridge.cli.output import columns
 from landbridge.cli.registry_access import admin, as_admin, change_terminal, of_terminal, terminals
 from landbridge.node import terminal_file
 
 
-class _StartByDefault(TyperGroup):
+class _StartByDefault(CommandGroup):
     """``landbridge terminal --config F`` is ``landbridge terminal start --config F``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -317,7 +326,7 @@ def start(
       landbridge terminal --enrol TOKEN --registry https://registry.example.com
     """
     from landbridge.cli.up import announce
-    from landbridge.node import assembly, member
+    from landbridge.node import assembly, member, nodes
     from landbridge.node.stores import address_of
 
     flags = settings.given()
@@ -334,6 +343,11 @@ def start(
     )
 
     async def main() -> None:
+        if plan.node is not None:
+            await nodes.serve_node(
+                plan, announce, lambda _: member.MemberOfRegistry(plan, known), output.watching()
+            )
+            return
         await assembly.serve(plan, announce, member.MemberOfRegistry(plan, known), output.watching())
 
     run(main())

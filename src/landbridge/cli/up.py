@@ -11,10 +11,7 @@ from landbridge.cli import output
 from landbridge.cli.loop import run
 from landbridge.cli.options import CertificateFile, KeyFile, ListenOn, LogLevel, flag, option, port, span
 from landbridge.core.cluster.roster import LIFE
-from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, data_folder
-
-#: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
-LEAST_LIFE = 1.0
+from landbridge.node.plan import EventsPlan, NodePlan, NodeReady, SmtpPlan, check_life, data_folder
 
 
 def up(
@@ -141,7 +138,7 @@ def up(
         else None,
         origins=origin or [],
         node=None if node is None else check_name(node, "node"),
-        node_life=node_life,
+        node_life=check_life(node_life),
         together=together,
         address=address,
         tls_ca=tls_ca,
@@ -158,8 +155,6 @@ def up(
     if socketio and plan.http_port is None:
         raise typer.BadParameter("--socketio is served at the HTTP port, which --http-port 0 leaves out")
     if node is not None:
-        if node_life < LEAST_LIFE:
-            raise typer.BadParameter(f"--node-life is at least {LEAST_LIFE:g} s")
         run(_serve_node(plan, secret_file, with_registry=with_registry))
         return
     only_nodes = {

@@ -20,6 +20,7 @@ from landbridge.core.time import SECOND, uuid7
 from landbridge.errors import (
     BusError,
     Disconnected,
+    NotOwner,
     ShuttingDown,
     TerminalUnreachable,
     TooLarge,
@@ -39,10 +40,12 @@ L = TypeVar("L", bound="TerminalLine")
 #: current bound, which doubles.
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.05, 5.0
 #: What this client takes beyond the frames of the first version.
-FEATURES = ["pauses"]
+FEATURES = ["pauses", "nodes"]
 #: Of a terminal with several nodes: seconds between two questions whether the node in use still answers, and
 #: for its answer. A process that is stopped keeps its connections.
 ASK_NODE_EVERY, NODE_ANSWERS_WITHIN = 1.0, 4.0
+#: Seconds after the goodbye of one node in which another should go on.
+GOODBYE_FOR = 1.0
 #: Topics whose outboxes are kept although they have nothing to send.
 MOST_OUTBOXES = 1024
 
@@ -146,6 +149,8 @@ class TerminalLine:
         self._node_watch: asyncio.Task[None] | None = None
         #: When the connection was lost, in the loop's time; None while there is one.
         self._lost_at: float | None = None
+        #: What a node has said before it ended the connection, while others may go on; None where nobody has.
+        self._goodbye: BusError | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -195,7 +200,8 @@ class TerminalLine:
             # At the level of the loss: whoever has read of the loss waits for this line.
             away = asyncio.get_running_loop().time() - self._lost_at
             self._lost_at = None
-            log.warning("back at the terminal%s after %.1f s", self._at, away)
+            level = logging.INFO if self._goodbye is not None else logging.WARNING
+            log.log(level, "back at the terminal%s after %.1f s", self._at, away)
 
     async def _follow_nodes(self, wire: Wire, welcome: frames.Welcome, hello: frames.Hello) -> None:
         """Where the terminal has several nodes, connect to those that have what is used."""
@@ -265,10 +271,27 @@ class TerminalLine:
         # A function for tokens may return a fresh token when the one in use has expired; a fixed token stays.
         if isinstance(error, Unavailable) or (isinstance(error, Unauthenticated) and callable(self._token)):
             self._lost_at = asyncio.get_running_loop().time()
-            log.warning("lost the terminal%s, trying again: %s", self._at, error)
+            self._goodbye = error if self._is_goodbye(error) else None
+            if self._goodbye is None:
+                log.warning("lost the terminal%s, trying again: %s", self._at, error)
+            else:
+                log.info("a node%s has said goodbye, going on at another: %s", self._at, error)
             self._mending = asyncio.ensure_future(self._mend())
         else:
             self._fail(error)  # expired, revoked, a broken protocol: trying again would not help
+
+    def _is_goodbye(self, error: BusError) -> bool:
+        """Of several nodes, one that ends or gives something up says so, and others are there."""
+        if isinstance(error, ShuttingDown):
+            return isinstance(self._dial, ContextDial) and self._dial.has_others
+        return isinstance(error, NotOwner)
+
+    def _still_away(self) -> None:
+        """Another attempt to connect has failed. After a goodbye, nobody else may be there after all."""
+        away = asyncio.get_running_loop().time() - (self._lost_at or 0.0)
+        if self._goodbye is not None and away > GOODBYE_FOR:
+            log.warning("lost the terminal%s, trying again: %s", self._at, self._goodbye)
+            self._goodbye = None
 
     async def _mend(self) -> None:
         backoff = FIRST_BACKOFF
@@ -278,6 +301,7 @@ class TerminalLine:
             try:
                 await self._connect()
             except (Unavailable, OSError):
+                self._still_away()
                 continue
             except BusError as error:
                 self._fail(error)

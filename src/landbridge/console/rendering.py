@@ -104,6 +104,8 @@ def ms(seconds: float | None) -> str:
     if seconds is None:
         return MISSING
     value = seconds * 1000
+    if value < 0.005:
+        return "< 0.01 ms"
     return f"{value:.2f} ms" if value < 0.995 else f"{value:.1f} ms" if value < 99.95 else f"{value:,.0f} ms"
 
 

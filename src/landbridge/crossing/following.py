@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
+from landbridge.broker.commit import CROSSING, DIRECTORY
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core.log.store import PutDocument, Write
 from landbridge.core.routing.linkstate import SignedLinkState
-from landbridge.crossing.ground import DOCUMENTS, Ground
-from landbridge.errors import BusError, Unauthenticated, Unavailable
+from landbridge.core.trust import directory as directories
+from landbridge.crossing.ground import Ground
+from landbridge.errors import BusError, ShuttingDown, Unauthenticated, Unavailable
 
 log = structlog.get_logger("landbridge.network")
 
@@ -99,7 +100,9 @@ class Follower:
                 update = question.result()
             except Unavailable as error:
                 if ground.registry_up:
-                    log.warning("the registry doesn't answer", detail=str(error))
+                    # One that is being stopped says so; that of 'landbridge up' is, whenever the terminal is.
+                    tell = log.info if isinstance(error, ShuttingDown) else log.warning
+                    tell("the registry doesn't answer", detail=str(error))
                 ground.registry_up = False
                 await asyncio.sleep(backoff)
                 backoff = min(REGISTRY_AGAIN_MOST, backoff * 2)
@@ -141,10 +144,10 @@ class Follower:
     async def _save(self, update: NewDirectory | None, *, is_confirmed_anew: bool) -> None:
         ground, writes = self._ground, list[Write]()
         if update is not None:
-            saved = msgspec.msgpack.encode([ground.signed_directory, update.topics])
-            writes.append(PutDocument(DOCUMENTS, "directory", saved))
+            saved = directories.keep(ground.signed_directory, update.topics)
+            writes.append(PutDocument(CROSSING, DIRECTORY, saved))
         if is_confirmed_anew:
-            writes.append(PutDocument(DOCUMENTS, "beginnings", ground.beginnings.encode()))
+            writes.append(PutDocument(CROSSING, "beginnings", ground.beginnings.encode()))
         if writes:
             try:
                 await ground.broker.write(writes)

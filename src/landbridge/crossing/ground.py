@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from landbridge.broker.broker import Broker
+from landbridge.broker.commit import CROSSING, DIRECTORY
 from landbridge.broker.topic import Topic
 from landbridge.client.registry_documents import NewDirectory
 from landbridge.core import replies
@@ -33,8 +34,6 @@ from landbridge.errors import BusError, Unauthenticated, UnknownTerminal
 
 log = structlog.get_logger("landbridge.network")
 
-#: The kind of the documents that the crossing keeps in the store.
-DOCUMENTS = "network"
 #: How far an epoch may be ahead of the clock, microseconds: ten years. A terminal that names a later one is
 #: not believed, or the epochs would come to an end.
 LEAP_MOST = 10 * 365 * 86_400 * SECOND
@@ -136,7 +135,7 @@ class Ground:
 
     async def open(self) -> None:
         """Load what an earlier start has left: the epochs used so far, and the directory."""
-        documents = dict(await self.broker.store.documents(0, DOCUMENTS))
+        documents = dict(await self.broker.store.documents(0, CROSSING))
         # Somewhere in the next second: if this terminal was restored from a backup, the run that followed it
         # had another number.
         told = "later epochs than the clock's are not known any more"
@@ -146,12 +145,12 @@ class Ground:
         await self._reserve_epochs()
         self.run = self.new_epoch()
         await self.broker.committing.begin_run(self.run)
-        if "directory" in documents:
+        if DIRECTORY in documents:
             try:
-                signed = msgspec.msgpack.decode(documents["directory"], type=list[SignedDirectory])
-                self.adopt(signed[0])
-                self.adopt_topics(signed[1])
-            except (BusError, msgspec.MsgspecError, IndexError, ValueError) as error:
+                signed, topics = directories.kept(documents[DIRECTORY])
+                self.adopt(signed)
+                self.adopt_topics(topics)
+            except (BusError, ValueError) as error:
                 log.warning("the stored directory can't be used", detail=str(error))
 
         stored = self.broker.topics.get(replies.TOPIC)
@@ -186,7 +185,7 @@ class Ground:
 
     async def _reserve_epochs(self) -> None:
         self._epochs_end = self._epoch + EPOCHS
-        await self.broker.write([PutDocument(DOCUMENTS, "epoch", str(self._epochs_end).encode())])
+        await self.broker.write([PutDocument(CROSSING, "epoch", str(self._epochs_end).encode())])
 
     # -- the directory -----------------------------------------------------------------------------
 

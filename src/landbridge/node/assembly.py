@@ -130,7 +130,7 @@ async def running(
         endpoint = membership.endpoint(endpoint)
         port = await terminal.listen(plan.host, plan.port, tls)
         condition = partial(_condition, terminal)
-        console = ConsolePart(terminal, dial_to(terminal))
+        console = ConsolePart(terminal, dial_to(terminal), dial_to(terminal, is_part=True, is_whole=True))
         http = http_port(plan, terminal, membership.app(), endpoint, tls, condition, console)
         try:
             url = endpoint.url("lb", port)
@@ -213,7 +213,9 @@ async def _enter_mail(
 ) -> str | None:
     """Send mails, and take them where the plan says so. Returns where, in words."""
     if plan.smtp is None and find_spec("aiosmtplib") is None:
-        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        hint = "pip install 'landbridge[mail]'"
+        terminal.operations.mail.lack("mails are not sent, because aiosmtplib is not installed", hint)
+        log.info("mail outlets are not sent", hint=hint)
         return None
     from landbridge.node.mail import mails_of, taking_mail
 

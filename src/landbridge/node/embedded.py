@@ -155,7 +155,7 @@ class Embedded(Membership):
 
     async def open(self, terminal: Terminal) -> None:
         # Programs that come before the directory does are asked to come again.
-        terminal.authority.registered = RegisteredTokens()
+        terminal.authority.registered = terminal.authority.registered or RegisteredTokens()
         shared = self._nodes is not None
         self._registry = await open_registry(self._data, self._key_file, self._store, is_shared=shared)
         if shared:

@@ -37,12 +37,14 @@ class Heart:
     ``release``."""
 
     def __init__(self, roster: Roster, record: NodeRecord, life: float) -> None:
-        self.record = record
+        self.record = replace(record, life=life)
         self.tenure = Tenure(life)
         self.table = ClusterTable(now=0, units=0)
         #: Why the table can't be reached; empty while it can.
         self.trouble = ""
         self.on_beat: Callable[[], None] = lambda: None
+        #: How many topics this node has, for the others.
+        self.topics: Callable[[], int] = lambda: 0
         self._roster = roster
         self._task: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
@@ -75,15 +77,37 @@ class Heart:
         """The first beat. NameTaken, BadRequest where this process can't be a node of that terminal."""
         async with asyncio.timeout(BEGIN_WITHIN):
             self.table = await self._roster.read()
-            for other in self.table.live:
-                if other.terminal != self.record.terminal and other.name != self.record.name:
-                    raise BadRequest(
-                        f"the node {other.name} is of the terminal {other.terminal}, and this one of "
-                        f"{self.record.terminal}",
-                        hint="give all nodes of a terminal the same --name, or this one a store of its own",
-                    )
+            self._check_alike()
             await self._enter()
+            try:
+                self._check_alike()  # another one may have come at the same moment
+            except BadRequest:
+                await self._roster.leave(self.record.id)
+                raise
         self._task = asyncio.get_running_loop().create_task(self._beat())
+
+    def _check_alike(self) -> None:
+        """BadRequest where a live node that was there before has another name of the terminal, or another
+        life."""
+        mine = self.record
+        for other in self.table.live:
+            if other.id == mine.id:
+                return  # those that have come later are refused themselves
+            if other.name == mine.name:
+                continue  # the process before this one
+            if other.terminal != mine.terminal:
+                raise BadRequest(
+                    f"the node {other.name} is of the terminal {other.terminal}, and this one of "
+                    f"{mine.terminal}",
+                    hint="give all nodes of a terminal the same --name, or this one a store of its own",
+                )
+            if other.life not in (0.0, mine.life):
+                raise BadRequest(
+                    f"the node {other.name} counts as gone after {other.life:g} s, and this one after "
+                    f"{mine.life:g} s",
+                    hint="give all nodes of a terminal the same --node-life; to change it, stop all of them "
+                    "first",
+                )
 
     async def _enter(self) -> None:
         """Beat until the name is this process's. A process of the name that was killed a moment ago is gone
@@ -177,7 +201,8 @@ class Heart:
         self.lapses += self.tenure.is_over(asked_at)
         released = sorted(self._released)
         take = self.plan.take if self._may_take else ()
-        table = await self._roster.beat(self.record, self.tenure.life, take, released)
+        record = replace(self.record, topics=self.topics())
+        table = await self._roster.beat(record, self.tenure.life, take, released)
         self._released -= set(released)
         self.table = table
         # What another node has taken meanwhile is gone: the table says so.

@@ -14,7 +14,7 @@ import structlog
 
 from landbridge.broker.server import Terminal
 from landbridge.client import context as contexts
-from landbridge.client.context import is_loopback
+from landbridge.client.context import is_loopback, parse_url
 from landbridge.client.registry import RegistryClient
 from landbridge.core.names import check_name
 from landbridge.core.trust.identity import Identity, SecureKey
@@ -27,7 +27,7 @@ from landbridge.errors import BadRequest, Unauthenticated, Unavailable
 from landbridge.node import terminal_file
 from landbridge.node.listening import Endpoint
 from landbridge.node.membership import Membership
-from landbridge.node.plan import NodePlan, SmtpPlan, data_folder
+from landbridge.node.plan import NodePlan, SmtpPlan, check_life, data_folder
 from landbridge.node.stores import address_of
 
 log = structlog.get_logger("landbridge.member")
@@ -78,8 +78,10 @@ def plan_of(settings: Mapping[str, Any]) -> NodePlan:
         )
     name = check_name(settings.get("name") or settings["terminal_id"], "terminal")
     host, port = terminal_file.endpoint(settings.get("listen") or terminal_file.DEFAULT_LISTEN)
-    data = Path(settings["data"]).expanduser() if settings.get("data") else data_folder() / "terminals" / name
+    own = data_folder() / "terminals" / name / str(settings.get("node") or "")
+    data = Path(settings["data"]).expanduser() if settings.get("data") else own
     return NodePlan(
+        **_node(settings),
         data=data.absolute(),
         host=host,
         port=port,
@@ -94,6 +96,27 @@ def plan_of(settings: Mapping[str, Any]) -> NodePlan:
         smtp=_smtp(settings),
         store=address_of(settings.get("store"), is_visible=False),
     )
+
+
+def _node(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan says of one of several nodes."""
+    if not settings.get("node"):
+        given = [key for key in ("node_address", "node_life", "together") if settings.get(key)]
+        if given:
+            raise BadRequest(f"{given[0]} is for a node", hint="give the setting 'node', too")
+        return {}
+    if str(settings.get("address", "")).startswith("lbs:") and not settings.get("tls_cert"):
+        raise BadRequest(
+            "a node doesn't listen with a certificate of the registry",
+            hint="give it one of your own: tls_cert, tls_key, and tls_ca for those of the other nodes",
+        )
+    found: dict[str, Any] = {"node": check_name(settings["node"], "node")}
+    if settings.get("node_address"):
+        parse_url(settings["node_address"])
+        found["address"] = settings["node_address"]
+    if "node_life" in settings:
+        found["node_life"] = check_life(settings["node_life"])
+    return found | {"together": settings.get("together", False), "tls_ca": _path(settings, "tls_ca")}
 
 
 def _smtp(settings: Mapping[str, Any]) -> SmtpPlan | None:
@@ -152,9 +175,12 @@ class MemberOfRegistry(Membership):
         self._is_certified = not is_loopback(endpoint.host) or address.startswith("lbs:")
         return self._certificates.listener if self._is_certified else None
 
+    async def check(self) -> None:
+        await self._check_welcome()
+
     async def open(self, terminal: Terminal) -> None:
         # Programs that come before the directory does are asked to come again.
-        terminal.authority.registered = RegisteredTokens()
+        terminal.authority.registered = terminal.authority.registered or RegisteredTokens()
         await self._check_welcome()
         if self._certificates is not None:
             try:

@@ -66,14 +66,18 @@ async def serve_node(
     if plan.store is None or plan.data is None:
         raise BadRequest("nodes share a store on a server", hint="give --store redis://… or postgresql://…")
     limits = limits_of(plan)
-    await membership(list).check()
+    probe = membership(list)
+    try:
+        await probe.check()
+    finally:
+        await probe.close()
     logs.take_over(asyncio.get_running_loop())
     with signals() as stop:
         with (watching or logs.progress)("opening the store"):
             store = await stores.shared_store(plan.data, plan.store)
             terminal = Terminal(store, name=plan.name, limits=limits, auto_create=plan.auto_create)
         terminal.log_level = logs.log_level
-        node = Node(plan, terminal, store, membership)
+        node = Node(plan, terminal, store, membership, has_registry=probe.app() is not None)
         async with node.running() as started:
             ready(started)
             await settle(terminal)
@@ -90,10 +94,14 @@ class Node:
         terminal: Terminal,
         store: RemoteStore,
         membership: Callable[[Callable[[], Sequence[str]]], Membership],
+        *,
+        has_registry: bool,
     ) -> None:
+        """``has_registry``: the node that is the home has the registry in its process."""
         assert plan.store is not None
         assert plan.node is not None
         self._plan = plan
+        self._has_registry = has_registry
         self.terminal = terminal
         self._store = store
         self._new_membership = partial(membership, self._known_addresses)
@@ -116,6 +124,7 @@ class Node:
         )
         terminal.addresses = self._addresses
         terminal.nodes = self.heart
+        self.heart.topics = lambda: len(terminal.broker.topics)
         terminal.broker.figures.append(self._figures)
         #: What this node has with unit 0; None while another node has it.
         self._home: Membership | None = None
@@ -142,8 +151,11 @@ class Node:
             "landbridge_units_free": ("units that no live node has", len(heart.table.free)),
             "landbridge_store_answers": ("0 while the store is away", not self._store.trouble),
         }
+        labels = {"node": heart.record.name}
         for name, (help, value) in found.items():
-            yield GatewayFigure(name, help, {"node": heart.record.name}, float(value), counts=False)
+            yield GatewayFigure(name, help, labels, float(value), counts=False)
+        late = "late commits that the store has refused: another node had the unit"
+        yield GatewayFigure("landbridge_node_fenced_total", late, labels, float(self._store.fenced))
 
     def _dial(self, other: NodeRecord) -> Dial:
         if not other.url:
@@ -176,7 +188,7 @@ class Node:
             port = await terminal.listen(plan.host, plan.port, self._tls)
             door = RegistryDoor(self._registry, self._registry_at, self._ca)
             stack.push_async_callback(door.close)
-            console = ConsolePart(terminal, dial_to(terminal))
+            console = ConsolePart(terminal, dial_to(terminal), dial_to(terminal, is_part=True, is_whole=True))
             http = self._http(door, console)
             if http is not None:
                 stack.push_async_callback(http.close)
@@ -321,7 +333,9 @@ class Node:
             return
         home = self._new_membership()
         try:
+            home.tls(self._endpoint)
             await home.open(self.terminal)
+            home.endpoint(self._endpoint)
             record = self.heart.record
             await home.join(self.terminal, record.url, record.http or None)
         except BusError as error:
@@ -361,11 +375,10 @@ class Node:
         return "" if owner is None or owner.id == self.heart.record.id else owner.http
 
     def _http(self, door: RegistryDoor, console: ConsolePart) -> SitePort | None:
-        has_registry = self._new_membership().app() is not None
         return http_port(
             self._plan,
             self.terminal,
-            door if has_registry else None,
+            door if self._has_registry else None,
             self._endpoint,
             self._tls,
             self.condition,

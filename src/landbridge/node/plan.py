@@ -9,6 +9,10 @@ import msgspec
 
 from landbridge.core.cluster.roster import LIFE
 from landbridge.core.store_address import StoreAddress as StoreAddress
+from landbridge.errors import BadRequest
+
+#: Seconds of a node's lease, at the least: a busy machine must not look like a lost one.
+LEAST_LIFE = 1.0
 
 
 def data_folder() -> Path:
@@ -17,6 +21,13 @@ def data_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "landbridge"
+
+
+def check_life(life: float) -> float:
+    """The life of a node's lease, if that is long enough."""
+    if life < LEAST_LIFE:
+        raise BadRequest(f"a node's life is at least {LEAST_LIFE:g} s")
+    return life
 
 
 class EventsPlan(msgspec.Struct, frozen=True, kw_only=True):

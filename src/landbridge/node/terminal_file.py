@@ -110,12 +110,16 @@ KEYS: dict[str, Setting] = {
     "store": Setting(
         _text, "Where its messages are, if on a server: redis://… or postgresql://….", "URL|@FILE"
     ),
+    "node": Setting(_text, "Be one of several nodes of the terminal, which share its store.", "NAME"),
+    "node_address": Setting(_text, "Where others reach this node.", "URL", "where it listens"),
+    "node_life": Setting(_span, "Without a sign of life, a node counts as gone after it.", "SPAN", "3s"),
+    "together": Setting(_flag, "Keep all units at one node, and the others ready.", "true|false"),
     "registry_ca": Setting(_text, "Certificates to trust for the registry.", "FILE"),
     "data": Setting(_text, "Where its data is kept.", "FOLDER"),
     "context": Setting(_text, "The context to make for it.", "NAME", "its name"),
     "tls_cert": Setting(_text, "Certificate chain of your own, PEM.", "FILE"),
     "tls_key": Setting(_text, "Its private key, PEM.", "FILE"),
-    "tls_ca": Setting(_text, "Certificates to trust for links, too.", "FILE"),
+    "tls_ca": Setting(_text, "Certificates to trust for links and other nodes, too.", "FILE"),
     "auto_create": Setting(_flag, "Make topics when they are first used.", "true|false"),
     "limits": Setting(_pairs, "Limits, as --limit of 'up'.", "NAME=VALUE,…"),
     "allow_outgoing": Setting(_names, "Callbacks, webhooks, mail … may go there, too.", "NETWORK,…"),

@@ -17,6 +17,8 @@ import msgspec
 _BOX_WIDTH, _BOX_HEIGHT = 124, 44
 _COLUMN, _ROW = 176, 118
 _MARGIN, _BAND_TITLE, _BAND_GAP = 36, 60, 24
+#: Pixels that a letter of a link's label takes, about.
+_LETTER = 6.2
 #: Columns of terminals in a line of bands; a band that is wider has a line of its own.
 _MOST_COLUMNS = 7
 #: Pixels that the explanation of the colours takes.
@@ -38,7 +40,7 @@ _STYLE = """
   .region { font-size: 12px; font-weight: 600; letter-spacing: .08em; fill: #6b7785; }
   .name { font-weight: 600; text-anchor: middle; }
   .note { font-size: 11px; fill: #6b7785; text-anchor: middle; }
-  .cost { font-size: 11px; text-anchor: middle; paint-order: stroke; stroke: #fff; stroke-width: 4px; }
+  .cost { font-size: 11px; text-anchor: middle; }
   .key { font-size: 11px; fill: #6b7785; }
 """
 
@@ -234,7 +236,12 @@ def _labels(links: Sequence[TopologyLink], places: Mapping[str, _Place]) -> list
             words = "down"
         else:
             words = f"{link.cost:.1f} ms" if link.cost < 10 else f"{link.cost:.0f} ms"
-        labels.append(f'<text class="cost" x="{spot.x:g}" y="{spot.y + 4:g}">{words}</text>')
+        wide = _LETTER * len(words) + 8
+        labels.append(
+            f'<rect class="plate" x="{spot.x - wide / 2:g}" y="{spot.y - 8:g}" width="{wide:g}" height="16" '
+            f'rx="8" fill="#fff" stroke="#e1e6ec"/>'
+            f'<text class="cost" x="{spot.x:g}" y="{spot.y + 4:g}">{words}</text>'
+        )
     return labels
 
 

@@ -40,7 +40,7 @@ class Hello(Frame, tag=1, frozen=True):
     version: int
     token: Annotated[str, Meta(max_length=8192)]
     name: Text = ""  #: what the program calls itself, for the status log
-    #: What the client takes beyond the frames of the first version: a list of texts, such as "pauses". Of any
+    #: What the client takes beyond the first version: a list of texts, "pauses" and "nodes". Of any
     #: type here, so that the hello of another version is read as far as its version.
     features: Any = None
 
@@ -77,6 +77,8 @@ class Subscribe(Frame, tag=3, frozen=True):
     answers: bool = False
     #: Bytes that may be delivered and unsettled, beside the prefetch; 0: as many as the terminal allows.
     prefetch_bytes: Natural = 0
+    #: Refused where the topic or the group is not there; nothing is made.
+    must_exist: bool = False
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -169,8 +169,8 @@ class RemoteStore:
         #: Loop time up to which an answer is waited for; None: as long as it takes.
         self._until: float | None = None
         self._told_at = 0.0
-        #: Called when a commit was refused because another process has claimed its unit.
-        self.on_fenced: Callable[[], None] = lambda: None
+        #: Commits that the server has refused because another process has claimed their unit.
+        self.fenced = 0
 
     @property
     def is_low(self) -> bool:
@@ -354,8 +354,10 @@ class RemoteStore:
             check_source(write, answer.first, b"" if answer.has_choice else None)
             raise StoreFailed(f"log {write.log}: the server has refused a copy of a batch that it has")
         if answer.kind == "fenced":
-            self.on_fenced()
-            raise Fenced(f"unit {unit} is owned under epoch {answer.first}, not {state.epoch}")
+            self.fenced += 1
+            why = f"unit {unit} is owned under epoch {answer.first}, not {state.epoch}"
+            log.warning("a late commit was refused", store=str(self.address), why=why)
+            raise Fenced(why)
         state.failed = StoreFailed(
             f"unit {unit} of {self.address} has lost commits that it had confirmed: it knows commit "
             f"{answer.second} "

@@ -55,7 +55,10 @@ class Nodes:
     @property
     def table(self) -> ClusterTable:
         records = tuple(
-            NodeRecord(name=node, id=node, started_at=NOW, expires_at=FOREVER) for node in self.terminals
+            NodeRecord(
+                name=node, id=node, started_at=NOW, expires_at=FOREVER, topics=len(terminal.broker.topics)
+            )
+            for node, terminal in self.terminals.items()
         )
         return ClusterTable(now=NOW, nodes=records, owners=dict(self.owners), units=self.engine.units)
 

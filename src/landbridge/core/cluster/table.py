@@ -30,6 +30,10 @@ class NodeRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     #: It wants all units to be at one node.
     together: bool = False
+    #: Seconds after which it counts as gone if it isn't heard of; 0: it is of a version that doesn't tell.
+    life: float = 0.0
+    #: Topics that it has, when it was last heard of.
+    topics: int = 0
     #: Set by the server: when the process was first heard of, and when it counts as gone if it isn't heard
     #: of again.
     started_at: int = 0
@@ -79,6 +83,10 @@ class ClusterTable(Struct, frozen=True, kw_only=True):
     def owned(self, id: str) -> list[int]:
         """The units of a node, alive or not, in their order."""
         return sorted(unit for unit, owner in self.owners.items() if owner == id)
+
+    def topics_beside(self, id: str) -> int:
+        """How many topics the other live nodes have."""
+        return sum(node.topics for node in self.live if node.id != id)
 
     @property
     def free(self) -> list[int]:

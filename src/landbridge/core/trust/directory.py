@@ -100,6 +100,7 @@ class SignedDirectory(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Directory).decode
+_decode_kept = msgspec.msgpack.Decoder(tuple[SignedDirectory, SignedDirectory]).decode
 
 
 def sign(directory: Directory, key: Ed25519PrivateKey) -> SignedDirectory:
@@ -115,3 +116,26 @@ def verify(signed: SignedDirectory, registry_key: bytes) -> Directory:
         return _decode(signed.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadFrame(f"a directory that doesn't decode: {error}") from None
+
+
+def keep(signed: SignedDirectory, topics: SignedDirectory) -> bytes:
+    """What a terminal stores: the newest directory, and the part of it about the terminal's topics."""
+    return _encode([signed, topics])
+
+
+def kept(raw: bytes) -> tuple[SignedDirectory, SignedDirectory]:
+    """What a terminal has stored. ValueError where it can't be read."""
+    try:
+        return _decode_kept(raw)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"a stored directory that doesn't decode: {error}") from None
+
+
+def read_kept(raw: bytes) -> Directory:
+    """The directory that a terminal has stored, which it had verified before. ValueError where it can't be
+    read."""
+    signed, _ = kept(raw)
+    try:
+        return _decode(signed.body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"a stored directory that doesn't decode: {error}") from None
