@@ -105,12 +105,12 @@ async def stage_alone(data: list[bytes]) -> float:
     version = SchemaVersion(version=1, schema=SCHEMA, registered_at=0, registered_by="bench")
     types = {"default": EventType(newest=1, versions=(version,))}
     counts = {"validate": StageCounts()}
-    stages = make_ready([ValidateStage()], "orders", types, counts)
     batches = [
         Batch.decode(build(data[at : at + PER_BATCH], id=bytes(16), time=1))
         for at in range(0, len(data), PER_BATCH)
     ]
     workshop = Workshop()
+    stages = make_ready([ValidateStage()], "orders", types, counts, workshop.afar)
     gc.collect()
     begin = time.perf_counter()
     for batch in batches:

@@ -143,6 +143,8 @@ async def pictures(browser: Browser, base: str, token: str) -> None:
     await page.emulate_media(color_scheme="light")
     await page.goto(f"{base}/console/dead-letters")
     await take(page, "dead-letters")
+    await page.goto(f"{base}/console/topics/shop.orders/messages?key=eu-1")
+    await take(page, "messages")
     await page.goto(f"{base}/console/topics/shop.orders/messages/42")
     await take(page, "message")
     await page.goto(f"{base}/console/topics/shop.orders/groups/billing")
@@ -156,6 +158,7 @@ async def pictures(browser: Browser, base: str, token: str) -> None:
     await take(page, "map")
     await page.set_viewport_size({"width": 390, "height": 800})
     await page.goto(f"{base}/console/topics/shop.orders")
+    await page.wait_for_timeout(5000)
     await take(page, "phone")
 
 

@@ -1,8 +1,8 @@
 """What the tests of every folder share.
 
-How hard Hypothesis tries: `./dev test` takes the profile "quick", `./dev test --all` takes "full". In continuous
-integration "quick" takes the same examples each time, so that a change is judged by what it changes; everywhere
-else each run seeks new ones. After a change of core, a long search:
+How hard Hypothesis tries: `./dev test` takes the profile "quick", `./dev test --all` takes "full". In
+continuous integration "quick" takes the same examples each time, so that a change is judged by what it
+changes; everywhere else each run seeks new ones. After a change of core, a long search:
 
     HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest tests/core --timeout 0
 """

@@ -11,6 +11,7 @@ from typer.main import get_command
 from landbridge.cli import output
 from landbridge.cli.options import Commands, OptionGroup, argument, flag, option, size, span
 from landbridge.cli.output import columns
+from tests.cli.conftest import Place
 
 
 class Keeping(OptionGroup):
@@ -69,3 +70,10 @@ def test_columns() -> None:
     assert (settled.key, settled.style) == ("settled_to", "yellow")
     with pytest.raises(KeyError):
         columns("Size:weight")
+
+
+@pytest.mark.parametrize("page", [(), ("mail",), ("mail", "create"), ("pipeline",), ("terminal",)])
+def test_help_names_no_type_of_a_flag(place: Place, page: tuple[str, ...]) -> None:
+    shown = place.call(*page, "--help").out
+    assert "--help" in shown
+    assert "<bool>" not in shown

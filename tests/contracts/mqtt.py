@@ -74,6 +74,7 @@ class Client:
         keep_alive: int = 60,
         aliases: int | None = None,
         largest: int | None = None,
+        transport: str = "tcp",
     ) -> None:
         self.version, self.port, self.clean, self.keep_alive = version, port, clean, keep_alive
         self.host = "127.0.0.1"
@@ -84,6 +85,7 @@ class Client:
             protocol=version,
             manual_ack=manual,
             reconnect_on_failure=False,
+            transport=transport,  # type: ignore[arg-type]  # of two words
             **named,
         )
         self.paho.username_pw_set(username, token)

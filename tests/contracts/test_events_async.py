@@ -195,7 +195,7 @@ async def test_events_survive_a_restart() -> None:
 
 
 async def test_bad_events_are_refused() -> None:
-    limits = Limits(max_events=2, events_share=1.0)
+    limits = Limits(max_events=2, service_share=1.0)
     async with run_terminal(limits=limits) as terminal, attach(terminal, scopes=["publish:reports.#"]) as bus:
         for callback in ("ftp://x/", "topic:a b", "nonsense", "https:", "http://" + "a" * 3000):
             with pytest.raises(Exception, match=r"callback|can't be the name|scope"):

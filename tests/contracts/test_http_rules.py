@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.contracts.test_rules import PAID, rule_of, until_routed
-from tests.contracts.web import Web, web
+from tests.contracts.web import Web, listening, take, web
 from tests.rfc9535 import ASKED, selects
 from tests.waiting import eventually
 
@@ -105,3 +106,78 @@ async def test_the_examples_and_tables_of_rfc_9535(site: Web) -> None:
         assert found == selects(path, document), path
         matched += found
     assert 40 < matched < len(rules) - 15
+
+
+@pytest.mark.parametrize(("place", "source"), [("/v1/messages", "$content"), ("/v1/topics/orders", "orders")])
+async def test_a_pull_by_query_is_one_request(site: Web, place: str, source: str) -> None:
+    path = f"{place}/groups/g/pull"
+    first = await site.http.post(path, json={"match": PAID})
+    rule = rule_of(PAID, source)
+    assert (first.status_code, first.json()["messages"]) == (200, [])
+    assert first.headers["landbridge-rule"] == rule
+    assert [(each.rule, each.source) for each in await site.bus.rules.list()] == [(rule, source)]
+    target = "/v1/messages" if source == "$content" else "/v1/topics/orders/messages"
+    for state in ("open", "paid"):
+        assert (await site.http.post(target, json={"state": state})).status_code == 201
+    got = (await site.http.post(path, json={"match": PAID}, params={"wait": 20})).json()["messages"]
+    assert [(each["topic"], each["json"]) for each in got] == [(rule, {"state": "paid"})]
+    settled = await site.http.post(f"/v1/receipts/{got[0]['receipt']}/ack")
+    assert settled.status_code == 204
+    (entry,) = await site.bus.audit.list(operation="rule.create", name=rule)  # the second pull made none
+    assert (entry.who, entry.origin) == ("admin", "127.0.0.1")
+    sent = await site.http.post(target, json={"state": "paid", "n": 2})
+    raw = {"accept": "application/octet-stream"}
+    one = await site.http.post(path, json={"match": PAID}, params={"wait": 20}, headers=raw)
+    assert (one.content, one.headers["landbridge-rule"]) == (b'{"state":"paid","n":2}', rule)
+    assert sent.status_code == 201
+
+
+@pytest.mark.parametrize(("place", "source"), [("/v1/messages", "$content"), ("/v1/topics/orders", "orders")])
+async def test_a_stream_by_query_is_one_request(site: Web, place: str, source: str) -> None:
+    rule = rule_of(PAID, source)
+    target = "/v1/messages" if source == "$content" else "/v1/topics/orders/messages"
+    query = {"match": json.dumps(PAID)}
+    async with site.http.stream("GET", f"{place}/events", params=query) as answer:
+        assert (answer.status_code, answer.headers["landbridge-rule"]) == (200, rule)
+    for state in ("open", "paid"):
+        assert (await site.http.post(target, json={"state": state})).status_code == 201
+    back = {"last-event-id": f"{rule}:-1"}
+    async with listening(site.http, f"{place}/events", params=query, headers=back) as events:
+        (event,) = await take(events, 1)
+        assert (event.id, event.json()["json"]) == (f"{rule}:0", {"state": "paid"})
+    of_group = query | {"group": "g", "from": "earliest"}
+    async with listening(site.http, f"{place}/events", params=of_group) as events:
+        (event,) = await take(events, 1)
+        assert (event.json()["json"], bool(event.json()["receipt"])) == ({"state": "paid"}, True)
+
+
+async def test_subscriptions_by_query_that_are_refused_make_no_rule(site: Web) -> None:
+    pull, follow = "/v1/messages/groups/g/pull", "/v1/messages/events"
+    bodies: list[Any] = [None, {}, {"match": {"state": "paid"}}, {"match": []}, {"matches": PAID}, []]
+    for body in bodies:
+        refused = await site.http.post(pull, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (400, "bad_request"), body
+    assert (await site.http.post(pull, content=b"{")).json()["code"] == "bad_payload"
+    assert (await site.http.post(pull, content=b" " * (65 << 10))).status_code == 413
+    wrong: list[dict[str, str]] = [
+        {},
+        {"match": "[]"},
+        {"match": '{"state": "paid"}'},
+        {"match": json.dumps(PAID), "ack": "auto"},
+        {"match": json.dumps(PAID), "group": "g", "form": "payload"},
+        {"match": json.dumps(PAID), "group": "g", "from": "7"},
+    ]
+    for params in wrong:
+        refused = await site.http.get(follow, params=params)
+        assert (refused.status_code, refused.json()["code"]) == (400, "bad_request"), params
+    async with site.client(site.token("subscribe:#")) as http:
+        for refused in (
+            await http.post(pull, json={"match": PAID}),
+            await http.get(follow, params={"match": json.dumps(PAID)}),
+        ):
+            assert (refused.status_code, refused.json()["hint"]) == (403, "needs subscribe:$content")
+    for nothing in (b"", b" ", b"null", b"{}"):
+        assert (await site.http.post("/v1/topics/orders/groups/g/pull", content=nothing)).status_code == 200
+    of_rule = f"/v1/topics/{rule_of(PAID, 'orders')}/groups/g/pull"
+    assert (await site.http.post(of_rule, json={"match": PAID})).status_code in (400, 404)
+    assert await site.bus.rules.list() == []

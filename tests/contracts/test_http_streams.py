@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from landbridge.gateways.http import events as gateway_events
 from landbridge.gateways.http import websocket
 from landbridge.gateways.http.events import text_of_batch
 from landbridge.node import http_connection
+from landbridge.transport import reading_watch
 from tests.contracts.web import Web, listening, take, web
 from tests.waiting import LIMIT, eventually
 
@@ -143,6 +145,45 @@ async def test_a_reader_that_leaves_costs_nothing_more(site: Web) -> None:
             await eventually(lambda: any(s.users for s in site.site._gateway.app.pool._sessions.values()))
         await eventually(lambda: not any(s.users for s in site.site._gateway.app.pool._sessions.values()))
     assert not (await site.bus.groups.show("orders", "g")).consumers
+
+
+async def test_a_stream_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the end of its token would not end it: it waits for the peer to read."""
+    monkeypatch.setattr(reading_watch, "READ_WITHIN", 0.02)
+    token = site.token("subscribe:orders")
+    for _ in range(8):
+        await site.bus.publish("orders", bytes(1 << 20))
+    assert (await site.http.get("/v1/topics")).status_code == 200  # the gateway begins
+    head = f"GET {EVENTS}?from=earliest HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", int(site.url.rpartition(":")[2])))
+        peer.sendall(head.encode())
+        users = site.site._gateway.app.pool._sessions
+        await eventually(lambda: any(session.users for session in users.values()))
+        await eventually(lambda: not any(session.users for session in users.values()))
+
+
+async def test_a_websocket_that_nobody_reads_is_cut(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_watch, "READ_WITHIN", 0.02)
+    for _ in range(8):
+        await site.bus.publish("orders", bytes(1 << 20))
+    headers = {"authorization": f"Bearer {site.token('subscribe:orders')}"}
+    address = f"{site.url.replace('http', 'ws', 1)}/v1/stream"
+    async with connect(
+        address, subprotocols=[Subprotocol("landbridge.v1")], additional_headers=headers
+    ) as stream:
+        peer = stream.transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.transport.pause_reading()
+        await stream.send(
+            json.dumps({"op": "subscribe", "id": 1, "topic": "orders", "group": "g", "start": "earliest"})
+        )
+        await eventually(lambda: "g" in site.terminal.broker.topic("orders").groups)
+        group = site.terminal.broker.group("orders", "g")
+        await eventually(lambda: group.delivery.leased)
+        await eventually(lambda: not group.delivery.leased, "what it has not settled went back")
+        stream.transport.abort()
 
 
 payloads = st.one_of(

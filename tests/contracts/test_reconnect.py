@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from landbridge.core.log.ledger import (
 from landbridge.core.log.store import Append, Trim
 from landbridge.core.time import SECOND
 from landbridge.errors import (
+    BadRequest,
     BusError,
     Disconnected,
     LimitReached,
@@ -31,6 +33,8 @@ from landbridge.errors import (
     TerminalUnreachable,
     TimedOut,
     TooOld,
+    UnknownGroup,
+    UnknownTopic,
 )
 from landbridge.stores.journal.store import JournalStore
 from landbridge.stores.memory import MemoryStore
@@ -95,6 +99,40 @@ async def test_one_line_for_the_loss_and_one_for_the_return(
     assert len(lines) == 2  # however many tries it took, and none for the goodbye
     assert lines[0].startswith(f"lost the terminal at {terminal.url}, trying again: ")
     assert lines[1].startswith(f"back at the terminal at {terminal.url} after ")
+
+
+async def test_who_creates_nothing_brings_no_group_back(terminal: Terminal) -> None:
+    async with attach(terminal) as bus:
+        for start in None, timedelta(hours=-1):
+            with pytest.raises(UnknownTopic):
+                await bus.subscribe("orders", group="g", start=start, create=False).open()
+        assert await bus.topics.list() == []
+        await bus.publish("orders", b"0")
+        for start in None, timedelta(hours=-1):
+            with pytest.raises(UnknownGroup):
+                await bus.subscribe("orders", group="g", start=start, create=False).open()
+        await bus.groups.create("orders", "g")
+        async with (
+            attach(terminal, subject="away") as away,
+            Reader(away.subscribe("orders", group="g", create=False)) as reader,
+        ):
+            assert (await reader.next()).payload == b"0"
+            dial, gone = away._dial, asyncio.Event()
+
+            async def later(factory: Any) -> Any:
+                await gone.wait()
+                return await dial(factory)
+
+            away._dial = later
+            cut(terminal, "away")
+            await eventually(lambda: away.wire is None)
+            await bus.groups.delete("orders", "g", force=True)
+            gone.set()
+            with pytest.raises(UnknownGroup):
+                await reader.next()
+        assert (await bus.topics.show("orders")).groups == []
+        with pytest.raises(BadRequest):
+            bus.subscribe("orders.*", create=False)
 
 
 # -- publishing ---------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ async def test_a_rule_whose_deletion_failed_has_missed_nothing(
             finally:
                 store.failing = False
 
-        monkeypatch.setattr(terminal.broker, "delete_topic", delete)
+        monkeypatch.setattr(terminal.broker.table, "delete_topic", delete)
         with pytest.raises(StoreFull):
             await bus.rules.delete(rule, force=True)
         await stored[0]

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from landbridge.broker import routing
 from landbridge.broker.limits import Limits
-from landbridge.broker.routing import Routed
+from landbridge.broker.routing import TURN_SECONDS, Routed, RuleThread, SourceStretch
 from landbridge.broker.server import Terminal
 from landbridge.client.bus import Bus
-from landbridge.core.log.batch import Batch
+from landbridge.core.log.batch import Batch, build
 from landbridge.core.names import CONTENT_DEAD, CONTENT_TOPIC, RULES_GROUP
 from landbridge.core.rules.choice import decode_choice
-from landbridge.core.rules.query import read_query, topic_of
+from landbridge.core.rules.content import MessageContent
+from landbridge.core.rules.query import document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import Matched, RuleSet
+from landbridge.core.topic import RuleSpec
 from landbridge.errors import (
     BadRequest,
     Forbidden,
@@ -509,17 +516,73 @@ async def test_a_cursor_that_was_moved_back_during_a_turn_stays_where_it_was_mov
         assert route.group.delivery.cursor.floor == 0
 
 
+@given(st.lists(st.sampled_from([0.0, 0.01, 0.6]), min_size=1, max_size=60))
+def test_a_turn_ends_with_the_message_that_it_is_too_long_for(costs: list[float]) -> None:
+    """However quick those before it were."""
+    now = 0.0
+    thread = RuleThread(threading.Event(), lambda: now)
+    rule = topic_of(read_query(PAID), "orders")
+    spec = RuleSpec(source="orders", query=document_of(read_query(PAID)), owner="me")
+    assert thread.change([(rule, spec)]) == []
+    batch = Batch.decode(build([b'{"state": "paid"}'] * len(costs), id=b"i" * 16, time=5))
+    looked_at: list[int] = []
+
+    def take_time(content: MessageContent, row: int, matched: Matched) -> None:
+        nonlocal now
+        now += costs[thread_at + row]
+        looked_at.append(thread_at + row)
+        match(content, row, matched)
+
+    match, thread._rules._match = thread._rules._match, take_time  # type: ignore[method-assign]
+    chosen, thread_at = 0, 0
+    while thread_at < len(costs):
+        routed = thread.route([SourceStretch(0, batch, thread_at, len(costs), batch)])
+        spent = costs[routed.begin : routed.end]
+        assert sum(spent[:-1]) < TURN_SECONDS  # the turn was not over before its last message
+        assert sum(spent) >= TURN_SECONDS or routed.end == len(costs)
+        chosen += sum(len(each.messages) for each in routed.chosen)
+        thread_at = routed.end
+    assert looked_at == list(range(len(costs)))
+    assert chosen == len(costs)
+
+
+async def test_many_rules_are_compiled_in_turns(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no message is looked at before all of them are."""
+    monkeypatch.setattr(routing, "TURN_CHANGES", 3)
+    turns: list[int] = []
+    change = RuleThread.change
+
+    def count(self: RuleThread, changes: Any) -> Any:
+        turns.append(len(changes))
+        return change(self, changes)
+
+    monkeypatch.setattr(RuleThread, "change", count)
+    async with attach(terminal) as bus:
+        await bus.topics.create("orders")
+        route = terminal.routing.routes
+        rules = [(await bus.rules.create({"n": [n, "all"]}, "orders")).rule for n in range(7)]
+        await terminal.routing.until_idle()
+        turns.clear()
+        for rule in rules:  # as after a start
+            route["orders"]._changes.append((rule, terminal.broker.topics[rule].spec.rule))
+        await bus.publish("orders", {"n": "all"})
+        await until_routed(terminal, "orders")
+        await terminal.routing.until_idle()
+        assert [n for n in turns if n] == [3, 3, 1]
+        assert [len(await payloads(terminal, rule)) for rule in rules] == [1] * 7
+
+
 async def test_a_message_that_breaks_the_rules_holds_no_other(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    match_batch = RuleSet.match_batch
+    match_until = RuleSet.match_until
 
-    def broken(self: RuleSet, batch: Batch) -> Matched:
+    def broken(self: RuleSet, is_over: Callable[[], bool], batch: Batch) -> tuple[Matched, int]:
         if b"break" in batch.payloads():
             raise ZeroDivisionError
-        return match_batch(self, batch)
+        return match_until(self, is_over, batch)
 
-    monkeypatch.setattr(RuleSet, "match_batch", broken)
+    monkeypatch.setattr(RuleSet, "match_until", broken)
     async with attach(terminal) as bus:
         rule = (await bus.rules.create(PAID, "orders")).rule
         async with bus.publisher("orders") as out:
@@ -695,3 +758,10 @@ async def test_wakes_of_a_closed_terminal_do_nothing(terminal: Terminal) -> None
         await bus.publish(None, {"state": "paid"}, timeout=LIMIT)
         route.wake()
         assert not routed(terminal)
+
+
+async def test_a_payload_of_bytes_is_tested_as_it_is(bus: Bus) -> None:
+    rule = (await bus.rules.create({"kind": "regexp", "pattern": "^\\C\\x01"}, "orders")).rule
+    for payload, matches in ((b"\xff\x01", True), (b"\xff\x02", False), ("\xff\x01", False)):
+        (verdict,) = await bus.rules.test(payload=payload, source="orders")
+        assert (verdict.rule, verdict.matches) == (rule, matches), payload

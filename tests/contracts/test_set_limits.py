@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ async def test_nothing_is_set_beyond_a_ceiling_or_without_a_right(terminal: Term
         ({"max_topics": 1 << 60}, "not between 1 and"),
         ({"max_topics": 10, "max_payload": 1}, "limit max_payload"),
         ({"max_topics": 1.5}, "no whole number"),
-        ({"events_share": 1.5}, "not between"),
+        ({"service_share": 1.5}, "not between"),
         ({"max_frame": 1 << 20}, "can't be set while the terminal runs"),
         ({"nothing": 1}, "no limit 'nothing'"),
     ):
@@ -125,7 +126,7 @@ def test_every_ceiling_is_of_a_limit_and_has_room_for_its_default() -> None:
     for name, ceiling in CEILINGS.items():
         assert ceiling.least <= getattr(Limits(), name) <= ceiling.most
     with pytest.raises(BadRequest, match="above 1"):
-        parse_limits(["events_share=1.5"])
+        parse_limits(["service_share=1.5"])
 
 
 async def test_the_log_level_follows(terminal: Terminal, bus: Any) -> None:
@@ -143,7 +144,7 @@ class FakeLevel:
 
 
 async def test_no_service_takes_all_stored_events(crashes: list[Any]) -> None:
-    async with run_terminal(limits=Limits(max_events=8, events_share=0.5)) as terminal:
+    async with run_terminal(limits=Limits(max_events=8, service_share=0.5)) as terminal:
         async with attach(terminal, subject="greedy") as greedy, attach(terminal, subject="other") as other:
             for _ in range(4):
                 await greedy.trigger("jobs", {})
@@ -159,3 +160,54 @@ async def test_no_service_takes_all_stored_events(crashes: list[Any]) -> None:
 async def attach_and_trigger(terminal: Terminal) -> None:
     async with attach(terminal, subject="third") as third:
         await third.trigger("jobs", {})
+
+
+#: What services make a number of: its limit, and how one of a number is made and removed.
+MADE: dict[str, tuple[str, Callable[[Any, int], Any], Callable[[Any, Any], Any]]] = {
+    "rules": (
+        "max_rules",
+        lambda bus, n: bus.rules.create({"n": [n]}, "orders"),
+        lambda bus, made: bus.rules.delete(made.rule),
+    ),
+    "schedules": (
+        "max_schedules",
+        lambda bus, n: bus.schedules.create("orders", f"s{n}", "@every 1h", payload=n),
+        lambda bus, made: bus.schedules.remove(made.topic, made.name),
+    ),
+    "webhooks": (
+        "max_webhooks",
+        lambda bus, n: bus.webhooks.create("orders", f"w{n}", "https://example.com/"),
+        lambda bus, made: bus.webhooks.delete(made.topic, made.name),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MADE)
+async def test_no_service_takes_the_place_of_all_others(what: str, crashes: list[Any]) -> None:
+    limit, make, remove = MADE[what]
+    limits = Limits(service_share=0.5, **{limit: 6})
+    small = ["publish:#", "subscribe:#"]
+    async with run_terminal(limits=limits) as terminal, attach(terminal) as admin:
+        await admin.topics.create("orders")
+        async with (
+            attach(terminal, subject="greedy", scopes=small) as greedy,
+            attach(terminal, subject="other", scopes=small) as other,
+        ):
+            mine = [await make(greedy, n) for n in range(3)]
+            with pytest.raises(LimitReached, match=f"greedy has 3 .*its share of {limit}") as refused:
+                await make(greedy, 3)
+            assert "service_share" in refused.value.hint
+            await make(greedy, 0)  # what is there already is no further one
+            assert await make(other, 4)
+            await remove(greedy, mine[0])
+            assert await make(greedy, 3)
+            with pytest.raises(LimitReached):
+                await make(greedy, 0)
+            await admin.limits.set({"service_share": 1.0})
+            assert await make(greedy, 0)
+            await admin.limits.set({"service_share": 0.01})  # one at least, and none for who may operate
+            assert await make(admin, 5)
+            with pytest.raises(LimitReached, match=f"as many as {limit} allows"):
+                await make(admin, 6)
+        figures = [(each.name, each.labels, each.value) for each in terminal.broker.shares.figures()]
+        assert figures == [("landbridge_limit_refused", {"limit": limit}, 3)]

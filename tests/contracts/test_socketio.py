@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from landbridge.gateways.socketio import client as gateway_client
-from landbridge.gateways.socketio import engine, register, tail
+from landbridge.gateways.socketio import engine, front, register, tail
 from landbridge.node.site import Site
 from tests.contracts.web import Web, web
 from tests.proxy import Proxy
@@ -696,3 +697,81 @@ async def test_a_connection_that_is_cut_loses_and_doubles_nothing(
             await eventually(lambda: next_offset == 800)
         finally:
             await client.close()
+
+
+async def test_attachments_are_bounded_together_and_in_time(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever announces some and sends all but the last one makes the gateway keep them."""
+    token = site.token("publish:orders")
+    event = '["publish",{"topic":"orders","payload":{"_placeholder":true,"num":0}}]'
+    monkeypatch.setattr(engine, "MOST_BYTES", 300_000)
+    async with raw(site.url, token) as client:
+        await client.say(f"454-{event}", bytes(200_000))
+        await client.say(bytes(200_000))
+        assert "with its attachments" in str(await client.next())
+        with pytest.raises(ConnectionClosed):
+            await client.next()
+    monkeypatch.setattr(gateway_client, "ATTACHED_WITHIN", 0.0)
+    async with raw(site.url, token) as client:
+        await client.say(f"451-{event}")
+        assert "did not come within" in str(await client.next())
+        with pytest.raises(ConnectionClosed):
+            await client.next()
+    assert site.terminal.broker.topic("orders").log.end == 0
+
+
+async def test_an_upgrade_that_fails_leaves_long_polling_as_it_was(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library answers every poll with nothing, and at once, from the beginning of an upgrade on."""
+    token = site.token("publish:orders", "subscribe:orders")
+    place = await begin(site.http, token)
+    address = f"{site.url}{place}".replace("http", "ws", 1).replace("polling", "websocket")
+    async with connect(address, compression=None):
+        with pytest.raises(InvalidStatus, match="400"):
+            await connect(address, compression=None)  # one at a time
+    monkeypatch.setattr(front, "UPGRADE_WITHIN", 0.0)
+    async with connect(address, compression=None) as silent:
+        with pytest.raises(ConnectionClosed):
+            await silent.recv()
+    monkeypatch.undo()
+    await eventually(lambda: not any(peer.scopes for peer in gateway(site).engine.peers.values()))
+    answer = await site.http.post(place, content='420["publish",{"topic":"orders","json":1}]')
+    assert answer.text == "OK"
+    assert (await site.http.get(place)).text.startswith("430[")
+    async with connect(address, compression=None) as socket:
+        await socket.send("2probe")
+        assert await socket.recv() == "3probe"
+        await socket.send("5")
+        await socket.send('421["publish",{"topic":"orders","json":2}]')
+        while not str(answered := await socket.recv()).startswith("431["):
+            assert answered in ("2", "6")
+        await socket.send("1")
+
+
+async def test_who_follows_a_topic_that_was_made_anew_does_not_read_all_the_time(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client of the same token still waits at the end of the log before."""
+    reads: list[int] = []
+    read = tail.LogTail.read
+
+    async def counted(self: Any, offset: int) -> Any:
+        reads.append(offset)
+        return await read(self, offset)
+
+    monkeypatch.setattr(tail.LogTail, "read", counted)
+    await fill(site, 0, 10)
+    token = site.token("subscribe:orders")
+    async with stock(site.url, token) as before, stock(site.url, token) as after:
+        await before.done("subscribe", topic="orders")
+        await eventually(lambda: reads == [10])
+        await site.bus.topics.delete("orders", force=True)
+        await site.bus.topics.create("orders")
+        await after.done("subscribe", topic="orders")
+        await eventually(lambda: 0 in reads)
+        await turns(500)
+        assert reads.count(0) <= 2
+        await fill(site, 0, 1)
+        assert (await after.have(1))[0]["offset"] == 0

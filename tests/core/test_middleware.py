@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from landbridge.core.log.batch import Batch, build, encode_headers
 from landbridge.core.middleware import event_types
 from landbridge.core.middleware.compatibility import check_backward
+from landbridge.core.middleware.event_types import EventType
 from landbridge.core.middleware.redact import Redaction, parse_pointer
 from landbridge.core.middleware.rows import LONGEST_FIELD, LONGEST_REASON, BatchRows
 from landbridge.core.middleware.schema import LARGEST, check_schema, compile_schema, first_error
@@ -297,19 +298,26 @@ def test_what_is_compatible_takes_what_was_taken(schemas: list[tuple[Any, Any]],
 
 
 def test_versions_are_numbered_once_and_bounded() -> None:
-    options: dict[str, Any] = {"now": 1, "who": "me", "description": None, "compatibility": "none"}
-    known = event_types.register(None, {"const": 0}, **options)
+    def register(
+        known: EventType | None, schema: Any, compatibility: Literal["backward", "none"] = "none"
+    ) -> EventType:
+        wanted = event_types.TypeRegistration(
+            schema=schema, now=1, who="me", description=None, compatibility=compatibility
+        )
+        return event_types.register(known, wanted)
+
+    known = register(None, {"const": 0})
     for n in range(1, event_types.MOST_VERSIONS):
-        known = event_types.register(known, {"const": n}, **options)
+        known = register(known, {"const": n})
     with pytest.raises(LimitReached, match="as many as it may"):
-        event_types.register(known, {}, **options)
+        register(known, {})
     less = event_types.without(known, known.newest)
-    again = event_types.register(less, {}, **options)
+    again = register(less, {})
     assert again.versions[-1].version == event_types.MOST_VERSIONS + 1
     assert event_types.decode(event_types.encode(again)) == again
     less = event_types.without(again, 1)
     with pytest.raises(SchemaIncompatible):
-        event_types.register(less, False, **{**options, "compatibility": "backward"})
+        register(less, False, "backward")
 
 
 # -- rows ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from landbridge.errors import BadFrame, BusError, TooLarge, WrongVersion
+from landbridge.errors import BadFrame, BadRequest, BusError, TooLarge, WrongVersion
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 from landbridge.protocol.session import (
@@ -612,3 +612,10 @@ def test_mutated_answers_end_in_a_coded_error(data: bytes, seed: int) -> None:
     chunks, chunks_code = outcome(Session(Role.CLIENT), chunked(data, seed))
     assert code == chunks_code
     assert chunks == whole[: len(chunks)]
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30), "\ud800"], ids=["large", "negative", "half a pair"])
+def test_what_no_frame_can_have_is_refused(value: Any) -> None:
+    """Numbers come from JSON, and texts from forms."""
+    with pytest.raises(BadRequest, match="can't be sent"):
+        Session.send(frames.Call(1, "rule.test", {"match": value}))

@@ -5,7 +5,8 @@ offsets, forms the commits and makes what is stored visible. This file puts its 
   ``unit_loading.py``: what is read of it.
 - ``topic_table.py``: topics and groups, found, made and deleted.
 - ``publishing.py``: batches of clients on their way in. ``consuming.py``: subscriptions and what is told of
-  deliveries. ``transactions.py``: both at once; ``transaction_ledger.py``: which have happened.
+  deliveries. ``transactions.py``: both at once; ``transaction_ledger.py``: which have happened;
+  ``reservations.py``: what they ack in other units.
 - ``committing.py``: what goes along with each commit, and what follows when it is on disk.
 - ``status_topic.py``: the topic ``$status``. ``changes.py``: what observers are told.
 """
@@ -32,8 +33,10 @@ from landbridge.broker.middleware import Middleware
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.publishing import Publishing
 from landbridge.broker.requests import Requests
+from landbridge.broker.reservations import Attempts, Reservations
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.shares import Shares
 from landbridge.broker.status_topic import StatusTopic
 from landbridge.broker.surroundings import Crossing, Elsewhere
 from landbridge.broker.topic import Topic
@@ -94,7 +97,8 @@ class Broker:
         self.table = TopicTable(self)
         self.publishing = Publishing(self)
         self.middleware = Middleware(self.publishing, self.cache)
-        self.figures.append(self.middleware.figures)
+        self.shares = Shares(self.limits)
+        self.figures += [self.middleware.figures, self.shares.figures]
         #: Requests and replies that are not written to disk.
         self.requests = Requests(self.limits, self.totals, self.clock)
         #: Limits that an operator has set.
@@ -103,6 +107,8 @@ class Broker:
         #: What an operator has paused.
         self.pauses = Pauses(self)
         self.consuming = Consuming(self)
+        #: Messages that transactions of other units ack, and the transactions of these units that do so.
+        self.reservations, self.attempts = Reservations(self), Attempts(self)
         self.transacting = Transacting(self)
         self.status_topic = StatusTopic(self)
         self.life = UnitLife(self)
@@ -130,6 +136,8 @@ class Broker:
         self.requests.close()
         await self.trimmer.close()
         await self.middleware.close()
+        await self.transacting.close()
+        await self.reservations.close()
         for handovers in self.units.handovers:
             await handovers.close()
         self.status_topic.write()
@@ -184,6 +192,7 @@ class Broker:
         self._changes.write()
         self.trimmer.tick()
         self.ledger.tick()
+        self.reservations.tick()
 
     def time_passed(self) -> None:
         """The clock was moved by hand: leases, delays, retention and the status log look at it now."""

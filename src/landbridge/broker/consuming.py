@@ -83,7 +83,7 @@ class Consuming:
     def subscribe(self, connection: Client, frame: frames.Subscribe, floor: int | None = None) -> Consumer:
         """``floor``: the offset that ``frame.start`` stands for where it is a time (``position``)."""
         demand_read(self._topics, connection.scopes, frame.topic)
-        topic = self._broker.table.topic_for(frame.topic, who=connection.subject)
+        topic = self.topic_of(frame, connection.subject)
         if topic.deleted:
             raise UnknownTopic(f"there is no topic {frame.topic!r}")
         name = frame.group
@@ -94,6 +94,8 @@ class Consuming:
             # A queue has one group; who names none means that one.
             name = name or next(iter(topic.groups), "workers" if topic.spec.kind == "work" else "queue")
             durable = True
+        if frame.must_exist and name is not None:
+            self._broker.table.group(frame.topic, name)
         number = self.new_consumer()
         if name is None:
             name = f"ephemeral-{self._broker.life.start}-{number}"
@@ -127,6 +129,12 @@ class Consuming:
         if frame.answers:
             self._broker.requests.join(consumer)
         return consumer
+
+    def topic_of(self, frame: frames.Subscribe, who: str) -> Topic:
+        """The topic, made where that is allowed and wanted."""
+        if frame.must_exist:
+            return self._broker.table.topic(frame.topic)
+        return self._broker.table.topic_for(frame.topic, who=who)
 
     def new_consumer(self) -> int:
         """A number for a consumer, never used again in this terminal's life."""

@@ -60,8 +60,12 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_events: Annotated[
         Count, _about("Events with an outcome that are kept, those without one yet included.")
     ] = 100_000
-    events_share: Annotated[
-        float, _about("The part of max_events that one service may have, between 0 and 1.")
+    service_share: Annotated[
+        float,
+        _about(
+            "The part that one service may have of max_events, max_rules, max_schedules, max_webhooks, "
+            "max_mails and max_sms, between 0 and 1."
+        ),
     ] = 0.25
     publish_window: Annotated[
         Bytes,
@@ -129,7 +133,7 @@ CEILINGS = {
     "max_requests_in_all": Ceiling(1, 10_000_000),
     "request_bytes": Ceiling(1 << 10, 1 << 40),
     "max_events": Ceiling(1, 10_000_000),
-    "events_share": Ceiling(0.001, 1.0),
+    "service_share": Ceiling(0.001, 1.0),
     "prefetch_bytes": Ceiling(1 << 10, 1 << 30),
     "cache": Ceiling(1 << 20, 1 << 40),
     "hello_within": Ceiling(0.5, 300.0),
@@ -197,6 +201,6 @@ def parse_limits(settings: list[str]) -> Limits:
             raise BadRequest(f"limit {name}: {value} is not above 0")
     if values.get("max_frame", LEAST_FRAME) < LEAST_FRAME:
         raise BadRequest(f"limit max_frame: {values['max_frame']} is below {LEAST_FRAME}")
-    if values.get("events_share", 1.0) > 1.0:
-        raise BadRequest(f"limit events_share: {values['events_share']} is above 1")
+    if values.get("service_share", 1.0) > 1.0:
+        raise BadRequest(f"limit service_share: {values['service_share']} is above 1")
     return msgspec.convert(values, Limits)

@@ -209,7 +209,9 @@ class TopicViews:
     async def _get_ready(self, places: tuple[int, ...]) -> list[WorkingStage]:
         if places not in self._ready:
             counts = self._middleware.counts_of(self._topic)
-            self._ready[places] = make_ready([self._late[at] for at in places], self._topic, {}, counts)
+            self._ready[places] = make_ready(
+                [self._late[at] for at in places], self._topic, {}, counts, self._middleware.workshop.afar
+            )
         return self._ready[places]
 
     async def run(self, batch: Batch) -> Batch:
@@ -340,8 +342,9 @@ class Chain:
                 types = await self._middleware.host.types_of(self.topic)
             if version == self._version:  # else something has changed meanwhile
                 counts = self._middleware.counts_of(self.topic)
-                self._stages = make_ready(specs, self.topic, types, counts)
-        changed = await self._middleware.workshop.run(batch, stages, publisher.claims)
+                afar = self._middleware.workshop.afar
+                self._stages = make_ready(specs, self.topic, types, counts, afar)
+        changed = await self._middleware.workshop.run(batch, stages, publisher.claims, self.topic)
         if changed is not batch:
             self._middleware.host.check_size(self.topic, changed)
         return changed

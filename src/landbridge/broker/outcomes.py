@@ -206,13 +206,8 @@ class Outcomes:
 
     def _check_share(self, subject: str) -> None:
         """No service takes the place of all others."""
-        limits, kept = self._broker.limits, self._kept[subject]
-        share = max(1, int(limits.max_events * limits.events_share))
-        if kept >= share:
-            raise LimitReached(
-                f"{kept} events of {subject} are kept, as many as its share of max_events allows",
-                hint="wait for outcomes, which are kept for a day, or raise the limit events_share",
-            )
+        what = "events with an outcome, which are kept for a day"
+        self._broker.shares.check_own("max_events", what, self._kept[subject], subject)
 
     def _same(self, caller: TokenBearer, known: TriggeredEvent) -> TriggeredEvent:
         if known.subject != caller.subject:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from landbridge.broker.authority import TokenBearer
 from landbridge.broker.broker import Broker
 from landbridge.broker.commit import BrokerCommit, ChosenFrom
 from landbridge.broker.fair_thread import FairThread
@@ -35,18 +36,18 @@ from landbridge.core.rules.choice import RowChoice, encode_choice, runs_of
 from landbridge.core.rules.query import Query, Rule, document_of, read_query, topic_of
 from landbridge.core.rules.ruleset import CompiledQuery, RuleSet
 from landbridge.core.topic import RuleSpec, TopicSpec, group_spec
-from landbridge.errors import BacklogFull, BadRequest, BusError, LimitReached, UnknownTopic
+from landbridge.errors import BacklogFull, BadRequest, BusError, UnknownTopic
 from landbridge.stores.writer import Commit
 
 T = TypeVar("T")
 
 #: Messages, bytes and copies of one turn; a batch that is larger takes several turns.
 TURN_MESSAGES, TURN_BYTES, TURN_COPIES = 1024, 1 << 20, 1024
-#: Seconds after which a turn ends with the part that is being looked at: costly rules take up to a second for
-#: a message, and the rules of other sources wait for the same thread.
+#: Seconds after which a turn ends with the message that is being looked at: costly rules take up to a second
+#: for one, and the rules of other sources wait for the same thread.
 TURN_SECONDS = 0.1
-#: Messages of a part at most; after a part that took as long as a turn should, one at a time.
-PART = 16
+#: Rules that are compiled in one turn: a tenth of a second, mostly.
+TURN_CHANGES = 200
 #: Compiled rules that the garbage collector leaves alone from then on: they stay, and to look through ten
 #: thousand of them stops the terminal for some tenths of a second.
 FREEZE_EVERY = 500
@@ -99,9 +100,6 @@ class RuleThread:
         self._rules = RuleSet()
         self._stop = stop
         self._clock = clock
-        #: Messages that are looked at before the thread asks whether the turn should end: one at first, twice
-        #: as many after each part that was quick.
-        self._part = 1
         #: Rule → the offset from which on it chooses. Kept, because turns may come here again: after a commit
         #: that failed, or when an operator lets the rules choose again.
         self._begins: dict[str, int] = {}
@@ -145,34 +143,40 @@ class RuleThread:
         return routed._replace(end=end)
 
     def _look(self, stretch: SourceStretch, ends_at: float, routed: Routed) -> int:
-        """Let the rules choose from a stretch until the turn is over, from one part of it at least. Returns
-        the offset behind the last message that they have looked at."""
-        # The rules find rows by part; the copies are of the whole stretch, so that they are few.
+        """Let the rules choose from a stretch until the turn is over, from one message of it at least.
+        Returns the offset behind the last message that they have looked at."""
+
+        def is_over() -> bool:
+            return self._clock() >= ends_at or self._stop.is_set()
+
         rows: dict[str, list[int]] = {}
-        at, now = stretch.lo, self._clock()
-        while at < stretch.hi and not self._stop.is_set():
-            began_at, lo, at = now, at, min(at + self._part, stretch.hi)
-            self._match(stretch, lo, at, rows, routed)
-            now = self._clock()
-            self._part = 1 if now - began_at >= TURN_SECONDS else min(PART, 2 * self._part)
-            if now >= ends_at:
-                break
+        at = self._match(stretch, stretch.lo, stretch.hi, rows, routed, is_over)
         routed.chosen.extend(self._choices(stretch, rows))
         return stretch.first + at
 
     def _match(
-        self, stretch: SourceStretch, lo: int, hi: int, rows: dict[str, list[int]], routed: Routed
-    ) -> None:
+        self,
+        stretch: SourceStretch,
+        lo: int,
+        hi: int,
+        rows: dict[str, list[int]],
+        routed: Routed,
+        is_over: Callable[[], bool],
+    ) -> int:
+        """Let the rules choose from some messages. Returns the place behind the last one that they have
+        looked at."""
         try:
-            matched = self._rules.match_batch(stretch.seen.slice(lo, hi))
+            matched, looked_at = self._rules.match_until(is_over, stretch.seen.slice(lo, hi))
         except Exception as crash:  # a bug: the message that shows it must not hold those behind it
-            if hi - lo > 1:
-                for row in range(lo, hi):
-                    self._match(stretch, row, row + 1, rows, routed)
-            else:
+            if hi - lo == 1:
                 failed = Condemned(1, f"the rules failed: {crash!r}")
                 routed.undecided.append((stretch.first + lo, failed, stretch.seen, lo))
-            return
+                return hi
+            while lo < hi:
+                lo = self._match(stretch, lo, lo + 1, rows, routed, is_over)
+                if is_over():
+                    break
+            return lo
         for rule, found in matched.rows.items():
             rows.setdefault(rule, []).extend([lo + row for row in found])
         causes: dict[int, list[str]] = {}
@@ -184,6 +188,7 @@ class RuleThread:
             routed.undecided.append(
                 (stretch.first + row, Condemned(1, f"{those[0]}{more}"), stretch.seen, row)
             )
+        return lo + looked_at
 
     def _choices(self, stretch: SourceStretch, rows: dict[str, list[int]]) -> Iterator[Chosen]:
         first, batch = stretch.first, stretch.batch
@@ -222,6 +227,11 @@ class RuleRoute:
         if self.rules.pop(name, None) is not None:
             self._changes.append((name, None))
 
+    @property
+    def is_compiling(self) -> bool:
+        """Are there rules that wait for the next turn?"""
+        return bool(self._changes) and self._task is not None
+
     def wake(self) -> None:
         """There may be something to do."""
         if self._task is None and self._again is None and self._is_behind():
@@ -251,7 +261,9 @@ class RuleRoute:
 
     async def _turn(self) -> None:
         stretches = await self._read()
-        changes, self._changes = self._changes, []
+        changes, self._changes = self._changes[:TURN_CHANGES], self._changes[TURN_CHANGES:]
+        if self._changes:
+            stretches = []  # no message is looked at before all rules are there
         if not stretches and not changes:
             return
         refused, routed = await self._routing.run(
@@ -383,7 +395,9 @@ class Routing:
 
     async def until_idle(self) -> None:
         """Wait until the rules that are there are compiled."""
-        for source in list(self.routes):
+        for source, route in list(self.routes.items()):
+            while route.is_compiling:
+                await self.run(source, lambda: None)
             await self.run(source, lambda: None)
 
     async def run(self, source: str, work: Callable[[], T]) -> T:
@@ -413,10 +427,12 @@ class Routing:
 
     # -- making and removing -------------------------------------------------------------------------
 
-    async def create(self, query: Query, source: str, owner: str, enter: EnterRule) -> tuple[Topic, bool]:
+    async def create(
+        self, query: Query, source: str, caller: TokenBearer, enter: EnterRule
+    ) -> tuple[Topic, bool]:
         """The topic of a query's messages, and whether it is new. Its rule chooses from what is published
         from now on. BadRequest names what is wrong with the query."""
-        broker, name = self.broker, topic_of(query, source)
+        broker, name, owner = self.broker, topic_of(query, source), caller.subject
         async with self._changing:
             found = broker.topics.get(name)
             if found is not None and found.stored and not found.deleted:
@@ -424,7 +440,7 @@ class Routing:
             if found is not None and found.deleted:
                 await found.writer.drain()
                 found = broker.topics.get(name)
-            self._check_room()
+            self._check_room(caller)
             origin = self._source(source, owner)
             await self.run(source, partial(CompiledQuery, query))
             if found is None:
@@ -463,10 +479,13 @@ class Routing:
         # At once when it is on disk: what follows in this very commit is the rule's already.
         commit.on_stored.append(lambda: self._route(source, group).add(topic))
 
-    def _check_room(self) -> None:
-        count, most = sum(len(route.rules) for route in self.routes.values()), self.broker.limits.max_rules
-        if count >= most:
-            raise LimitReached(f"there are {count} rules, as many as max_rules allows")
+    def _check_room(self, caller: TokenBearer) -> None:
+        def own() -> int:
+            rules = (topic.spec.rule for route in self.routes.values() for topic in route.rules.values())
+            return sum(rule is not None and rule.owner == caller.subject for rule in rules)
+
+        count = sum(len(route.rules) for route in self.routes.values())
+        self.broker.shares.check("max_rules", "rules", count, own, caller)
 
     def _source(self, name: str, owner: str) -> Topic:
         source = self.broker.topic_for(name, who=owner)

@@ -9,7 +9,8 @@ which may do anything, has a thread for each stage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from landbridge.broker.checks_afar import ChecksAfar
 from landbridge.broker.transforms import Transforming, load_transform
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.packing import check_library, pack, pack_all
@@ -35,7 +37,7 @@ from landbridge.core.middleware.spec import (
     check_stages,
     name_of,
 )
-from landbridge.core.middleware.validate import Checkers, Validation
+from landbridge.core.middleware.validate import RowsPart, ToBeExplained, TopicSchemas, Validation
 from landbridge.errors import BadRequest, BusError, MiddlewareFailed
 
 #: Messages and bytes of a slice, and seconds of work in one turn of the loop.
@@ -73,27 +75,42 @@ class WorkingStage(NamedTuple):
     counts: StageCounts
 
 
+class StepPlace(enum.Enum):
+    """Where the next step is taken."""
+
+    HERE = enum.auto()
+    #: In a thread: one large message.
+    THREAD = enum.auto()
+    #: Where ``ChecksAfar`` is asked: it may take seconds, of which the interpreter is not needed.
+    AFAR = enum.auto()
+
+
 class StagePace:
     """Shares the event loop among all batches that are on their way through stages."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, afar: ChecksAfar) -> None:
         self._lock = asyncio.Lock()
         self._threads = threads
+        self._afar = afar
 
-    async def work(self, steps: Iterable[bool]) -> None:
-        """Take these steps, as many in one turn of the loop as belong into it. A step that says True is
-        followed by one that is for a thread."""
+    async def work(self, steps: Iterable[StepPlace], user: str) -> None:
+        """Take these steps, as many in one turn of the loop as belong into it. Each says where the next one
+        is taken. ``user``: whose steps they are."""
         left = iter(steps)
+        where = StepPlace.HERE
         while True:
-            async with self._lock:  # those who wait get it in the order in which they came
-                until = perf_counter() + TURN
-                for is_large in left:
-                    if is_large or perf_counter() >= until:
-                        break
-                else:
-                    return
-            if is_large:
-                await asyncio.get_running_loop().run_in_executor(self._threads, next, left)
+            if where is StepPlace.AFAR:
+                where = await self._afar.run(user, partial(next, left))
+            elif where is StepPlace.THREAD:
+                where = await asyncio.get_running_loop().run_in_executor(self._threads, next, left)
+            else:
+                async with self._lock:  # those who wait get it in the order in which they came
+                    until = perf_counter() + TURN
+                    for where in left:
+                        if where is not StepPlace.HERE or perf_counter() >= until:
+                            break
+                    else:
+                        return
             await asyncio.sleep(0)
 
 
@@ -102,10 +119,13 @@ class Workshop:
 
     def __init__(self) -> None:
         self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
-        self._pace = StagePace(self._packers)
+        self.afar = ChecksAfar()
+        self._pace = StagePace(self._packers, self.afar)
 
-    async def run(self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str]) -> Batch:
-        """Take a batch through these stages, but for compress. Their refusal is raised."""
+    async def run(
+        self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str], topic: str = ""
+    ) -> Batch:
+        """Take a batch of a topic through these stages, but for compress. Their refusal is raised."""
         looking = [stage for stage in stages if stage.works is not None]
         shares = len(looking) > 1
         rows = BatchRows(batch, claims, shares_values=shares)
@@ -117,7 +137,7 @@ class Workshop:
                 by_row.append((works, counts))
                 continue
             if by_row:
-                await self._pace.work(_steps(rows, by_row))
+                await self._pace.work(_steps(rows, by_row), topic)
                 by_row = []
             began = perf_counter()
             try:
@@ -130,7 +150,7 @@ class Workshop:
                 counts.seconds += perf_counter() - began
             counts.messages += len(batch)
         if by_row:
-            await self._pace.work(_steps(rows, by_row))
+            await self._pace.work(_steps(rows, by_row), topic)
         return rows.to_batch()
 
     async def pack(self, batches: Sequence[Batch], stage: WorkingStage) -> None:
@@ -150,25 +170,44 @@ class Workshop:
     def close(self) -> None:
         """Let the threads end."""
         self._packers.shutdown(wait=False)
+        self.afar.close()
 
 
-def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterable[bool]:
-    """Take the messages through these stages, a slice with each step that says False."""
+def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterator[StepPlace]:
+    """Take the messages through these stages, a part of a slice with each step."""
+    checks = next((stage for stage, _ in stages if isinstance(stage, Validation)), None)
     for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
-        if hi - lo == 1 and len(rows.payloads[lo]) > LARGE:
-            yield True
-        for stage, counts in stages:
-            began = perf_counter()
-            try:
-                stage.work(rows, lo, hi)
-            except BusError:
-                counts.refused += 1
-                raise
-            finally:
-                counts.seconds += perf_counter() - began
-            counts.messages += hi - lo
-        rows.end_slice()
-        yield False
+        whole = (RowsPart(lo, hi, is_elsewhere=False),)
+        for part in whole if checks is None else checks.parts(rows, lo, hi):
+            if part.is_elsewhere:
+                yield StepPlace.AFAR
+            elif hi - lo == 1 and len(rows.payloads[lo]) > LARGE:
+                yield StepPlace.THREAD
+            for stage, counts in stages:
+                yield from _take(rows, part, stage, counts)
+            rows.end_slice()
+            yield StepPlace.HERE
+
+
+def _take(rows: BatchRows, part: RowsPart, stage: RowStage, counts: StageCounts) -> Iterator[StepPlace]:
+    """Take some messages through one stage."""
+    lo, hi, is_elsewhere = part
+    began = perf_counter()
+    try:
+        if isinstance(stage, Validation):
+            stage.work(rows, lo, hi, is_elsewhere=is_elsewhere)
+        else:
+            stage.work(rows, lo, hi)
+    except ToBeExplained as misfit:
+        counts.refused += 1
+        yield StepPlace.AFAR
+        misfit.tell()
+    except BusError:
+        counts.refused += 1
+        raise
+    finally:
+        counts.seconds += perf_counter() - began
+    counts.messages += hi - lo
 
 
 def check(stages: Sequence[AnyStage]) -> None:
@@ -186,24 +225,32 @@ def check(stages: Sequence[AnyStage]) -> None:
 
 
 def make_ready(
-    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+    specs: Sequence[AnyStage],
+    topic: str,
+    types: Mapping[str, EventType],
+    counts: Mapping[str, StageCounts],
+    afar: ChecksAfar,
 ) -> list[WorkingStage]:
     """Stages, ready for use. MiddlewareFailed where one can't work here any more. ``counts``: of each name of
-    a stage."""
+    a stage. ``afar``: where checks are made that may take long."""
     try:
-        return _make_ready(specs, topic, types, counts)
+        return _make_ready(specs, topic, types, counts, afar)
     except BadRequest as error:  # it was good when it was set, but a package may be gone since
         raise MiddlewareFailed(str(error), hint=error.hint) from None
 
 
 def _make_ready(
-    specs: Sequence[AnyStage], topic: str, types: Mapping[str, EventType], counts: Mapping[str, StageCounts]
+    specs: Sequence[AnyStage],
+    topic: str,
+    types: Mapping[str, EventType],
+    counts: Mapping[str, StageCounts],
+    afar: ChecksAfar,
 ) -> list[WorkingStage]:
     ready = []
     for spec in specs:
         works: RowStage | Transforming | None = None
         if isinstance(spec, ValidateStage):
-            works = Validation(Checkers(types), refuses_unlisted=spec.unlisted == "refuse")
+            works = Validation(TopicSchemas(types), afar, refuses_unlisted=spec.unlisted == "refuse")
         elif isinstance(spec, AuthoriseStage):
             works = Authorisation(spec)
         elif isinstance(spec, RedactStage):

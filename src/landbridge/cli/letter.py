@@ -8,6 +8,8 @@ from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, Group, OptionGroup, Topic, argument, flag, option
 from landbridge.cli.output import columns
+from landbridge.cli.units import parse_moment
+from landbridge.core.time import SECOND
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
@@ -44,17 +46,27 @@ class ChoiceFlags(OptionGroup):
 
 
 @app.command()
-def summary(topic: OfTopic = None, context: ContextName = None) -> None:
+def summary(
+    topic: OfTopic = None,
+    since: float | None = option(
+        "Letters buried from this time on: ISO 8601 or -2h.", metavar="TIME", parser=parse_moment
+    ),
+    context: ContextName = None,
+) -> None:
     """Count the dead letters that wait, by topic, group and cause.
 
     Examples:
       landbridge letter summary
-      landbridge letter summary orders --json
+      landbridge letter summary orders --since -2h --json
     """
-    found = ask(context, lambda bus: bus.letters.summary(topic=topic))
+    moment = None if since is None else int(since * SECOND)
+    found = ask(context, lambda bus: bus.letters.summary(topic=topic, since=moment))
     output.rows(SUMMARY, found.causes, empty="no dead letters wait")
     if not found.whole:
-        output.note("there are more: the oldest were counted")
+        output.note(
+            f"counted: the oldest {found.looked_at:,} of {found.stored:,} letters that are stored; name a "
+            "topic, or --since TIME, for fewer"
+        )
 
 
 @app.command("list")

@@ -31,7 +31,7 @@ app = Commands(no_args_is_help=True, help="Mail outlets: messages of a topic tha
 
 LIST = columns(
     "Topic@cyan | Mail=name@cyan | Server=server | State | Circuit | Lag:count@yellow | Delivered:count | "
-    "Failed:count@red | Buried:count@red | Last success=last_success_at:moment"
+    "Failed:count@red | Buried:count@red | Last success=last_success_at:moment | Trouble@red"
 )
 SHOW = columns(
     "Server=server | User | From=sender | To:list | Subject | Body | HTML=html | Digest | State | Circuit | "

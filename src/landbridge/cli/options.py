@@ -27,6 +27,7 @@ from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from landbridge.cli import completion, output, units
+from landbridge.cli.other_names import CommandNames
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -155,15 +156,28 @@ class _Command(TyperCommand):
     """A command whose help names no type where there is no value to give."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        found = super().get_params(ctx)
-        for each in found:
-            if getattr(each, "is_flag", False):
-                each.metavar = ""
-        return found
+        return _without_types(super().get_params(ctx))
+
+
+class CommandGroup(CommandNames):
+    """A group of commands whose help does the same."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(params: list[Any]) -> list[Any]:
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
 
 
 class Commands(typer.Typer):
     """A noun with its commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": CommandGroup, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         register = super().command(name, **{"cls": _Command, **settings})
@@ -229,6 +243,9 @@ def pairs(settings: list[str] | None, what: str) -> dict[str, str]:
     for setting in settings or ():
         name, equals, value = setting.partition("=")
         if not name or not equals:
-            raise BadRequest(f"the {what} {setting!r} is not of the form name=value")
+            raise BadRequest(
+                f"the {what} {setting!r} is not of the form name=value",
+                hint=f"as in {name or 'name'}=value",
+            )
         found[name] = value
     return found

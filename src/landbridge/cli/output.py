@@ -165,7 +165,7 @@ def table(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], *, 
         else:
             console().print(empty, style="dim", markup=False)
         return
-    cells = [[column.title.upper().replace(" ", "_") for column in columns]]
+    cells = [[column.title.upper() for column in columns]]
     cells += [[column.text(row, pretty=False) for column in columns] for row in rows]
     numbers = {at for at, column in enumerate(columns) if column.show is not None and column.plain is None}
     aligned(cells, sys.stdout, right=numbers)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
-
 from landbridge.cli import pipeline_jobs as jobs
-from landbridge.cli.options import Commands
+from landbridge.cli.options import CommandGroup, Commands
 from landbridge.cli.pipeline_compact import compact
 from landbridge.cli.pipeline_declarative import declarative
 from landbridge.cli.pipeline_init import init
@@ -15,7 +13,7 @@ from landbridge.cli.pipeline_replay import replay
 from landbridge.cli.pipeline_report import report
 
 
-class _Jobs(TyperGroup):
+class _Jobs(CommandGroup):
     """Jobs by their names, and steps by where they are: ``module:step``."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -24,7 +24,8 @@ app = Commands(no_args_is_help=True, help="SMS outlets: messages of a topic that
 
 LIST = columns(
     "Topic@cyan | SMS=name@cyan | Account | State | Circuit | Lag:count@yellow | Delivered:count | "
-    "Failed:count@red | Buried:count@red | Today:count | This month=this_month:count"
+    "Failed:count@red | Buried:count@red | Today:count | This month=this_month:count | "
+    "Trouble@red"
 )
 SHOW = columns(
     "Account | From=sender | To | Body | Provider | Segments today=today | This month=this_month | "

@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import typer
-from typer.core import TyperGroup
 
 from landbridge.cli import output, units
 from landbridge.cli.loop import run
-from landbridge.cli.options import Commands, ContextName, LogLevel, OptionGroup, argument, flag, given, option
+from landbridge.cli.options import (
+    CommandGroup,
+    Commands,
+    ContextName,
+    LogLevel,
+    OptionGroup,
+    argument,
+    flag,
+    given,
+    option,
+)
 from landbridge.cli.output import columns
 from landbridge.cli.registry_access import admin, as_admin, change_terminal, of_terminal, terminals
 from landbridge.node import terminal_file
 
 
-class _StartByDefault(TyperGroup):
+class _StartByDefault(CommandGroup):
     """``landbridge terminal --config F`` is ``landbridge terminal start --config F``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

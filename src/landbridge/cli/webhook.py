@@ -42,7 +42,7 @@ app = Commands(no_args_is_help=True, help="Webhooks: messages of a topic that ar
 
 LIST = columns(
     "Topic@cyan | Webhook=name@cyan | URL=url | State | Circuit | Lag:count@yellow | Delivered:count | "
-    "Failed:count@red | Buried:count@red | Last success=last_success_at:moment"
+    "Failed:count@red | Buried:count@red | Last success=last_success_at:moment | Trouble@red"
 )
 SHOW = columns(
     "URL=url | State | Circuit | Owner | Group | Lag:count@yellow | Delivered:count | Failed:count@red | "

@@ -255,6 +255,7 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         prefetch: int = 1000,
         start: Any = None,
         reply: bool = False,
+        create: bool = True,
     ) -> Reading:
         """Read a topic, or several as one: a pattern (``orders.*``, where ``*`` is one word and ``#`` any
         number of words), or a list of names and patterns. Without a group: from now on, for this subscription
@@ -270,11 +271,15 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
         (negative: so long ago) or seconds since 1970.
         prefetch: how many messages may be here and unsettled.
         reply: requests to the topic come as well, as messages with ``wants_reply``; ``message.reply(value)``
-        answers them."""
+        answers them.
+        create: False refuses a topic or a group that is not there (``UnknownTopic``, ``UnknownGroup``), also
+        after a reconnect, instead of making it."""
         if group is not None:
             check_name(group, "group")
         if not 1 <= prefetch <= MOST_PREFETCH:
             raise BadRequest(f"a prefetch of {prefetch}, allowed are 1 to {MOST_PREFETCH:,}")
+        if not create and (match is not None or not isinstance(topic, str) or is_pattern(topic)):
+            raise BadRequest("create=False is for one topic", hint="leave it out, or name one topic")
         if match is not None:
             if reply:
                 raise BadRequest("requests go to a topic, not to a query", hint="leave out reply=")
@@ -286,7 +291,8 @@ class Bus(TerminalLine, WithNouns["Asynchronous"]):
             names = [topic] if isinstance(topic, str) else list(topic)
             return ManyTopics(self, self._new_subscription, names, group, prefetch, start, reply)
         check_name(topic, "topic")
-        return Subscription(self, self._new_subscription(), topic, group, prefetch, start, reply)
+        number = self._new_subscription()
+        return Subscription(self, number, topic, group, prefetch, start, reply, must_exist=not create)
 
     def _new_subscription(self) -> int:
         number = self._next_subscription

@@ -61,6 +61,7 @@ class Subscription(Reading):
         prefetch: int,
         start: Any,
         answers: bool = False,
+        must_exist: bool = False,
     ) -> None:
         super().__init__()
         self._bus = bus
@@ -70,6 +71,7 @@ class Subscription(Reading):
         self.prefetch = prefetch
         self._start = None if start is None else place(start)
         self._answers = answers
+        self._must_exist = must_exist
         #: Stands for the batch of a request that is handed on by itself.
         self._no_batch = RequestBatch(self, frames.Requested(number, 0, topic, 0, ""), b"")
         self._loop = asyncio.get_running_loop()
@@ -122,6 +124,7 @@ class Subscription(Reading):
             self._start,
             answers=self._answers,
             prefetch_bytes=self.prefetch_bytes,
+            must_exist=self._must_exist,
         )
 
     def _on_subscribed(self, frame: frames.Subscribed) -> None:

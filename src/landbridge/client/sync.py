@@ -404,6 +404,7 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
         prefetch: int = 1000,
         start: Any = None,
         reply: bool = False,
+        create: bool = True,
     ) -> Subscription:
         """Read a topic, or several as one; see ``landbridge.Bus.subscribe``."""
         made = self._loop.make(
@@ -414,6 +415,7 @@ class Bus(_Wrapper, WithNouns["Synchronous"]):
             prefetch=prefetch,
             start=start,
             reply=reply,
+            create=create,
         )
         return Subscription(self._loop, made)
 

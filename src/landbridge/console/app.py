@@ -28,7 +28,7 @@ from landbridge.console.sessions import (
     ConsoleSession,
     SessionTable,
 )
-from landbridge.errors import BadRequest, BusError, LimitReached, Unauthenticated
+from landbridge.errors import BadRequest, BusError, LimitReached, ShuttingDown, Unauthenticated
 from landbridge.protocol.http import Problem, bearer_token, caller_known, problem, problem_of, problem_of_http
 
 log = structlog.get_logger("landbridge.console")
@@ -44,6 +44,8 @@ MOST_OF_STRANGERS = 4096
 BY_MODULE = b"console-module"
 #: Its value where the page has no stream that would show what is changed.
 RELOADS = "reloads"
+#: Where a request has its session, or why that can't be told.
+SESSION = "landbridge.console.session"
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -62,7 +64,7 @@ class Console:
             route_handlers=[
                 get(["/", "/console", "/console/{rest:path}"])(self._page),
                 get("/console/static/{name:str}", sync_to_thread=False)(self._static),
-                get(SIGN_IN, sync_to_thread=False)(self._sign_in_page),
+                get(SIGN_IN)(self._sign_in_page),
                 post(SIGN_IN, request_max_body_size=MOST_OF_STRANGERS)(self._sign_in),
                 post(SIGN_OUT)(self._sign_out),
                 post(LINKS)(self._link),
@@ -84,8 +86,11 @@ class Console:
         send = http.guarded(send)
         if scope["path"] == STREAM and scope["method"] == "GET":
             await self._stream(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)  # type: ignore[arg-type]  # the same, in words of Litestar's
+            return
+        if _has_session(scope["path"]):
+            # Here, because what shows an error can't wait for the answer of the store.
+            await self._look_for_session(scope)
+        await self._app(scope, receive, send)  # type: ignore[arg-type]  # the same, in words of Litestar's
 
     def stop(self) -> None:
         """End the streams. Other requests go on."""
@@ -97,12 +102,22 @@ class Console:
 
     # -- who asks ----------------------------------------------------------------------------------
 
+    async def _look_for_session(self, scope: Scope) -> None:
+        """Note the session of a request, or why it can't be told."""
+        try:
+            scope[SESSION] = await self.sessions.find(http.cookies(scope))
+        except BusError as error:
+            scope[SESSION] = error
+
     def _session(self, scope: Mapping[str, Any]) -> ConsoleSession:
-        found = self.sessions.find(http.cookies(scope))
+        found = scope.get(SESSION)
+        if isinstance(found, BusError):
+            raise found
         if found is None:
             raise Unauthenticated("you are not signed in, or the session has ended", hint=SIGN_IN_HINT)
         caller_known(scope)
-        return found
+        session: ConsoleSession = found
+        return session
 
     def _view(self, session: ConsoleSession, path: str, query: str) -> PageView | None:
         """The view of an address; None where there is no such page."""
@@ -133,6 +148,7 @@ class Console:
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._look_for_session(scope)
         try:
             view = self._streamed(scope)
         except Unauthenticated:
@@ -147,6 +163,8 @@ class Console:
         await stream.serve(self._screen, view, self._stopping, receive, send)
 
     def _streamed(self, scope: Scope) -> PageView | None:
+        if self._stopping.is_set():
+            raise ShuttingDown("the console is shutting down")
         session = self._session(scope)
         if session.streams >= MOST_STREAMS:
             raise LimitReached(f"{MOST_STREAMS} pages of this session renew themselves", hint="close one")
@@ -188,8 +206,6 @@ class Console:
         if done.secret:
             shown = self._screen.render("_secret.html", told=done.told, secret=done.secret, to=done.to)
             return _json({"outcome": "shown", "html": shown, "to": done.to})
-        if done.to or is_reloaded:
-            session.notices.append(("ok", done.told))
         return _json({"outcome": "done", "text": done.told, "to": done.to, "reload": is_reloaded})
 
     def _ask(
@@ -234,13 +250,13 @@ class Console:
         caller_known(request.scope)
         return _json({"path": path, "within": LINK_LIFE}, status=201)
 
-    def _sign_in_page(self, request: AnyRequest) -> Response[bytes]:
+    async def _sign_in_page(self, request: AnyRequest) -> Response[bytes]:
         given = dict(_pairs_of(_query_of(request.scope)))
         code = given.get("code", "")[:LONGEST]
-        subject = self.sessions.waiting_for(code)
+        subject = await self.sessions.waiting_for(code)
         if subject is None:
             raise Unauthenticated("this link was used already, or is too old", hint=SIGN_IN_HINT)
-        at_once = self.sessions.find(http.cookies(request.scope)) is None
+        at_once = _found(request.scope) is None
         return self._ask_to_sign_in(code, subject, at_once=at_once)
 
     def _ask_to_sign_in(self, code: str, subject: str, *, at_once: bool) -> Response[bytes]:
@@ -251,9 +267,9 @@ class Console:
 
     async def _sign_in(self, request: AnyRequest) -> Response[bytes]:
         fields = await self._fields(request)
-        before = self.sessions.find(http.cookies(request.scope))
+        before = _found(request.scope)
         code = forms.first(fields, "code")
-        subject = self.sessions.waiting_for(code)
+        subject = await self.sessions.waiting_for(code)
         if before is not None and subject is not None and forms.first(fields, "at_once"):
             # Whoever is signed in is asked, so that nobody else's link changes who they are. A link on a page
             # of another site comes without the cookie: only the form that the module sends shows it.
@@ -293,8 +309,9 @@ class Console:
         if _by_module(request):
             html = self._screen.render("_refusal.html", error=refusal)
             return _json({"outcome": "refused", "html": html}, status=refusal.status)
-        session = self.sessions.find(http.cookies(request.scope))
-        title = "Sign in" if session is None else "That did not work"
+        session = _found(request.scope)
+        titles = {404: "Not found", 403: "Not allowed", 503: "Not now"}
+        title = "Sign in" if session is None else titles.get(refusal.status, "That did not work")
         headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
         return _html(self._screen.refusal(session, refusal, title), refusal.status, headers)
 
@@ -332,6 +349,17 @@ def _origin(request: AnyRequest) -> str:
     """Where the browser is."""
     client = request.scope.get("client")
     return "" if client is None else str(client[0])
+
+
+def _has_session(path: str) -> bool:
+    """May an answer to this path be for somebody who is signed in?"""
+    return path != LINKS and not path.startswith("/console/static/")
+
+
+def _found(scope: Mapping[str, Any]) -> ConsoleSession | None:
+    """The session of a request, where there is one."""
+    found = scope.get(SESSION)
+    return found if isinstance(found, ConsoleSession) else None
 
 
 def _by_module(request: AnyRequest) -> bool:

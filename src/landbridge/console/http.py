@@ -13,7 +13,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-HTML, JSON = "text/html; charset=utf-8", "application/json"
+#: What answers are; litestar adds the charset to a text.
+HTML, JSON = "text/html", "application/json"
 #: Nothing from elsewhere, nothing inline, no page of others around it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -53,7 +54,11 @@ def check_origin(scope: Mapping[str, Any]) -> None:
     """Raise Forbidden unless a page of this port has sent the request. Ports of one host count as one site
     for cookies, so the cookie alone doesn't show it."""
     origin = header(scope, b"origin")
-    if not origin or urlsplit(origin).netloc != header(scope, b"host"):
+    try:
+        is_own = bool(origin) and urlsplit(origin).netloc == header(scope, b"host")
+    except ValueError:  # no URL
+        is_own = False
+    if not is_own:
         raise Forbidden(
             "this request did not come from a page of the console", hint="use the buttons of the console"
         )
@@ -63,9 +68,12 @@ def check_origin(scope: Mapping[str, Any]) -> None:
 
 
 def cookie_name(scope: Mapping[str, Any]) -> str:
-    """Terminals of one host have different ports, and browsers send the cookies of all to each."""
-    server = scope.get("server")
-    return f"landbridge-console-{server[1] if server else 0}"
+    """Terminals of one host have different ports, and browsers send the cookies of all to each. The port is
+    the one that the browser knows: nodes behind one address have ports of their own."""
+    _, colon, port = header(scope, b"host").rpartition(":")
+    if not colon or not port.isdecimal() or len(port) > 5:
+        port = "443" if scope["scheme"] == "https" else "80"
+    return f"landbridge-console-{port}"
 
 
 def cookies(scope: Mapping[str, Any]) -> list[str]:

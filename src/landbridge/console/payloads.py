@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,11 +11,15 @@ import msgspec
 from markupsafe import Markup
 
 from landbridge.core.log.batch import HeaderValue
+from landbridge.core.rules.content import is_deeper
 from landbridge.core.sizes import show_size
 from landbridge.core.text import printable, printable_block
 
 #: Bytes of a payload that a page shows, characters of an excerpt, bytes of a payload that is no text.
 MOST_SHOWN, EXCERPT, MOST_HEX = 128 << 10, 160, 512
+#: JSON that is nested deeper, or has more characters with its line breaks, is shown as text. A line of deep
+#: JSON begins with its depth in blanks: a payload of 128 KiB can make a page of 100 MB.
+DEEPEST, MOST_INDENTED = 32, 512 << 10
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)'
 )
@@ -68,25 +73,28 @@ def _indented(payload: bytes) -> str | None:
     if not payload.strip():
         return None
     try:
-        msgspec.json.decode(payload)
-        return msgspec.json.format(payload, indent=2).decode()
+        if is_deeper(msgspec.json.decode(payload), DEEPEST):
+            return None
+        found = msgspec.json.format(payload, indent=2).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    return found if len(found) <= MOST_INDENTED else None
 
 
 def coloured(text: str) -> Markup:
     """JSON with a class for each kind of value."""
-    parts: list[Markup | str] = []
+    # Tens of thousands of tokens, while others wait for the loop: escaped by hand, each once.
+    parts = ['<pre class="json" tabindex="0">']
     at = 0
     for found in _TOKEN.finditer(text):
-        parts.append(Markup.escape(text[at : found.start()]))
+        parts.append(html.escape(text[at : found.start()]))
         kind = "k" if found["colon"] else "s" if found["string"] else "n" if found["number"] else "w"
         token = found["string"] or found["number"] or found["word"]
-        parts.append(Markup('<span class="{}">{}</span>').format(kind, printable_block(token)))
+        parts.append(f'<span class="{kind}">{html.escape(printable_block(token))}</span>')
         parts.append(found["colon"] or "")
         at = found.end()
-    parts.append(Markup.escape(text[at:]))
-    return Markup('<pre class="json" tabindex="0">{}</pre>').format(Markup("").join(parts))
+    parts.append(f"{html.escape(text[at:])}</pre>")
+    return Markup("".join(parts))
 
 
 def _hex(data: bytes) -> str:

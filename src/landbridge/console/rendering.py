@@ -39,7 +39,7 @@ def templates() -> jinja2.Environment:
     made.filters.update(
         count=count, counted=counted,
         size=size, rate=rate, span=span, ms=ms, share=share, ago=ago, moment=moment, iso=iso,
-        text=text, block=block, written=written,
+        text=text, block=block, written=written, written_size=written_size,
     )  # fmt: skip
     made.globals["static"] = static_address
     return made
@@ -99,11 +99,26 @@ def written(seconds: float | None) -> str:
     return f"{seconds / found[0]:g}{found[1]}"
 
 
+def written_size(value: int | None) -> str:
+    """Bytes as a form takes them: ``64GiB``, ``10MB``; ``none`` for no limit."""
+    if value is None:
+        return "none"
+    units = [unit for power, prefix in enumerate("TGMk") for unit in _units_of(4 - power, prefix)]
+    found = next(((size, name) for size, name in units if value >= size and not value % size), (1, ""))
+    return f"{value // found[0]}{found[1]}"
+
+
+def _units_of(power: int, prefix: str) -> list[tuple[int, str]]:
+    return [(1024**power, f"{prefix.upper()}iB"), (1000**power, f"{prefix}B")]
+
+
 def ms(seconds: float | None) -> str:
     """``1.3 ms``"""
     if seconds is None:
         return MISSING
     value = seconds * 1000
+    if value < 0.005:
+        return "< 0.01 ms"
     return f"{value:.2f} ms" if value < 0.995 else f"{value:.1f} ms" if value < 99.95 else f"{value:,.0f} ms"
 
 

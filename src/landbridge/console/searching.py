@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from landbridge.client.bus import Bus
+from landbridge.client.fetch import Stretch
 from landbridge.console import forms
 from landbridge.core.log.batch import Batch, HeaderValue
 from landbridge.core.rules.budget import Budget, OverBudget, Spending
@@ -22,8 +23,11 @@ from landbridge.errors import BadRequest, UnknownMessage
 ROWS = 50
 #: What one search looks at: messages, bytes, and seconds of this process. The page offers to go on.
 MOST_SCANNED, MOST_BYTES, MOST_SECONDS = 50_000, 32 << 20, 1.0
-#: Bytes that are read at a time, and messages that are looked at in one turn of the loop.
-AT_ONCE, A_TURN = 1 << 20, 64
+#: A search backwards reads the log in windows: messages of the first one, and of the largest one.
+WINDOW, WIDEST = 64, 4096
+#: Bytes that are read at a time; messages that are looked at in one turn of the loop, and its seconds: a rule
+#: may take some tens of milliseconds for one message.
+AT_ONCE, A_TURN, TURN_WITHIN = 1 << 20, 64, 0.005
 #: Does the message with this index in a batch belong on the page?
 Test: TypeAlias = Callable[[Batch, int], bool]
 
@@ -52,16 +56,18 @@ class Found:
     first: int = 0
     end: int = 0
     messages: list[FoundMessage] = field(default_factory=list)
-    #: Where the search began, and where the next one goes on.
+    #: Where the search began, and where the next one goes on: from this offset, or backwards from before it.
     begin: int = 0
     next: int = 0
     #: Messages that were looked at.
     scanned: int = 0
+    #: The messages are in the order newest first.
+    is_backwards: bool = False
 
     @property
     def is_end(self) -> bool:
-        """Has the whole log been looked through?"""
-        return self.next >= self.end
+        """Has the log been looked through to its end, or backwards to its oldest message?"""
+        return self.next <= self.first if self.is_backwards else self.next >= self.end
 
 
 def read_test(key: str, text: str, rule: str) -> Test | None:
@@ -115,12 +121,28 @@ async def begin_at(bus: Bus, topic: str, start: str) -> int:
     return int((await bus.topics.seek_time({topic: moment}))[topic])
 
 
+class _Pace:
+    """Gives the loop to others between the messages of a search, and ends a search that takes too long."""
+
+    def __init__(self) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._until = self._time() + MOST_SECONDS
+        self._turn_until = self._time() + TURN_WITHIN
+
+    async def is_over(self, found: Found) -> bool:
+        """After each message that was looked at."""
+        now = self._time()
+        if not found.scanned % A_TURN or now > self._turn_until:
+            await asyncio.sleep(0)
+            self._turn_until = self._time() + TURN_WITHIN
+        return found.scanned >= MOST_SCANNED or now > self._until
+
+
 async def search(
     bus: Bus, topic: str, begin: int, test: Test | None, rows: int = ROWS, at_once: int = AT_ONCE
 ) -> Found:
     """The messages from an offset on that pass a test, so many at most. ``at_once``: bytes of one read."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + MOST_SECONDS
+    pace = _Pace()
     found = Found(begin=begin, next=begin)
     size = 0
     while len(found.messages) < rows:
@@ -141,18 +163,70 @@ async def search(
                     )
                     if len(found.messages) >= rows:
                         return found
-                if not found.scanned % A_TURN:
-                    await asyncio.sleep(0)
-                if found.scanned >= MOST_SCANNED or loop.time() > until:
+                if await pace.is_over(found):
                     return found
         if size >= MOST_BYTES:
             break
     return found
 
 
+async def end_at(bus: Bus, topic: str, start: str) -> int:
+    """The offset before which a search backwards looks: an offset is the newest one that may be found."""
+    start = start.strip()
+    if start in ("", "latest"):
+        return int((await bus.topics.wait({topic: 0}))[topic].end)
+    offset = await begin_at(bus, topic, start)
+    is_moment = not start[0].isdecimal() or not start.replace(",", "").isdecimal()
+    return offset if is_moment and start != "earliest" else offset + 1
+
+
+async def search_back(bus: Bus, topic: str, end: int, test: Test | None, rows: int = ROWS) -> Found:
+    """The messages before an offset that pass a test, newest first, so many at most."""
+    pace = _Pace()
+    bounds = (await bus.topics.wait({topic: 0}))[topic]
+    end = min(end, bounds.end)
+    found = Found(bounds.first, bounds.end, begin=end, next=end, is_backwards=True)
+    wide, size = WINDOW, 0
+    while len(found.messages) < rows and not found.is_end and size < MOST_BYTES:
+        stretch, begin = await _window(bus, topic, max(found.first, found.next - wide), found.next)
+        found.first = stretch.first
+        size += sum(len(fetched.batch.encode()) for fetched in stretch.batches)
+        # A window that was as wide as asked for was cheap: the next one may be wider.
+        wide = min(WIDEST, 4 * wide) if found.next - begin >= wide else max(1, found.next - begin)
+        if await _look_back(found, stretch, begin, test, rows, pace):
+            break
+    return found
+
+
+async def _window(bus: Bus, topic: str, begin: int, end: int) -> tuple[Stretch, int]:
+    """The messages up to an offset that one read has, at least one of them, and where they begin."""
+    while True:
+        stretch = await bus.fetch(topic, begin, AT_ONCE)
+        reached = stretch.batches[-1].end if stretch.batches else end
+        if reached >= end or end - begin <= 1:
+            return stretch, begin
+        begin = end - max(1, (end - begin) // 4)
+
+
+async def _look_back(
+    found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int, pace: _Pace
+) -> bool:
+    """Take what passes the test of a window, the newest first, into what was found. Is the search over?"""
+    top, found.next = found.next, begin
+    for fetched in reversed(stretch.batches):
+        for offset in range(min(top, fetched.end) - 1, max(begin, fetched.first) - 1, -1):
+            found.scanned += 1
+            if test is None or test(fetched.batch, offset - fetched.first):
+                found.messages.append(_message(offset, fetched.batch, offset - fetched.first, fetched.origin))
+            if len(found.messages) >= rows or await pace.is_over(found):
+                found.next = offset
+                return True
+    return False
+
+
 async def last(bus: Bus, topic: str) -> Found:
-    """The newest messages of a log."""
-    return await search(bus, topic, await begin_at(bus, topic, "latest"), None)
+    """The newest messages of a log, newest first."""
+    return await search_back(bus, topic, await end_at(bus, topic, ""), None)
 
 
 async def one(bus: Bus, topic: str, offset: int) -> FoundMessage:

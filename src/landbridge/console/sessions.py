@@ -1,24 +1,32 @@
 """One-time links and sessions. A link trades a token for a session, which has exactly the token's scopes.
 
-The browser holds a random cookie, never the token. A session has a connection to the terminal with its
-token. The terminal ends that connection when the token expires or is revoked, and with it ends the session.
-Links and sessions are in memory alone: a terminal that starts again knows none.
+The browser holds a random cookie, never the token. Links and sessions are documents (``kept``), so whichever
+node of a terminal a request comes to knows them, also after a restart. A node that gets a request of a
+session takes the session up: it connects to the terminal with the session's token. The terminal ends that
+connection when the token expires or is revoked, and with it ends the session, at every node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
-import secrets
-import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import msgspec
 import structlog
 
 from landbridge.client.bus import Bus
 from landbridge.client.wire import Dial
+from landbridge.console.kept import (
+    LINKS,
+    SESSIONS,
+    ConsoleSecret,
+    KeptDocuments,
+    KeptLink,
+    KeptSession,
+    now_us,
+)
 from landbridge.core.time import SECOND
 from landbridge.core.trust.scopes import Scopes
 from landbridge.errors import BusError, LimitReached, ShuttingDown, TerminalUnreachable, Unauthenticated
@@ -32,11 +40,15 @@ LINK_LIFE, MOST_LINKS_EACH, MOST_LINKS = 600.0, 8, 256
 SESSION_LIFE, IDLE = 12 * 3600.0, 3600.0
 #: Sessions at a time: of one subject, and in all. The one that was unused for longest gives way.
 MOST_EACH, MOST_SESSIONS = 16, 128
+#: Seconds after which the use of a session is written down again.
+WRITE_EVERY = 240.0
+#: Sessions that a node takes up at the same time.
+MOST_AT_ONCE = 32
 #: Open pages that renew themselves, of one session.
 MOST_STREAMS = 8
 #: Notices that wait for the next page.
 MOST_NOTICES = 8
-#: Seconds between two looks for sessions that have ended.
+#: Seconds between two looks for sessions that have ended, at this node or at another one.
 LOOK_EVERY = 5.0
 #: Seconds that the terminal may take to let a session in.
 CONNECT_WITHIN = 10.0
@@ -48,16 +60,16 @@ SIGN_IN_HINT = "'landbridge console' opens the console with a new link"
 
 
 class ConsoleSession:
-    """A browser that has signed in."""
+    """A session that this node has taken up. ``key``: of its document. ``csrf``: what each of its forms
+    carries."""
 
-    def __init__(self, bus: Bus, token: TokenShown) -> None:
+    def __init__(self, bus: Bus, token: TokenShown, key: str, csrf: str, ends_at: int) -> None:
         self.bus = bus
+        self.key, self.csrf = key, csrf
         self.subject = token.subject
         self.scopes = Scopes.parse(token.scopes)
         #: When it ends at the latest, in microseconds.
-        self.ends_at = min(token.expires_at, time.time_ns() // 1000 + int(SESSION_LIFE * SECOND))
-        #: What every form of the session carries.
-        self.csrf = secrets.token_urlsafe(32)
+        self.ends_at = min(token.expires_at, ends_at)
         #: What the next page tells: (kind, text).
         self.notices: deque[tuple[str, str]] = deque(maxlen=MOST_NOTICES)
         #: Open pages, and those that wait to be told of a change which the session has made.
@@ -65,17 +77,26 @@ class ConsoleSession:
         #: How often the session has changed something.
         self.changes = 0
         self._changed = asyncio.Event()
-        self.used_at = asyncio.get_running_loop().time()
+        #: When a request came to this node, in microseconds.
+        self.used_at = now_us()
+        #: Somebody has signed out, or its document has gone.
+        self.is_signed_out = False
 
     @property
     def is_over(self) -> bool:
-        """Has it ended, or has the terminal ended it?"""
-        is_idle = not self.streams and asyncio.get_running_loop().time() > self.used_at + IDLE
-        return self.bus.closed is not None or is_idle or time.time_ns() // 1000 >= self.ends_at
+        """Can it not be used here any more?"""
+        is_idle = not self.streams and now_us() > self.used_at + IDLE * SECOND
+        return self.bus.closed is not None or is_idle or self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Has it ended for good? Otherwise it may be taken up again, here or at another node."""
+        is_refused = isinstance(self.bus.closed, Unauthenticated)
+        return self.is_signed_out or is_refused or now_us() >= self.ends_at
 
     def note_use(self) -> None:
         """A request was made."""
-        self.used_at = asyncio.get_running_loop().time()
+        self.used_at = now_us()
 
     def is_own_form(self, csrf: str) -> bool:
         """Was a form with this secret made for this session?"""
@@ -99,25 +120,19 @@ class ConsoleSession:
         return self.changes
 
 
-class SignInLink:
-    """A link that waits for its use."""
-
-    def __init__(self, token: str, subject: str, expires_at: float) -> None:
-        self.token = token
-        self.subject = subject
-        #: In the loop's time.
-        self.expires_at = expires_at
-
-
 class SessionTable:
-    """All links and sessions. ``dial`` reaches the terminal, as for a Bus."""
+    """The links and the sessions. ``dial`` reaches the terminal, as for a Bus. ``make_bus``: makes the
+    connection by which documents of all nodes are read and written."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial, make_bus: Callable[[], Bus]) -> None:
         self._dial = dial
-        #: By the digest of the code, oldest first.
-        self._links: OrderedDict[bytes, SignInLink] = OrderedDict()
-        #: By the digest of the cookie, least recently used first.
-        self._sessions: OrderedDict[bytes, ConsoleSession] = OrderedDict()
+        self._kept = KeptDocuments(make_bus)
+        #: What this node has taken up, by the key of the document, least recently used first.
+        self._sessions: OrderedDict[str, ConsoleSession] = OrderedDict()
+        #: What it is taking up.
+        self._coming: dict[str, asyncio.Task[ConsoleSession | None]] = {}
+        #: Held while one is made, so that their number is right.
+        self._making = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -131,27 +146,30 @@ class SessionTable:
         token."""
         async with await self._connect(token) as bus:
             shown = await bus.tokens.show()
-        now = asyncio.get_running_loop().time()
-        self._drop_links(now, shown.subject)
-        code = secrets.token_urlsafe(32)
-        self._links[_digest(code)] = SignInLink(token, shown.subject, now + LINK_LIFE)
-        return f"{SIGN_IN}?code={code}"
+        secret = ConsoleSecret.new()
+        link = KeptLink(shown.subject, now_us() + int(LINK_LIFE * SECOND), secret.seal(token))
+        async with self._making:
+            await self._drop_links(shown.subject)
+            await self._kept.write(LINKS, secret.key, link)
+        return f"{SIGN_IN}?code={secret.text}"
 
-    def _drop_links(self, now: float, subject: str) -> None:
+    async def _drop_links(self, subject: str) -> None:
         """Make room for one more link of this subject."""
-        for key in [key for key, link in self._links.items() if link.expires_at <= now]:
-            del self._links[key]
-        own = [key for key, link in self._links.items() if link.subject == subject]
+        links = sorted(await self._kept.all(LINKS, KeptLink), key=lambda row: row[2].ends_at)
+        own = [row for row in links if row[2].subject == subject]
         if len(own) >= MOST_LINKS_EACH:
-            del self._links[own[0]]
-        elif len(self._links) >= MOST_LINKS:
-            self._links.popitem(last=False)
+            await self._kept.take(LINKS, own[0][0])
+        elif len(links) >= MOST_LINKS:
+            await self._kept.take(LINKS, links[0][0])
 
-    def waiting_for(self, code: str) -> str | None:
+    async def waiting_for(self, code: str) -> str | None:
         """The subject of the link with this code; None if it was used or has expired."""
-        link = self._links.get(_digest(code))
-        now = asyncio.get_running_loop().time()
-        return link.subject if link is not None and link.expires_at > now else None
+        found = await self._link(ConsoleSecret(code))
+        return None if found is None else found[0].subject
+
+    async def _link(self, secret: ConsoleSecret) -> tuple[KeptLink, str] | None:
+        found = await self._kept.read(LINKS, secret.key, KeptLink) if secret.is_one else None
+        return None if found is None or found[0].ends_at <= now_us() else found
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -159,37 +177,104 @@ class SessionTable:
         """Trade a link for a session. Returns the value of its cookie."""
         if self._closed:
             raise ShuttingDown("the console is shutting down")
-        link = self._links.pop(_digest(code), None)
-        if link is None or link.expires_at <= asyncio.get_running_loop().time():
+        by = ConsoleSecret(code)
+        found = await self._link(by)
+        token = None if found is None else by.open(found[0].sealed)
+        # Of several who use the link, at whichever nodes, one deletes its document.
+        if found is None or token is None or not await self._kept.take(LINKS, by.key, found[1]):
             raise Unauthenticated("this link was used already, or is too old", hint=SIGN_IN_HINT)
-        bus = await self._connect(link.token)
+        bus, secret = await self._connect(token), ConsoleSecret.new()
         try:
-            session = ConsoleSession(bus, await bus.tokens.show())
-            await self._make_room(session.subject)
+            shown, now = await bus.tokens.show(), now_us()
+            kept = KeptSession(
+                shown.subject,
+                min(shown.expires_at, now + int(SESSION_LIFE * SECOND)),
+                now,
+                secret.seal(token),
+            )
+            async with self._making:
+                await self._make_room(shown.subject)
+                await self._kept.write(SESSIONS, secret.key, kept)
         except BaseException:
             await bus.close()
             raise
-        cookie = secrets.token_urlsafe(32)
-        self._sessions[_digest(cookie)] = session
+        return secret.text, await self._add(bus, shown, secret, kept)
+
+    async def _add(
+        self, bus: Bus, shown: TokenShown, secret: ConsoleSecret, kept: KeptSession
+    ) -> ConsoleSession:
+        """Take a session up with a connection."""
+        session = ConsoleSession(bus, shown, secret.key, secret.csrf, kept.ends_at)
+        self._sessions[session.key] = session
+        while len(self._sessions) > MOST_SESSIONS:
+            await self._let_go(next(iter(self._sessions.values())))
         if self._tidying is None or self._tidying.done():
             self._tidying = asyncio.ensure_future(self._tidy())
-        return cookie, session
+        return session
 
-    def find(self, cookies: Iterable[str]) -> ConsoleSession | None:
+    async def find(self, cookies: Iterable[str]) -> ConsoleSession | None:
         """The session of one of these cookies."""
+        if self._closed:
+            raise ShuttingDown("the console is shutting down")
         for cookie in cookies:
-            key = _digest(cookie)
+            secret = ConsoleSecret(cookie)
+            if not secret.is_one:
+                continue
+            key = secret.key
             session = self._sessions.get(key)
-            if session is not None and not session.is_over:
-                self._sessions.move_to_end(key)
+            if session is not None and session.is_over:
+                await (self.sign_out(session) if session.has_ended else self._let_go(session))
+                session = None
+            session = session or await self._take_up(secret, key)
+            if session is not None:
+                if key in self._sessions:
+                    self._sessions.move_to_end(key)
                 session.note_use()
                 return session
         return None
 
+    async def _take_up(self, secret: ConsoleSecret, key: str) -> ConsoleSession | None:
+        """A session that is in the documents. Several requests that want it take it up once."""
+        task = self._coming.get(key)
+        if task is None:
+            if len(self._coming) >= MOST_AT_ONCE:
+                raise LimitReached(
+                    f"{MOST_AT_ONCE} sessions are being looked for", hint="try again in a while"
+                )
+            task = self._coming[key] = asyncio.ensure_future(self._taken_up(secret, key))
+            task.add_done_callback(lambda _: self._coming.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _taken_up(self, secret: ConsoleSecret, key: str) -> ConsoleSession | None:
+        found = await self._kept.read(SESSIONS, key, KeptSession)
+        if found is None:
+            return None
+        kept, version = found
+        token = None if _is_over(kept) else secret.open(kept.sealed)
+        if token is None:
+            await self._kept.take(SESSIONS, key, version)
+            return None
+        try:
+            bus = await self._connect(token)
+        except Unauthenticated:  # it has expired, or was revoked
+            await self._kept.take(SESSIONS, key)
+            return None
+        try:
+            return await self._add(bus, await bus.tokens.show(), secret, kept)
+        except BaseException:
+            await bus.close()
+            raise
+
     async def sign_out(self, session: ConsoleSession) -> None:
-        """End a session."""
-        for key in [key for key, each in self._sessions.items() if each is session]:
-            del self._sessions[key]
+        """End a session, at every node."""
+        session.is_signed_out = True
+        await self._let_go(session)
+        await self._kept.take(SESSIONS, session.key)
+
+    async def _let_go(self, session: ConsoleSession) -> None:
+        """This node has nothing to do with the session any more."""
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
         await session.bus.close()
         session.tell_pages()
 
@@ -205,35 +290,73 @@ class SessionTable:
             ) from None
 
     async def _make_room(self, subject: str) -> None:
-        own = [session for session in self._sessions.values() if session.subject == subject]
+        rows = sorted(
+            await self._kept.all(SESSIONS, KeptSession), key=lambda row: self._used_at(row[0], row[2])
+        )
+        own = [row for row in rows if row[2].subject == subject]
         if len(own) >= MOST_EACH:
-            await self.sign_out(own[0])
-        elif len(self._sessions) >= MOST_SESSIONS:
-            unused = next((each for each in self._sessions.values() if not each.streams), None)
-            if unused is None:
+            await self._end(own[0][0])
+        elif len(rows) >= MOST_SESSIONS:
+            # Whoever has a page open uses it: that is written down within the time of two looks.
+            key, _, kept = rows[0]
+            if self._used_at(key, kept) > now_us() - 2 * WRITE_EVERY * SECOND:
                 raise LimitReached(f"{MOST_SESSIONS} consoles are open", hint="try again in a while")
-            await self.sign_out(unused)
+            await self._end(key)
+
+    def _used_at(self, key: str, kept: KeptSession) -> int:
+        session = self._sessions.get(key)
+        if session is None:
+            return kept.used_at
+        return now_us() if session.streams else max(kept.used_at, session.used_at)
+
+    async def _end(self, key: str) -> None:
+        session = self._sessions.get(key)
+        if session is not None:
+            await self.sign_out(session)
+        else:
+            await self._kept.take(SESSIONS, key)
 
     async def _tidy(self) -> None:
-        """End what is over, while there are sessions."""
+        """End what is over, and write down what is used, while this node has sessions."""
         while self._sessions:
             await asyncio.sleep(LOOK_EVERY)
-            for session in list(self._sessions.values()):
-                if session.is_over:
-                    try:
-                        await self.sign_out(session)
-                    except BusError as error:
-                        log.warning("session not closed", subject=session.subject, cause=error.code)
+            try:
+                await self.look()
+            except BusError as error:
+                log.warning("sessions not looked at", cause=error.code)
+
+    async def look(self) -> None:
+        """Compare the sessions here with the documents, once."""
+        sessions = list(self._sessions.values())
+        rows = {key: (version, kept) for key, version, kept in await self._kept.all(SESSIONS, KeptSession)}
+        for session in sessions:
+            version, kept = rows.get(session.key, ("", None))
+            if kept is None:  # somebody has signed out at another node
+                session.is_signed_out = True
+                await self._let_go(session)
+            elif session.has_ended:
+                await self.sign_out(session)
+            elif session.is_over:
+                await self._let_go(session)
+            else:
+                used_at = self._used_at(session.key, kept)
+                if used_at > kept.used_at + WRITE_EVERY * SECOND:
+                    await self._kept.rewrite(
+                        session.key, msgspec.structs.replace(kept, used_at=used_at), version
+                    )
 
     async def close(self) -> None:
-        """End all sessions."""
+        """Let all sessions go. They can be taken up by other nodes, and here after a restart."""
         self._closed = True
         if self._tidying is not None:
             self._tidying.cancel()
+        for task in list(self._coming.values()):
+            task.cancel()
         for session in list(self._sessions.values()):
-            await self.sign_out(session)
+            await self._let_go(session)
+        await self._kept.close()
 
 
-def _digest(secret: str) -> bytes:
-    # A dump of the memory should not list what signs in.
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+def _is_over(kept: KeptSession) -> bool:
+    now = now_us()
+    return kept.ends_at <= now or kept.used_at + IDLE * SECOND <= now

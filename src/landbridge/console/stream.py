@@ -84,7 +84,9 @@ async def _renew(screen: Screen, view: PageView, send: Send) -> None:
         if loop.time() >= quiet_since + QUIET:
             await send(_part(b": nothing new\n\n"))
             quiet_since = loop.time()
-    await send(_part(_OVER))
+    if view.session.has_ended:
+        await send(_part(_OVER))
+    # Otherwise the browser asks again, and some node takes the session up.
 
 
 async def send_over(send: Send) -> None:

@@ -276,7 +276,9 @@ class Inquiries(MessageOperations):
 
     def _failures(self) -> dict[str, str]:
         """By terminal: why there is no link to it."""
-        return {self._network.name_of(id): why for id, why in self._network.links.failures.items()}
+        links = self._network.links
+        # Where a dial has failed, the other terminal may have made the link.
+        return {self._network.name_of(id): why for id, why in links.failures.items() if id not in links.peers}
 
     def _names(self, terminals: list[str]) -> list[str]:
         return [self._network.name_of(terminal) for terminal in terminals]

@@ -9,6 +9,9 @@ the *form*: a request to a URL (``landbridge.gateways.webhooks``, ``websub``), a
 A message that fails goes back to its group for a time (``requeue``). An ordered outlet doesn't do that: it
 stops reading until the message may be tried again, and so does any outlet whose receiver throttles or whose
 circuit is open. A stop closes the subscription, which gives back what was not settled without counting it.
+
+Where the disk is full, sending goes on, as what is sent makes room: what came back is known in memory, and
+written when there is room. Only what has to be on disk before it is sent (a cost) waits for that.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from landbridge.core.outlet import outlet as core
 from landbridge.core.outlet.outlet import Admission, AfterAttempt, OutletProbe, OutletState, StoredOutlet
 from landbridge.core.outlet.spec import OutletAttempt
 from landbridge.core.time import SECOND
-from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, NotOwner, UnknownDocument
+from landbridge.errors import BadRequest, BusError, LeaseLost, Misuse, NotOwner, StoreFull, UnknownDocument
 
 log = structlog.get_logger("landbridge.outlets")
 
@@ -319,7 +322,7 @@ class OutletSender:
         state = core.take_up(self.stored, self._state)
         if state != self._state or self._dirty:
             self._state = state
-            await self._write()
+            await self._write_or_later()
         if self.stored.paused_at or core.is_disabled(self.stored, state):
             await self._close.wait()
         elif core.circuit(state, now) == "open":
@@ -355,14 +358,25 @@ class OutletSender:
             self._write_soon.add_done_callback(tell_crash)
 
     async def _write_in_a_while(self) -> None:
+        after = WRITE_AFTER
         try:
             while self._dirty:  # again, where there was a success during the write
-                await asyncio.sleep(WRITE_AFTER)
-                await self._write()
+                await asyncio.sleep(after)
+                try:
+                    await self._write()
+                except StoreFull:
+                    after = min(LONGEST_AGAIN, 2 * after)
         except BusError as error:
             self._log.info("attempts are not written yet", why=str(error))
         finally:
             self._write_soon = None
+
+    async def _write_or_later(self) -> None:
+        """Write the state; later, where the disk is full. Only what is sent makes room."""
+        try:
+            await self._write()
+        except StoreFull:
+            self._write_later()
 
     async def _write(self) -> None:
         """Write the state. Nobody else does."""
@@ -399,11 +413,10 @@ class OutletSender:
         width = 1 if stored.spec.ordered or is_slow or not is_closed else self._form.width
         sending: set[asyncio.Task[None]] = set()
         async with self._senders.bus_of(stored.owner, stored.spec.topic) as bus:
-            # Subscribing would make a topic or a group that is gone, and the group without the match.
-            await bus.groups.show(topic, group)
             gathering = self._form.gathers(stored)
             prefetch = width if gathering is None else gathering.most
-            subscription = bus.subscribe(topic, group=group, prefetch=prefetch)
+            # A group that was deleted must not come back, without the options and the match that it had.
+            subscription = bus.subscribe(topic, group=group, prefetch=prefetch, create=False)
             async with subscription:
                 await self._note_trouble("")
                 reading = asyncio.ensure_future(self._hand_on(subscription, width, sending))
@@ -473,14 +486,23 @@ class OutletSender:
         if found.verdict == "bury":
             self._state = core.after_burial(found.state)
             await message.bury(found.cause[: core.LONGEST_DETAIL])
-            await self._write()
+            await self._write_or_later()
             return False
-        if found.state != self._state:
-            self._state = found.state
-            await self._write()
+        await self._enter(found)
         if found.verdict == "leave":
             self._close.set()
         return found.verdict == "send"
+
+    async def _enter(self, found: Admission) -> None:
+        """What was admitted is on disk before it is sent."""
+        if found.state == self._state:
+            return
+        self._state = found.state
+        try:
+            await self._write()
+        except BusError:
+            self._state = core.refund(self._state, found.state.spent[0], found.units)
+            raise
 
     async def _keep_rate(self) -> None:
         """Wait until a request may be sent, where there is a rate."""
@@ -539,7 +561,7 @@ class OutletSender:
                 await self._form.on_disabled(self._bus, self.stored, after.state.disabled_why)
             except BusError as error:
                 self._log.warning("note refused", why=str(error))
-        await self._write()
+        await self._write_or_later()
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be sent now."""
@@ -561,7 +583,7 @@ class OutletSender:
             while (probe := self._next_test()) is not None:
                 attempt = await self._test(probe)
                 self._state = core.after_test(self._state, attempt, probe)
-                await self._write()
+                await self._write_or_later()
         except Misuse as error:
             self._log.info("a test is given up", why=str(error))  # the outlet was deleted meanwhile
         except BusError as error:
@@ -575,9 +597,7 @@ class OutletSender:
             return OutletAttempt(
                 id=probe.id, at=self._clock(), seconds=0.0, verdict="failed", detail=found.cause
             )
-        if found.state != self._state:
-            self._state = found.state
-            await self._write()
+        await self._enter(found)
         return await self._form.send_test(self.stored, probe, self._clock())
 
     def _next_test(self) -> OutletProbe | None:

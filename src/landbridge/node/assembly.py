@@ -130,7 +130,7 @@ async def running(
         endpoint = membership.endpoint(endpoint)
         port = await terminal.listen(plan.host, plan.port, tls)
         condition = partial(_condition, terminal)
-        console = ConsolePart(terminal, dial_to(terminal))
+        console = ConsolePart(terminal, dial_to(terminal), dial_to(terminal, is_part=True, is_whole=True))
         http = http_port(plan, terminal, membership.app(), endpoint, tls, condition, console)
         try:
             url = endpoint.url("lb", port)
@@ -198,9 +198,24 @@ async def gateways(
             from landbridge.node.mqtt import mqtt_of  # few need it, and a start should be quick
 
             mqtt = mqtt_of(terminal, whole, dial_to(terminal), plan.host, plan.mqtt_port, tls)
-            _, mqtt_port = await stack.enter_async_context(mqtt)
+            mqtt_gateway, mqtt_port = await stack.enter_async_context(mqtt)
+            if http is not None:
+                stack.enter_context(_mqtt_over_http(http.site, mqtt_gateway))
             ports = ports._replace(mqtt=endpoint.url("mqtt", mqtt_port))
         yield ports
+
+
+@contextmanager
+def _mqtt_over_http(site: Site, gateway: Any) -> Iterator[None]:
+    """Serve MQTT at the HTTP port, too, while the block lasts."""
+    from landbridge.gateways.http.cross_origin import CrossOrigin
+    from landbridge.gateways.mqtt.websocket import serve_websocket
+
+    site.mqtt = partial(serve_websocket, gateway, CrossOrigin(site.origins))
+    try:
+        yield
+    finally:
+        site.mqtt = None
 
 
 async def _enter_mail(
@@ -213,7 +228,9 @@ async def _enter_mail(
 ) -> str | None:
     """Send mails, and take them where the plan says so. Returns where, in words."""
     if plan.smtp is None and find_spec("aiosmtplib") is None:
-        log.info("mail outlets are not sent", hint="pip install 'landbridge[mail]'")
+        hint = "pip install 'landbridge[mail]'"
+        terminal.operations.mail.lack("mails are not sent, because aiosmtplib is not installed", hint)
+        log.info("mail outlets are not sent", hint=hint)
         return None
     from landbridge.node.mail import mails_of, taking_mail
 
@@ -472,7 +489,7 @@ def http_port(
         return None
     # Every terminal has a request that waits for a newer directory.
     most = MOST_REQUESTS if registry is None else MOST_WITH_REGISTRY
-    most += MOST_SOCKETS if plan.socketio else 0
+    most += MOST_SOCKETS if plan.socketio or plan.mqtt_port is not None else 0
     hint = "give --http-port another number, or 0 for no HTTP"
     site = Site(
         dial_to(terminal),

@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 from landbridge.errors import Unavailable
 from landbridge.node.web_socket import WebSocketConnection
 from landbridge.protocol.http import LET_IN, Problem, problem
+from landbridge.transport.reading_watch import ReadingWatch
 from landbridge.transport.strangers import Stranger, Strangers
 
 #: Seconds for the head of a request, from the connection's beginning or the answer before.
@@ -73,6 +74,7 @@ class HttpConnection(H11Protocol):
             )
             self.ws_protocol_class = cast(Any, connection)
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading = ReadingWatch()
 
     # -- transport ---------------------------------------------------------------------------------
 
@@ -87,6 +89,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._reading.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -94,9 +97,20 @@ class HttpConnection(H11Protocol):
         super().data_received(data)
         self._look()
 
+    def pause_writing(self) -> None:
+        """Called by the transport: the peer has to read first."""
+        super().pause_writing()
+        self._reading.begin(self.transport)
+
+    def resume_writing(self) -> None:
+        """Called by the transport: the peer has read."""
+        self._reading.end()
+        super().resume_writing()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Called by uvicorn: the transport is the WebSocket's from now on, and so are its deadlines."""
         self._stop_waiting()
+        self._reading.end()
         self._is_handed_over = True
         super().handle_websocket_upgrade(event)
 

@@ -188,7 +188,7 @@ class Node:
             port = await terminal.listen(plan.host, plan.port, self._tls)
             door = RegistryDoor(self._registry, self._registry_at, self._ca)
             stack.push_async_callback(door.close)
-            console = ConsolePart(terminal, dial_to(terminal))
+            console = ConsolePart(terminal, dial_to(terminal), dial_to(terminal, is_part=True, is_whole=True))
             http = self._http(door, console)
             if http is not None:
                 stack.push_async_callback(http.close)

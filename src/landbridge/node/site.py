@@ -26,6 +26,8 @@ App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 #: Where Socket.IO is: its clients look for it there.
 SOCKETIO = "/socket.io/"
+#: Where MQTT over WebSockets is: clients look for it there.
+MQTT = "/mqtt"
 #: Where the registry is, whatever the credential.
 REGISTRY = "/registry"
 #: Paths that tell how the process is.
@@ -89,6 +91,9 @@ class Site:
         )
         self._registry = registry
         self._console = console
+        #: Serves MQTT over WebSockets at this path; None: the terminal serves no MQTT.
+        self.mqtt: App | None = None
+        self.origins = tuple(origins)
         self._socketio: Later | None = None
         if socketio:
             self._socketio = Later(
@@ -102,6 +107,9 @@ class Site:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path: str = scope["path"]
+        if self.mqtt is not None and path == MQTT and scope["type"] == "websocket":
+            await self.mqtt(scope, receive, send)
+            return
         if self._socketio is not None and path.startswith(SOCKETIO):
             await self._gateway.made()  # whose connections to the terminal it shares
             await self._socketio(scope, receive, send)

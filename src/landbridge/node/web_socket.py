@@ -10,6 +10,7 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
 from landbridge.protocol.http import CUT, LET_IN, problem
+from landbridge.transport.reading_watch import ReadingWatch
 from landbridge.transport.strangers import Stranger, Strangers
 
 #: Seconds in which a peer has to show a good token.
@@ -42,6 +43,7 @@ class WebSocketConnection(WSProtocol):
         self._stranger: Stranger | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.buffer.max_length = MOST_OF_STRANGERS
+        self._reading = ReadingWatch()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -50,7 +52,18 @@ class WebSocketConnection(WSProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_strangers()
+        self._reading.end()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the transport: the peer has to read first."""
+        super().pause_writing()
+        self._reading.begin(self.transport)
+
+    def resume_writing(self) -> None:
+        """Called by the transport: the peer has read."""
+        self._reading.end()
+        super().resume_writing()
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         if len(self.tasks) > self._most:

@@ -17,6 +17,8 @@ import msgspec
 _BOX_WIDTH, _BOX_HEIGHT = 124, 44
 _COLUMN, _ROW = 176, 118
 _MARGIN, _BAND_TITLE, _BAND_GAP = 36, 60, 24
+#: Pixels that a letter of a link's label takes, about.
+_LETTER = 6.2
 #: Columns of terminals in a line of bands; a band that is wider has a line of its own.
 _MOST_COLUMNS = 7
 #: Pixels that the explanation of the colours takes.
@@ -35,10 +37,11 @@ _SHARES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82)
 _ROUTES = ("#2f6fde", "#8e44c9", "#0f9aa8")
 _STYLE = """
   text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2933; }
-  .region { font-size: 12px; font-weight: 600; letter-spacing: .08em; fill: #6b7785; }
+  .region { font-size: 12px; font-weight: 600; letter-spacing: .08em; fill: #6b7785; paint-order: stroke;
+    stroke: #f5f7fa; stroke-width: 6px; }
   .name { font-weight: 600; text-anchor: middle; }
   .note { font-size: 11px; fill: #6b7785; text-anchor: middle; }
-  .cost { font-size: 11px; text-anchor: middle; paint-order: stroke; stroke: #fff; stroke-width: 4px; }
+  .cost { font-size: 11px; text-anchor: middle; }
   .key { font-size: 11px; fill: #6b7785; }
 """
 
@@ -82,7 +85,7 @@ def svg(
         (link for link in links if {link.here, link.there} <= known and link.here != link.there),
         key=lambda link: (link.here, link.there),
     )
-    places, frames, width, height = _layout(_rows(bands, drawn))
+    places, frames, titles, width, height = _layout(_rows(bands, drawn))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 34}" '
         f'viewBox="0 0 {width} {height + 34}" class="topology" role="img" '
@@ -96,6 +99,7 @@ def svg(
             parts += _route(route, places, _ROUTES[number % len(_ROUTES)])
     parts += [_line(link, places) for link in drawn]
     parts += [_box(node, places[node.id]) for band in bands.values() for node in band]
+    parts += titles  # over the links that swing above the rows
     parts += _labels(drawn, places)
     parts += [_key(height + 16), "</svg>"]
     return "\n".join(parts) + "\n"
@@ -151,10 +155,11 @@ def _lines(rows: Mapping[str, tuple[list[TopologyNode], list[TopologyNode]]]) ->
 
 def _layout(
     rows: Mapping[str, tuple[list[TopologyNode], list[TopologyNode]]],
-) -> tuple[dict[str, _Place], list[str], int, int]:
-    """Where each terminal stands, the frames of the bands, width and height."""
+) -> tuple[dict[str, _Place], list[str], list[str], int, int]:
+    """Where each terminal stands, the frames of the bands and their titles, width and height."""
     places: dict[str, _Place] = {}
     frames: list[str] = []
+    titles: list[str] = []
     y, width = _MARGIN, _KEY_WIDTH + 2 * _MARGIN
     for line in _lines(rows):
         filled = {region: [row for row in rows[region] if row] for region in line}
@@ -166,6 +171,8 @@ def _layout(
             frames.append(
                 f'<rect class="band" x="{x}" y="{y}" width="{broad}" height="{height}" rx="14" '
                 f'fill="#f5f7fa" stroke="#e1e6ec"/>'
+            )
+            titles.append(
                 f'<text class="region" x="{x + 16}" y="{y + 22}">{escape(region or "no region")}</text>'
             )
             for place, row in enumerate(filled[region]):
@@ -177,7 +184,7 @@ def _layout(
             x += broad + _BAND_GAP
         width = max(width, x - _BAND_GAP + _MARGIN // 2)
         y += height + _BAND_GAP
-    return places, frames, width, y
+    return places, frames, titles, width, y
 
 
 def _bend(here: _Place, there: _Place) -> _Place:
@@ -234,7 +241,12 @@ def _labels(links: Sequence[TopologyLink], places: Mapping[str, _Place]) -> list
             words = "down"
         else:
             words = f"{link.cost:.1f} ms" if link.cost < 10 else f"{link.cost:.0f} ms"
-        labels.append(f'<text class="cost" x="{spot.x:g}" y="{spot.y + 4:g}">{words}</text>')
+        wide = _LETTER * len(words) + 8
+        labels.append(
+            f'<rect class="plate" x="{spot.x - wide / 2:g}" y="{spot.y - 8:g}" width="{wide:g}" height="16" '
+            f'rx="8" fill="#fff" stroke="#e1e6ec"/>'
+            f'<text class="cost" x="{spot.x:g}" y="{spot.y + 4:g}">{words}</text>'
+        )
     return labels
 
 

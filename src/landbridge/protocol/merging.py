@@ -156,7 +156,10 @@ def _letters(answers: Answers, home: str) -> dict[str, Any]:
     rows = [row for answer in answers.values() for row in answer["causes"]]
     rows.sort(key=lambda row: (row["topic"], row["group"], row["cause"]))
     whole = all(answer["whole"] for answer in answers.values()) and len(rows) <= PAGE
-    return {"causes": rows[:PAGE], "whole": whole}
+    counts = {
+        name: sum(answer.get(name, 0) for answer in answers.values()) for name in ("looked_at", "stored")
+    }
+    return {"causes": rows[:PAGE], "whole": whole, **counts}
 
 
 _MERGED: dict[str, Callable[[Answers, str], Any]] = {

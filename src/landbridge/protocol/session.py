@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from landbridge.errors import BadFrame, TooLarge, WrongVersion
+from landbridge.errors import BadFrame, BadRequest, TooLarge, WrongVersion
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
 
@@ -252,7 +252,11 @@ class Session:
     def send(frame: Frame, *tail: bytes | memoryview) -> list[bytes | memoryview]:
         """The buffers of a frame, in order; a tail that is not small is passed on uncopied. TooLarge for a
         head that the peer would not take."""
-        head = _encode(frame)
+        try:
+            head = _encode(frame)
+        except (OverflowError, UnicodeEncodeError) as error:
+            # A number from JSON may have any size, and a text from a form half of a surrogate pair.
+            raise BadRequest(f"a request or an answer that can't be sent: {error}") from None
         if len(head) > MAX_HEAD:
             raise TooLarge(
                 f"a request or an answer of {len(head)} bytes, allowed are {MAX_HEAD}", hint="split it"

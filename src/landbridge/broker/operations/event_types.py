@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from landbridge.broker.audit import AuditedCaller
@@ -52,15 +52,18 @@ class EventTypeOperations:
         topic = self._broker.topic_for(request.topic, who=caller.subject)
         now = self._broker.clock()
 
-        def change(known: EventType | None) -> EventType:
-            return core.register(
-                known,
-                request.schema,
-                now=now,
-                who=caller.subject,
-                description=request.description,
-                compatibility=request.compatibility,
-            )
+        wanted = core.TypeRegistration(
+            schema=request.schema,
+            now=now,
+            who=caller.subject,
+            description=request.description,
+            compatibility=request.compatibility,
+        )
+
+        async def change(known: EventType | None) -> EventType:
+            if wanted.is_costly:
+                return await self._broker.middleware.workshop.afar.register(topic.name, known, wanted)
+            return core.register(known, wanted)
 
         if name not in (known := await types_of(self._documents, topic.name)) and len(known) >= MOST_TYPES:
             raise LimitReached(f"{topic.name} lists {len(known)} event types, as many as it may")
@@ -73,7 +76,7 @@ class EventTypeOperations:
         caller: AuditedCaller,
         topic: str,
         name: str,
-        change: Callable[[EventType | None], EventType | None],
+        change: Callable[[EventType | None], Awaitable[EventType | None]],
     ) -> EventType | None:
         """Read a type, change it and write it, again where somebody else was faster. None removes it."""
         place = check_place(COLLECTION, topic, name)
@@ -81,7 +84,7 @@ class EventTypeOperations:
         found_topic = self._broker.topic(topic)
         for _ in range(TRIES):
             version, known = await self._read(place)
-            changed = change(known)
+            changed = await change(known)
             if changed == known:
                 caller.change_nothing()
                 return changed
@@ -140,7 +143,7 @@ class EventTypeOperations:
         topic, number = self._broker.topic(request.topic).name, request.version
         place = _place(topic, request.name)
 
-        def change(known: EventType | None) -> EventType | None:
+        async def change(known: EventType | None) -> EventType | None:
             if known is None:
                 raise UnknownType(f"{topic} lists no event type {request.name[:60]!r}")
             return None if number is None else core.without(known, number)

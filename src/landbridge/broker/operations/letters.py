@@ -58,6 +58,11 @@ class Letter(NamedTuple):
     def cause(self) -> str:
         return str(self.headers.get("lb-cause", ""))
 
+    @property
+    def buried_at(self) -> int:
+        """In microseconds."""
+        return self.batch.time_of(self.row)
+
     def number(self, header: str) -> int:
         """The value of a header that counts."""
         value = self.headers.get(header, 0)
@@ -83,20 +88,30 @@ class LetterOperations:
         if request.group is not None and request.topic is None:
             raise BadRequest("a group is one of a topic", hint="name the topic, too")
         rows: dict[tuple[str, str, str], table.CauseRow] = {}
-        looked_at, whole = 0, True
+        looked_at, stored, whole = 0, 0, True
+        since = 0 if request.since is None else max(0, request.since)
         for dead in self._dead_topics(request.topic, request.group):
-            async for letter in _letters(dead, 0):
-                looked_at += 1
-                if looked_at > MOST_COUNTED:
+            begin = await self._begin(dead, since)
+            stored += max(0, dead.log.end - begin)
+            async for letter in _letters(dead, begin):
+                if looked_at >= MOST_COUNTED:
                     whole = False
                     break
+                looked_at += 1
                 topic, group = letter.place
-                if self._is_asked(request, topic, group) and self._waits(dead, letter):
+                is_asked = self._is_asked(request, topic, group) and letter.buried_at >= since
+                if is_asked and self._waits(dead, letter):
                     _count(rows, dead, letter)
         whole = whole and self._are_here(request.topic)
         seen = {topic: may_see(self._broker.topics, caller, topic) for topic, _, _ in rows}
         shown = [rows[key] for key in sorted(rows) if seen[key[0]]]
-        return table.LetterCounts(causes=shown[:PAGE], whole=whole and len(shown) <= PAGE)
+        whole = whole and len(shown) <= PAGE
+        return table.LetterCounts(causes=shown[:PAGE], whole=whole, looked_at=looked_at, stored=stored)
+
+    async def _begin(self, dead: Topic, since: int) -> int:
+        """The offset from which a dead-letter topic has the letters of a moment and later."""
+        found = await self._broker.store.seek_time(dead.log.number, since) if since else 0
+        return max(dead.log.first, found)
 
     def _are_here(self, topic: str | None) -> bool:
         """False where letters are in a topic that another node owns."""
@@ -386,7 +401,7 @@ def _row(letter: Letter) -> table.LetterRow:
 
 def _count(rows: dict[tuple[str, str, str], table.CauseRow], dead: Topic, letter: Letter) -> None:
     key = (*letter.place, letter.cause)
-    at, attempts = letter.batch.time_of(letter.row), letter.number("lb-attempts")
+    at, attempts = letter.buried_at, letter.number("lb-attempts")
     row = rows.get(key)
     if row is None:
         topic, group, cause = key

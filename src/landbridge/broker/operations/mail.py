@@ -58,6 +58,7 @@ class MailOperations(OutletOperations[StoredMail]):
         return ACK_WITHIN + (0.0 if spec.digest is None else spec.digest.every)
 
     async def create(self, caller: AuditedCaller, request: table.MailCreate) -> table.MailRow:
+        self.check_lacks_nothing()
         options, password = _options(request, ("start",))
         spec = core.mail_spec(options)
         _check_pair(spec, password)

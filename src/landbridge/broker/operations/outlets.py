@@ -25,6 +25,7 @@ from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode
 from landbridge.broker.group import Group
 from landbridge.broker.operations.dispatcher import PAGE, may_see
 from landbridge.broker.operations.groups import GroupOperations, save_group, topic_made
+from landbridge.broker.shares import count_by_owner
 from landbridge.core.options import differences, read_options
 from landbridge.core.outlet import outlet as core
 from landbridge.core.outlet.outlet import OutletProbe, OutletState, StoredOutlet
@@ -35,7 +36,6 @@ from landbridge.errors import (
     DocumentChanged,
     DocumentExists,
     Forbidden,
-    LimitReached,
     OffsetGone,
     StoreCorrupt,
     UnknownGroup,
@@ -75,6 +75,12 @@ class OutletOperations(Generic[S]):
         self._groups = GroupOperations(broker)
         #: Held while one is made, so that their number is right.
         self._making = asyncio.Lock()
+        #: Why this process sends none of them, and the command that mends it; empty: it does.
+        self.lacking = self.mended_by = ""
+
+    def lack(self, what: str, mended_by: str) -> None:
+        """This process can't send them: for want of a package."""
+        self.lacking, self.mended_by = f"{what}: {mended_by}", mended_by
 
     # -- what differs ------------------------------------------------------------------------------
 
@@ -91,8 +97,13 @@ class OutletOperations(Generic[S]):
         return stored
 
     def trouble(self, stored: S, state: OutletState) -> str:
-        """Why nothing is read at the moment: by the sender's word, where it is not plain from here."""
-        return state.trouble
+        """Why nothing is sent at the moment: by the sender's word, where it is not plain from here."""
+        return self.lacking or state.trouble
+
+    def check_lacks_nothing(self) -> None:
+        """Raise BadRequest where this process can't send outlets of the kind at all."""
+        if self.lacking:
+            raise BadRequest(self.lacking, hint=self.mended_by)
 
     def told(self, stored: S) -> dict[str, Any]:
         """What the audit log has of one."""
@@ -115,7 +126,7 @@ class OutletOperations(Generic[S]):
         stored = new(self._broker.clock())
         async with self._making:
             if await self._documents.read(place) is None:
-                await self._check_room()
+                await self._check_room(caller)
                 stored = await self.prepare(caller, stored)
                 await self._make_group(caller, stored, start)
                 edits = [_edit(place, stored, ""), _edit(self.state_place(place), OutletState(), "")]
@@ -137,16 +148,10 @@ class OutletOperations(Generic[S]):
             await self._make_group(caller, found, start)
         return place, found, False
 
-    async def _check_room(self) -> None:
-        count, after = 0, ""
-        while True:
-            found, more = await self._documents.find_anywhere(self.collection, after, PAGE)
-            count += len(found)
-            if not more:
-                break
-            after = f"{found[-1][0].topic}/{found[-1][0].key}"
-        if count >= getattr(self._broker.limits, self.limit):
-            raise LimitReached(f"there are {count} of the kind {self.noun}, as many as {self.limit} allows")
+    async def _check_room(self, caller: TokenBearer) -> None:
+        counts = await count_by_owner(self._documents, self.collection)
+        what = f"of the kind {self.noun}"
+        self._broker.shares.check(self.limit, what, counts.total(), lambda: counts[caller.subject], caller)
 
     async def _make_group(self, caller: AuditedCaller, stored: S, start: Any) -> None:
         spec = stored.spec
@@ -267,6 +272,7 @@ class OutletOperations(Generic[S]):
     # -- testing -----------------------------------------------------------------------------------
 
     async def test(self, caller: AuditedCaller, request: table.OutletTry) -> table.OutletTested:
+        self.check_lacks_nothing()
         if not 0 <= request.within <= LONGEST_TEST:
             raise BadRequest(f"within is 0 to {LONGEST_TEST:.0f} seconds, not {request.within:g}")
         now = self._broker.clock()
@@ -326,6 +332,7 @@ class OutletOperations(Generic[S]):
             "failed": state.failed,
             "buried": state.buried,
             "last_success_at": state.last_success_at or None,
+            "trouble": self.trouble(stored, state),
         }
 
     async def details(
@@ -343,7 +350,6 @@ class OutletOperations(Generic[S]):
             "failing_since": state.failing_since or None,
             "blocked_until": state.blocked_until if is_open else None,
             "disabled_why": state.disabled_why if core.is_disabled(stored, state) else "",
-            "trouble": self.trouble(stored, state),
             "paused_at": stored.paused_at or None,
             "paused_by": stored.paused_by,
             "note": stored.note,

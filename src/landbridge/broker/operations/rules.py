@@ -47,7 +47,7 @@ class RuleOperations:
 
     async def create(self, caller: AuditedCaller, request: table.RuleCreate) -> table.RuleMade:
         query = read_query(request.match)
-        topic, is_new = await self._routing.create(query, request.source, caller.subject, caller.enter)
+        topic, is_new = await self._routing.create(query, request.source, caller, caller.enter)
         if not is_new:
             caller.change_nothing()
         return table.RuleMade(**msgspec.structs.asdict(self._row(topic)), is_new=is_new)

@@ -9,7 +9,9 @@ its owner, so that nobody can publish in another's name.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,17 +23,23 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode_value, encode_value
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.operations.groups import topic_made
+from landbridge.broker.shares import count_by_owner
 from landbridge.broker.turns import Turns
 from landbridge.core.options import differences, read_options
 from landbridge.core.schedule import schedule as core
-from landbridge.core.schedule.schedule import ScheduleState, StoredSchedule, schedule_spec, timetable_of
+from landbridge.core.schedule.schedule import (
+    ScheduleState,
+    StoredSchedule,
+    schedule_spec,
+    timetable_of,
+)
+from landbridge.core.schedule.spec import ScheduleSpec
 from landbridge.core.schedule.timetable import between
 from landbridge.errors import (
     BadRequest,
     DocumentChanged,
     DocumentExists,
     Forbidden,
-    LimitReached,
     ScheduleExists,
     StoreCorrupt,
     UnknownDocument,
@@ -44,6 +52,8 @@ T = TypeVar("T")
 MOST_SHOWN = 100
 #: Looks at an expression that count as one turn of the loop.
 SCHEDULE_COUNTS = 32
+#: The limit of their number, by its name.
+LIMIT = "max_schedules"
 #: A document that is written by others at the same time is read again so often.
 TRIES = 20
 
@@ -54,8 +64,8 @@ class ScheduleOperations:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._documents = broker.documents
-        #: How many schedules there are; None until somebody makes one.
-        self._count: int | None = None
+        #: How many schedules each service has; None: to be counted when somebody makes one.
+        self._counts: Counter[str] | None = None
         self._counting = asyncio.Lock()
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -87,53 +97,54 @@ class ScheduleOperations:
             state=ScheduleState(decided_to=now),
         )
         place = _place(spec.topic, spec.name)
-        await self._take_place()
+        if await self._documents.read(place) is not None:  # it takes no further place
+            return await self._same(caller, place, spec)
+        await self._take_place(caller)
         try:
             await self._write(caller, place, stored, "")
         except DocumentExists:
-            self._free_place()
-            _, found = await self._read(place)
-            if (found.spec, found.owner) == (spec, caller.subject):
-                caller.change_nothing()
-                return self._describe(found)
-            raise ScheduleExists(
-                f"the schedule {spec.name} of {spec.topic} exists with other options: "
-                f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
-            ) from None
+            self._free_place(caller.subject)
+            return await self._same(caller, place, spec)
         except BaseException:
-            self._free_place()
+            self._free_place(caller.subject)
             raise
         return self._describe(stored)
 
-    async def _take_place(self) -> None:
+    async def _same(
+        self, caller: AuditedCaller, place: DocumentPlace, spec: ScheduleSpec
+    ) -> table.ScheduleRow:
+        """The schedule that is there. ScheduleExists where it is another one."""
+        _, found = await self._read(place)
+        if (found.spec, found.owner) == (spec, caller.subject):
+            caller.change_nothing()
+            return self._describe(found)
+        raise ScheduleExists(
+            f"the schedule {spec.name} of {spec.topic} exists with other options: "
+            f"{differences(found.spec, spec) or f'its owner is {found.owner}'}"
+        )
+
+    async def _take_place(self, caller: TokenBearer) -> None:
         """Count one more schedule. LimitReached where there are too many."""
-        most = self._broker.limits.max_schedules
+        shares, subject = self._broker.shares, caller.subject
         async with self._counting:
+            counts = self._counts
             # Counted again before one is refused: some may have gone with their topics.
-            if self._count is None or self._count >= most:
-                self._count = await self._count_all()
-            if self._count >= most:
-                raise LimitReached(f"there are {self._count} schedules, as many as max_schedules allows")
-            self._count += 1
+            if counts is None or not shares.has_room(LIMIT, counts.total(), counts[subject], caller):
+                counts = self._counts = await count_by_owner(self._documents, core.COLLECTION)
+            shares.check(LIMIT, "schedules", counts.total(), partial(counts.__getitem__, subject), caller)
+            counts[subject] += 1
 
-    async def _count_all(self) -> int:
-        count, after = 0, ""
-        while True:
-            found, more = await self._documents.find_anywhere(core.COLLECTION, after, PAGE)
-            count += len(found)
-            if not more:
-                return count
-            after = f"{found[-1][0].topic}/{found[-1][0].key}"
-
-    def _free_place(self) -> None:
-        if self._count is not None:
-            self._count = max(0, self._count - 1)
+    def _free_place(self, owner: str) -> None:
+        if self._counts is not None:
+            self._counts[owner] = max(0, self._counts[owner] - 1)
 
     async def update(self, caller: AuditedCaller, request: table.ScheduleUpdate) -> table.ScheduleRow:
         self._broker.publishing.check_target(caller, request.topic)
         now = self._broker.clock()
 
         def work(stored: StoredSchedule) -> tuple[StoredSchedule, None]:
+            if stored.owner != caller.subject:
+                self._counts = None
             spec = schedule_spec({**msgspec.to_builtins(stored.spec), **msgspec.to_builtins(request)})
             state, anchor = stored.state, stored.anchor
             if (spec.when, spec.zone) != (stored.spec.when, stored.spec.zone):
@@ -226,7 +237,7 @@ class ScheduleOperations:
                 raise _unknown(place) from None
         else:
             raise DocumentChanged(f"the schedule {request.name} is written by others all the time")
-        self._free_place()
+        self._free_place("" if stored is None else stored.owner)
         return table.Deleted(deleted=f"{request.topic}/{request.name}")
 
     # -- showing -----------------------------------------------------------------------------------

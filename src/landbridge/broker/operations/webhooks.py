@@ -55,7 +55,7 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         if spec.query is None:
             return stored
         enter = partial(caller.enter, what="rule")
-        topic, _ = await self._routing.create(read_query(spec.query), spec.topic, caller.subject, enter)
+        topic, _ = await self._routing.create(read_query(spec.query), spec.topic, caller, enter)
         return replace(stored, rule=topic.name)
 
     def trouble(self, stored: StoredWebhook, state: OutletState) -> str:

@@ -25,6 +25,7 @@ from landbridge.broker.documents import DocumentPlace, Edit, check_place, decode
 from landbridge.broker.group import Enter
 from landbridge.broker.operations.dispatcher import PAGE, Dispatcher, may_see
 from landbridge.broker.rule_topics import demand_read, home_of
+from landbridge.broker.shares import count_by_owner
 from landbridge.core.addresses import read_url
 from landbridge.core.options import read_options
 from landbridge.core.outlet import outlet
@@ -146,13 +147,8 @@ class WebSubOperations:
             )
 
     async def _check_room(self) -> None:
-        count, after, more = 0, "", True
-        while more:
-            found, more = await self._documents.find_anywhere(feeds.FEEDS, after, PAGE)
-            count += len(found)
-            after = _after(found[-1][0]) if found else ""
-        if count >= self._broker.limits.max_feeds:
-            raise LimitReached(f"there are {count} feeds, as many as max_feeds allows")
+        counts = await count_by_owner(self._documents, feeds.FEEDS)
+        self._broker.shares.check_all("max_feeds", "feeds", counts.total())
 
     async def close(self, caller: AuditedCaller, request: table.OfFeed) -> table.Deleted:
         place = _feed_place(request.topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,6 +16,17 @@ from landbridge.protocol import operations as table
 ROWS, AT_ONCE, MOST_STEPS = 100, 500, 20
 FILTERS = ("what", "name", "who", "operation")
 TOPIC = "$audit"
+#: The pages of what entries are about, by kind. A name may have two parts.
+PLACES = {
+    "topic": "/console/topics/{}",
+    "group": "/console/topics/{}/groups/{}",
+    "rule": "/console/rules/{}",
+    "service": "/console/services/{}",
+    "schedule": "/console/topics/{}/schedules/{}",
+    "webhook": "/console/topics/{}/webhooks/{}",
+    "mail": "/console/topics/{}/mail/{}",
+    "sms": "/console/topics/{}/sms/{}",
+}
 
 
 async def rows(view: PageView) -> dict[str, Any]:
@@ -26,7 +38,7 @@ async def rows(view: PageView) -> dict[str, Any]:
     given = view.query.get("before", "")
     end = min(int(given), log.end) if given.isdecimal() and len(given) < 20 else log.end
     filters = {name: view.query[name] for name in FILTERS if view.query.get(name)}
-    found: list[tuple[table.AuditRow, str, str]] = []
+    found: list[tuple[table.AuditRow, list[str], list[str]]] = []
     for _ in range(MOST_STEPS):
         begin = max(log.first, end - (AT_ONCE if filters else ROWS))
         if begin >= end:
@@ -39,16 +51,26 @@ async def rows(view: PageView) -> dict[str, Any]:
             found = found[:ROWS]
             end = found[-1][0].offset
             break
-    return {"entries": found, "older": str(end) if end > log.first else ""}
+    older = str(end) if end > log.first else ""
+    return {"entries": found, "places": [_place(entry) for entry, _, _ in found], "older": older}
 
 
-def _told(value: Any) -> str:
-    """A line for each field."""
+def _told(value: Any) -> list[str]:
+    """A line for each field that has a value."""
     if value is None:
-        return ""
+        return []
     if not isinstance(value, dict):
-        return msgspec.json.encode(value).decode()
-    return "\n".join(f"{name}: {msgspec.json.encode(each).decode()}" for name, each in value.items())
+        return [msgspec.json.encode(value).decode()]
+    said = {name: each for name, each in value.items() if each is not None} or value
+    return [f"{name}: {msgspec.json.encode(each).decode()}" for name, each in said.items()]
+
+
+def _place(entry: table.AuditRow) -> str:
+    """The page of what was changed; empty where it has none."""
+    found, parts = PLACES.get(entry.what), entry.name.split("/", 1)
+    if found is None or len(parts) != found.count("{}"):
+        return ""
+    return found.format(*(quote(part, safe="$") for part in parts))
 
 
 PAGES = [

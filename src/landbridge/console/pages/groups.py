@@ -12,7 +12,7 @@ from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
 from landbridge.console.page import Fragment, Page, PageView
-from landbridge.console.pages.topics import TOPIC
+from landbridge.console.pages.topics import TOPIC, sender_of
 from landbridge.core.sizes import show_count
 from landbridge.core.time import SECOND, parse_moment, parse_span, show_iso
 from landbridge.core.wording import counted
@@ -29,7 +29,7 @@ async def show(view: PageView) -> dict[str, Any]:
     topic, name = view.names["topic"], view.names["group"]
     group = await view.bus.groups.show(topic, name)
     [bounds] = (await view.bus.topics.wait({topic: 0})).values() if view.may(READ, topic=topic) else [None]
-    return {"group": group, "bounds": bounds}
+    return {"group": group, "bounds": bounds, "sent_by": sender_of(topic, name)}
 
 
 async def details(view: PageView) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
 from landbridge.console.action import Action
 from landbridge.console.page import Fragment, Page, PageView
+from landbridge.console.pages.moments import read_optional
 from landbridge.core.wording import counted
 from landbridge.errors import BadRequest, BusError
 from landbridge.protocol import operations as table
@@ -23,8 +24,17 @@ SEE = "observe|publish|subscribe:{topic}"
 
 
 async def causes(view: PageView) -> dict[str, Any]:
-    found = await view.bus.letters.summary()
-    return {"causes": found.causes[:CAUSES], "more": len(found.causes) - CAUSES, "whole": found.whole}
+    query = view.query
+    since = read_optional(query.get("since", ""))
+    topic = query.get("topic", "").strip() or None
+    group = query.get("group", "").strip() or None
+    found = await view.bus.letters.summary(topic=topic, group=group, since=since)
+    return {
+        "causes": found.causes[:CAUSES],
+        "more": len(found.causes) - CAUSES,
+        "counts": found,
+        "letters": sum(row.letters for row in found.causes),
+    }
 
 
 async def letters(view: PageView) -> dict[str, Any]:
@@ -92,7 +102,7 @@ def _of_cause(arguments: dict[str, Any]) -> str:
 
 PAGES = [
     Page(
-        "/console/dead-letters", "Dead letters", "letter_causes.html",
+        "/console/dead-letters", "Dead letters", "letter_causes.html", query=("topic", "group", "since"),
         fragments=[Fragment("causes", "_letter_causes.html", causes, every=EVERY)],
     ),
     Page(

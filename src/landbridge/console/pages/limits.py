@@ -9,8 +9,9 @@ from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
 from landbridge.console.page import Page, PageView
+from landbridge.console.rendering import written_size
 from landbridge.core.sizes import parse_size
-from landbridge.core.time import parse_span
+from landbridge.core.time import parse_span, show_span
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
 
@@ -25,6 +26,7 @@ async def show(view: PageView) -> dict[str, Any]:
     except BadRequest:  # what the process logs is not the terminal's to say
         logs = None
     return {
+        "shown": shown,
         "limits": (await view.bus.limits.show()).limits,
         "logs": logs,
         "levels": await view.bus.status.show(),
@@ -32,12 +34,23 @@ async def show(view: PageView) -> dict[str, Any]:
     }
 
 
+def shown(limit: table.LimitRow, value: float | None) -> str:
+    """A value of a limit as a form takes it, with its unit."""
+    if value is None:
+        return "–"
+    if limit.help.startswith("Bytes"):
+        return written_size(int(value))
+    if limit.help.startswith("Seconds") or limit.name.endswith("_life"):
+        return show_span(value)
+    return f"{value:,}"
+
+
 async def one(view: PageView) -> dict[str, Any]:
     name = view.names["limit"]
     limits = {limit.name: limit for limit in (await view.bus.limits.show()).limits}
     if name not in limits:
         raise BadRequest(f"there is no limit {name[:60]!r}", hint="see the list of limits")
-    return {"limit": limits[name], "title": name}
+    return {"limit": limits[name], "shown": shown, "title": name}
 
 
 # -- actions -------------------------------------------------------------------------------------------
@@ -49,9 +62,10 @@ def read_value(fields: forms.Fields) -> dict[str, Any]:
     for parse in (float, parse_size, parse_span):
         try:
             value = parse(text)
-        except ValueError:
+            whole = int(value)
+        except (ValueError, OverflowError):  # also of what is no number, or has no end
             continue
-        return {"values": {name: int(value) if value == int(value) else value}}
+        return {"values": {name: whole if value == whole else value}}
     raise BadRequest(f"{text[:40]!r} is no value of a limit", hint="a number, 8MiB or 5s")
 
 
@@ -63,7 +77,8 @@ def read_reset(fields: forms.Fields) -> dict[str, Any]:
 async def setting(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:
     limits = {limit.name: limit for limit in (await bus.limits.show()).limits}
     return [
-        f"{name} is {limits[name].value:,} now and becomes {value:,}, also after restarts."
+        f"{name} is {shown(limits[name], limits[name].value)} now and becomes {shown(limits[name], value)}, "
+        "also after restarts."
         for name, value in arguments["values"].items()
         if name in limits
     ]

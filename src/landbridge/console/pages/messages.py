@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from landbridge.client.bus import Bus
 from landbridge.console import forms, payloads, searching
@@ -19,27 +22,52 @@ READ, WRITE = "subscribe:{topic}", "publish:{topic}"
 #: Seconds after which the newest messages are looked at again.
 EVERY = 2.0
 #: Parameters of a search.
-FILTERS = ("from", "key", "text", "rule")
+FILTERS = ("from", "order", "key", "text", "rule")
+#: The order of what is found: newest first, from a place of the log backwards, or oldest first.
+NEWEST, OLDEST = "newest", "oldest"
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 
 
 async def page(view: PageView) -> dict[str, Any]:
-    return {"title": view.names["topic"], "is_search": any(view.query.get(name) for name in FILTERS)}
+    return {"title": view.names["topic"], "is_search": _is_search(view), "order": _order(view)}
+
+
+def _is_search(view: PageView) -> bool:
+    return any(view.query.get(name) for name in FILTERS if name != "order") or _order(view) == OLDEST
+
+
+def _order(view: PageView) -> str:
+    """As the page asks for. Links that say where to begin, and no order, go on from there."""
+    given = view.query.get("order", "")
+    if given in (NEWEST, OLDEST):
+        return given
+    return OLDEST if view.query.get("from", "").strip() not in ("", "latest") else NEWEST
 
 
 async def found(view: PageView) -> dict[str, Any]:
     topic, query = view.names["topic"], view.query
-    if not any(query.get(name) for name in FILTERS):
+    order, start = _order(view), query.get("from", "")
+    if not _is_search(view):
         result = await searching.last(view.bus, topic)
-        messages = result.messages[::-1]
     elif view.is_live:
         raise Unchanged  # what was searched for stays, until somebody searches again
     else:
         test = searching.read_test(query.get("key", ""), query.get("text", ""), query.get("rule", ""))
-        begin = await searching.begin_at(view.bus, topic, query.get("from", ""))
-        result = await searching.search(view.bus, topic, begin, test)
-        messages = result.messages
-    return {"found": result, "messages": messages, "excerpt": payloads.excerpt}
+        if order == NEWEST:
+            end = await searching.end_at(view.bus, topic, start)
+            result = await searching.search_back(view.bus, topic, end, test)
+        else:
+            result = await searching.search(
+                view.bus, topic, await searching.begin_at(view.bus, topic, start), test
+            )
+    return {
+        "found": result,
+        "messages": result.messages,
+        "excerpt": payloads.excerpt,
+        "is_search": _is_search(view),
+        "order": order,
+        "filters": {name: query.get(name, "") for name in ("key", "text", "rule")},
+    }
 
 
 async def one(view: PageView) -> dict[str, Any]:
@@ -48,7 +76,8 @@ async def one(view: PageView) -> dict[str, Any]:
     return {
         "title": f"{topic} {message.offset}",
         "message": message,
-        "payload": payloads.shown(message.payload),
+        # In a thread: others don't wait for the tens of thousands of tokens that it may have.
+        "payload": await asyncio.to_thread(payloads.shown, message.payload),
         "headers": payloads.header_rows(message.headers),
     }
 
@@ -61,10 +90,8 @@ async def copied(view: PageView) -> dict[str, Any]:
         message = await searching.one(view.bus, topic, _offset(copy))
         kind = str(message.headers.get("content-type", ""))
         try:
-            values["payload"], values["type"] = (
-                message.payload.decode(),
-                kind if kind in (JSON, TEXT) else TEXT,
-            )
+            values["payload"] = message.payload.decode()
+            values["type"] = kind if kind in (JSON, TEXT) else JSON if _is_json(message.payload) else TEXT
         except UnicodeDecodeError:
             values["payload"], values["type"] = base64.b64encode(message.payload).decode(), BYTES
         values["key"] = message.key
@@ -74,6 +101,14 @@ async def copied(view: PageView) -> dict[str, Any]:
             if name != "content-type" and not name.startswith("lb-")
         )
     return {"title": topic, "values": values}
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _offset(text: str) -> int:
@@ -94,7 +129,7 @@ def read_message(fields: forms.Fields) -> dict[str, Any]:
         "key": forms.first(fields, "key") or None,
         "headers": {"content-type": kind, **_headers(forms.first(fields, "headers"))},
         "id": forms.first(fields, "id") or None,
-        "priority": int(forms.first(fields, "priority") or "0"),
+        "priority": _priority(forms.first(fields, "priority") or "0"),
     }
     if after := forms.first(fields, "after"):
         try:
@@ -102,6 +137,12 @@ def read_message(fields: forms.Fields) -> dict[str, Any]:
         except ValueError as error:
             raise BadRequest(f"after: {error}") from None
     return found
+
+
+def _priority(text: str) -> int:
+    if not text.isdecimal() or len(text) > 4:
+        raise BadRequest(f"{text[:40]!r} is no priority", hint="0 to 9")
+    return int(text)
 
 
 def _payload(kind: str, text: str) -> bytes:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
 from landbridge.client.bus import Bus
 from landbridge.console import forms
 from landbridge.console.action import Action
-from landbridge.console.page import Fragment, Page, PageView
+from landbridge.console.page import Fragment, Page, PageView, address
 from landbridge.core.sizes import parse_size, show_count
 from landbridge.core.time import parse_span
 from landbridge.core.wording import counted
@@ -19,10 +20,23 @@ from landbridge.protocol import operations as table
 
 #: Rows of a page of topics.
 ROWS = 50
+#: Sorts behind the names that begin with "$", and before all others.
+BEHIND_OWN = "%"
 #: Seconds after which the rows of a list are renewed.
 EVERY = 2.0
 TOPIC = "/console/topics/{topic}"
 SEE = "observe|publish|subscribe:{topic}"
+#: What belongs to a topic besides: a link's words, its address before the name, who may see it.
+ALSO = (
+    ("Dead letters", "/console/dead-letters?topic=", ""),
+    ("Rules", "/console/rules?source=", ""),
+    ("Schedules", "/console/schedules?topic=", ""),
+    ("Webhooks", "/console/webhooks?topic=", ""),
+    ("WebSub", "/console/websub?topic=", ""),
+    ("Mail", "/console/mail?topic=", ""),
+    ("SMS", "/console/sms?topic=", ""),
+    ("Changes", "/console/audit?what=topic&name=", "subscribe:$audit"),
+)
 #: Options of a topic that hold spans, sizes and JSON in a form.
 _SPANS, _SIZES = ("retention.max_age",), ("retention.max_bytes", "max_backlog")
 #: What a form says where something is not limited.
@@ -32,7 +46,7 @@ UNLIMITED = "none"
 async def rows(view: PageView) -> dict[str, Any]:
     query = view.query
     answer = await view.bus.call(
-        table.TOPIC_LIST.name, after=query.get("after", ""), limit=ROWS, contains=query.get("contains", "")
+        table.TOPIC_LIST.name, after=_after(query), limit=ROWS, contains=query.get("contains", "")
     )
     page = msgspec.convert(answer, table.TopicRows)
     rates = view.samples.rates
@@ -42,11 +56,46 @@ async def rows(view: PageView) -> dict[str, Any]:
     }
 
 
+def _after(query: Mapping[str, str]) -> str:
+    """Where the rows begin. The topics of the bus itself come first by name; they are passed over unless the
+    page asks for them, or for a part of a name."""
+    if query.get("after") or query.get("contains") or query.get("own"):
+        return query.get("after", "")
+    return BEHIND_OWN
+
+
 async def show(view: PageView) -> dict[str, Any]:
     name = view.names["topic"]
     topic = await view.bus.topics.show(name)
     rate = view.samples.rates.look(name, topic.log, topic.end, view.now)
-    return {"topic": topic, "rate": rate, "title": name}
+    senders = {group.name: sender_of(name, group.name) for group in topic.groups}
+    return {
+        "topic": topic,
+        "rate": rate,
+        "title": name,
+        "senders": {group: sender for group, sender in senders.items() if sender is not None},
+        "also": [(label, path + quote(name)) for label, path, scope in ALSO if view.may(scope, topic=name)],
+    }
+
+
+class Sender(NamedTuple):
+    """What reads a group of its own and sends its messages elsewhere."""
+
+    label: str
+    href: str
+
+
+def sender_of(topic: str, group: str) -> Sender | None:
+    """The webhook, the outlet or the subscription whose group this is; None where it is of programs."""
+    kind, _, name = group.partition(".")
+    base = f"{address(TOPIC, {'topic': topic})}"
+    if kind == "webhook":
+        return Sender(f"webhook {name}", f"{base}/webhooks/{quote(name)}")
+    if kind in ("mail", "sms"):
+        return Sender(f"{'mail' if kind == 'mail' else 'SMS'} outlet {name}", f"{base}/{kind}/{quote(name)}")
+    if kind == "websub":
+        return Sender("subscription", f"/console/websub/{quote(topic)}/{quote(name)}")
+    return None
 
 
 async def settings(view: PageView) -> dict[str, Any]:
@@ -123,7 +172,7 @@ async def pause_meaning(bus: Bus, arguments: dict[str, Any]) -> Sequence[str]:
 PAGES = [
     Page(
         "/console/topics", "Topics", "topics.html",
-        fragments=[Fragment("rows", "_topics.html", rows, every=EVERY)], query=("contains", "after"),
+        fragments=[Fragment("rows", "_topics.html", rows, every=EVERY)], query=("contains", "after", "own"),
     ),
     Page("/console/new-topic", "New topic", "new_topic.html", scope="operate", under="/console/topics"),
     Page(

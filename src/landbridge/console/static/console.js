@@ -55,8 +55,18 @@ function renew(fragment, html) {
   const open = [...fragment.querySelectorAll("details[open][id]")].map((each) => each.id);
   const focus = fragment.contains(document.activeElement) && keyOf(document.activeElement, fragment);
   fragment.innerHTML = html;
+  label(fragment);
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   if (focus) [...fragment.querySelectorAll(focus.what)][focus.index]?.focus({ preventScroll: true });
+}
+
+// On a narrow screen a row is shown as a block, in which each cell says what it is.
+function label(root) {
+  for (const table of root.querySelectorAll("table:has(thead)")) {
+    const heads = [...table.querySelectorAll("thead th")].map((each) => (each.querySelector(".hidden") ? "" : each.textContent.trim()));
+    for (const cell of table.querySelectorAll("tbody td")) if (heads[cell.cellIndex]) cell.dataset.label = heads[cell.cellIndex];
+    table.dataset.labelled = "";
+  }
 }
 
 function isInUse(fragment) {
@@ -102,12 +112,20 @@ function follow(form, answer) {
     else tell("bad", new DOMParser().parseFromString(answer.html, "text/html").body.textContent.trim());
   } else {
     dialog.close();
+    // Told by the page that comes; another node of the terminal may serve it.
+    if (answer.to || answer.reload) sessionStorage.setItem("notice", answer.text);
     if (answer.to) location.assign(answer.to);
     else if (answer.reload) location.reload();
     else tell("ok", answer.text);
     for (const place of document.querySelectorAll(".outcome")) place.replaceChildren();
   }
 }
+
+document.addEventListener("change", (event) => {
+  const name = event.target.dataset?.all;
+  if (!name) return;
+  for (const each of event.target.form.querySelectorAll(`[name="${CSS.escape(name)}"]`)) each.checked = event.target.checked;
+});
 
 document.addEventListener("click", (event) => {
   const closes = event.target.closest("#dialog [data-close]");
@@ -128,6 +146,12 @@ function tell(kind, text, stays = false) {
 
 // -----------------------------------------------------------------------------------------------------------
 
+const kept = sessionStorage.getItem("notice");
+if (kept) {
+  sessionStorage.removeItem("notice");
+  tell("ok", kept);
+}
+label(document);
 for (const notice of notices.querySelectorAll(":not(.secret)")) setTimeout(() => notice.remove(), 8000);
 document.querySelector("form[data-at-once]")?.requestSubmit();
 if (!document.hidden) connect();

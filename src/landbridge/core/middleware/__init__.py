@@ -2,7 +2,8 @@
 delivered.
 
 Reading order: ``spec`` (the settings of a chain), ``rows`` (the messages on their way through it), a file for
-each stage (``authorise``, ``redact``, ``validate``), then ``event_types``, ``schema`` and ``compatibility``.
+each stage (``authorise``, ``redact``, ``validate``), then ``event_types``, ``schema``, ``weight`` and
+``compatibility``.
 ``compress`` is in ``core/log/packing.py``, because the log stores what it makes; ``transform`` is the users'
 own and runs in the broker.
 """

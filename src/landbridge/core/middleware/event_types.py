@@ -9,7 +9,8 @@ import msgspec
 
 from landbridge.core.log.batch import HeaderValue
 from landbridge.core.middleware.compatibility import check_backward, is_equal
-from landbridge.core.middleware.schema import check_schema
+from landbridge.core.middleware.schema import check_form, check_schema, check_size
+from landbridge.core.middleware.weight import COMPILED_HERE, is_large, weigh
 from landbridge.errors import BadRequest, LimitReached, SchemaIncompatible, UnknownType
 
 COLLECTION = "$types"
@@ -72,21 +73,35 @@ def check_type_name(name: str) -> str:
     return name
 
 
-def register(
-    known: EventType | None,
-    schema: Any,
-    *,
-    now: int,
-    who: str,
-    description: str | None,
-    compatibility: Literal["backward", "none"],
-) -> EventType:
+class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """One more version that somebody wants a type to have."""
+
+    schema: Any
+    now: int
+    who: str
+    #: None: as before.
+    description: str | None
+    compatibility: Literal["backward", "none"]
+
+    @property
+    def is_costly(self) -> bool:
+        """May it take long to compile the schema and to compare it with the one before? BadRequest where it
+        is none."""
+        check_size(self.schema)
+        if is_large(self.schema):
+            return True
+        check_form(self.schema)
+        return weigh(self.schema).compiling > COMPILED_HERE
+
+
+def register(known: EventType | None, wanted: TypeRegistration) -> EventType:
     """A type with one more version; as it is where its newest version has this very schema.
     BadRequest for a schema that is none, SchemaIncompatible for one that refuses what the newest one
     takes."""
+    schema, now, who = wanted.schema, wanted.now, wanted.who
     check_schema(schema)
     before = known or EventType()
-    text = before.description if description is None else description
+    text = before.description if wanted.description is None else wanted.description
     if before.versions and is_equal(before.versions[-1].schema, schema):
         return msgspec.structs.replace(before, description=text)
     if len(before.versions) >= MOST_VERSIONS:
@@ -94,7 +109,7 @@ def register(
             f"the type has {len(before.versions)} versions, as many as it may",
             hint="remove old ones: 'landbridge type remove TOPIC TYPE --version N'",
         )
-    if before.versions and compatibility == "backward":
+    if before.versions and wanted.compatibility == "backward":
         newest = before.versions[-1]
         found = check_backward(newest.schema, schema)
         if found:

@@ -111,6 +111,10 @@ class BatchRows:
     def _refuse_unreadable(self, at: int, error: Exception) -> NoReturn:
         self.refuse(at, "", f"the payload is no JSON: {error}", hint="send JSON, in UTF-8")
 
+    def payload_now(self, at: int) -> bytes:
+        """One payload with what was changed of its decoded value."""
+        return _encode(self.value(at)) if at in self._changed else self.payloads[at]
+
     def value_changed(self, at: int, value: Any) -> None:
         """A decoded payload of the slice was changed, or is another one now."""
         self._values[at - self._slice[0]] = value

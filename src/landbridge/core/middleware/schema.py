@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -44,8 +44,10 @@ _ALONE = ("propertyNames",)
 
 #: Bytes of a message, times the alternatives of its schema, up to which a refusal says where the message
 #: doesn't fit. The library looks for the errors of all alternatives in all parts, at worst 2 µs for each such
-#: byte, and nothing else is done meanwhile.
-MOST_EXPLAINED = 50_000
+#: byte.
+MOST_EXPLAINED = 1_000_000
+#: The same for what a terminal does by itself; the rest is left to another process.
+EXPLAINED_HERE = 10_000
 
 
 class _Validator(Protocol):
@@ -96,6 +98,11 @@ def _alternatives(schema: Any) -> int:
     return found
 
 
+def is_explained_here(checker: Checker, size: int) -> bool:
+    """Is it told quickly where a message of this size doesn't fit?"""
+    return size * checker.alternatives <= EXPLAINED_HERE
+
+
 def first_error(checker: Checker, value: Any, size: int) -> tuple[str, str]:
     """The JSON pointer of the field that doesn't fit, and why. Values of the message are not repeated.
     ``size``: bytes of the message."""
@@ -124,6 +131,24 @@ def pointer(path: list[str | int]) -> str:
 
 def check_schema(schema: Any) -> None:
     """BadRequest for what is no schema, or none that may be used here."""
+    check_form(schema)
+    compile_schema(schema)
+
+
+def check_form(schema: Any) -> None:
+    """The same, but for what the library alone can tell when it compiles the schema."""
+    check_size(schema)
+    _check_depth(schema, 0)
+    _draft_of(schema)
+    if isinstance(schema, dict):
+        try:
+            SchemaWalk(schema).check()
+        except RecursionError:
+            raise BadRequest("the schema's references follow each other too far") from None
+
+
+def check_size(schema: Any) -> None:
+    """BadRequest for what is no JSON of a schema's size."""
     if not isinstance(schema, dict | bool):
         raise BadRequest("a schema is an object, true or false")
     try:
@@ -132,14 +157,6 @@ def check_schema(schema: Any) -> None:
         raise BadRequest("the schema is no JSON value") from None
     if size > LARGEST:
         raise BadRequest(f"a schema of {size} bytes, allowed are {LARGEST}", hint="take the type apart")
-    _check_depth(schema, 0)
-    _draft_of(schema)
-    if isinstance(schema, dict):
-        try:
-            _Walk(schema).check()
-        except RecursionError:
-            raise BadRequest("the schema's references follow each other too far") from None
-    compile_schema(schema)
 
 
 def _check_depth(value: Any, depth: int) -> None:
@@ -185,7 +202,7 @@ def resolve(root: dict[str, Any], reference: str) -> Any:
     return found
 
 
-class _Walk:
+class SchemaWalk:
     """A look at all parts of a schema and at how they refer to each other."""
 
     def __init__(self, root: dict[str, Any]) -> None:
@@ -196,6 +213,13 @@ class _Walk:
 
     def check(self) -> None:
         """BadRequest for what takes too long, or refers to something that isn't here."""
+        seen = self.all_parts()
+        for schema in seen.values():
+            self._count(schema)
+        self._check_growth(seen)
+
+    def all_parts(self) -> dict[int, dict[str, Any]]:
+        """All schemas of the schema, by identity."""
         seen: dict[int, dict[str, Any]] = {}
         todo = [self._root, *self._definitions(self._root)]
         while todo:
@@ -212,12 +236,11 @@ class _Walk:
                     "a schema with $dynamicRef, $recursiveRef or an $id inside",
                     hint="refer by '#/$defs/NAME'",
                 )
-            self._count(schema)
-            for inner in (*self._same(schema), *self._definitions(schema)):
+            for inner in (*self.same(schema), *self._definitions(schema)):
                 todo.append(inner)
-            for _, _, inner in self._below(schema):
+            for _, _, inner in self.below(schema):
                 todo.append(inner)
-        self._check_growth(seen)
+        return seen
 
     def _count(self, schema: dict[str, Any]) -> int:
         known = self._steps.get(id(schema))
@@ -225,7 +248,7 @@ class _Walk:
             raise BadRequest("the schema refers to itself without going into the message: it would never end")
         if known is None:
             self._steps[id(schema)] = 0
-            known = 1 + sum(map(self._count, self._same(schema)))
+            known = 1 + sum(map(self._count, self.same(schema)))
             if known > MOST_STEPS:
                 raise BadRequest(
                     f"the schema compares a part of a message with more than {MOST_STEPS} schemas",
@@ -239,7 +262,7 @@ class _Walk:
         graph: rustworkx.PyDiGraph[int, None] = rustworkx.PyDiGraph()
         places = dict(zip(seen, graph.add_nodes_from(list(seen)), strict=True))
         for key, schema in seen.items():
-            for inner in (*self._same(schema), *(each for _, _, each in self._below(schema))):
+            for inner in (*self.same(schema), *(each for _, _, each in self.below(schema))):
                 graph.add_edge(places[key], places[id(inner)], None)
         for number, circle in enumerate(rustworkx.strongly_connected_components(graph)):
             for node in circle:
@@ -249,7 +272,7 @@ class _Walk:
             number = places[key]
             ways: dict[str, set[tuple[int, str]]] = {}
             for each in self._closure(schema) if sizes[number] > 1 or self._refers_below(schema) else ():
-                for place, way, inner in self._below(each):
+                for place, way, inner in self.below(each):
                     if places[id(inner)] == number:
                         ways.setdefault(place, set()).add((id(each), way))
             if any(len(found) > 1 for found in ways.values()):
@@ -260,19 +283,20 @@ class _Walk:
                 )
 
     def _refers_below(self, schema: dict[str, Any]) -> bool:
-        return any(inner is schema for _, _, inner in self._below(schema))
+        return any(inner is schema for _, _, inner in self.below(schema))
 
     def _closure(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
         """The schemas that look at the same part of a message as this one."""
         found, todo = {id(schema): schema}, [schema]
         while todo:
-            for inner in self._same(todo.pop()):
+            for inner in self.same(todo.pop()):
                 if id(inner) not in found:
                     found[id(inner)] = inner
                     todo.append(inner)
         return list(found.values())
 
-    def _same(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    def same(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+        """The schemas that look at the same part of a message as this one, as it says itself."""
         found: list[Any] = [schema.get(name) for name in _SAME]
         for name in _SAME_LISTS:
             found += schema[name] if isinstance(schema.get(name), list) else []
@@ -283,7 +307,7 @@ class _Walk:
         return [each for each in found if isinstance(each, dict)]
 
     @staticmethod
-    def _below(schema: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    def below(schema: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
         """The schemas that look at parts of this one's: of what ("array", "object"), by which way, and the
         schema. Different ways may concern the same part."""
         found: list[tuple[str, str, Any]] = []
@@ -300,6 +324,21 @@ class _Walk:
             elif isinstance(value, dict):
                 found.append((place, way, value))
         return [each for each in found if isinstance(each[2], dict)]
+
+    @staticmethod
+    def parts(schema: dict[str, Any]) -> list[tuple[Literal["one", "many"], dict[str, Any]]]:
+        """The same schemas as ``below``, each with how many parts it may look at: "one" for a property and
+        for a place in an array."""
+        found: list[tuple[Literal["one", "many"], Any]] = []
+        for name in (*_OF_ARRAYS, *_OF_OBJECTS, *_ALONE):
+            value = schema.get(name)
+            if isinstance(value, list):
+                found += [("one", each) for each in value]
+            elif isinstance(value, dict) and name in ("properties", "patternProperties"):
+                found += [("one" if name == "properties" else "many", each) for each in value.values()]
+            elif isinstance(value, dict):
+                found.append(("many", value))
+        return [each for each in found if isinstance(each[1], dict)]
 
     @staticmethod
     def _definitions(schema: dict[str, Any]) -> list[dict[str, Any]]:

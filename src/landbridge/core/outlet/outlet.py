@@ -124,6 +124,8 @@ class Admission(NamedTuple):
     #: "leave": not now, the state says until when.
     verdict: Literal["send", "bury", "leave"] = "send"
     cause: str = ""
+    #: What the state counts for it against a budget.
+    units: int = 0
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -268,6 +270,14 @@ def _after_failure(
 def after_burial(state: OutletState) -> OutletState:
     """A message was given up before it was sent."""
     return replace(state, buried=state.buried + 1)
+
+
+def refund(state: OutletState, day: int, units: int) -> OutletState:
+    """What was counted on a day against a budget was not used: it is free again, if it is still that day."""
+    today, of_day, of_month = state.spent
+    if day != today:
+        return state
+    return replace(state, spent=(today, max(0, of_day - units), max(0, of_month - units)))
 
 
 def block(state: OutletState, now: int, span: float) -> OutletState:

@@ -56,14 +56,15 @@ def document_of(payload: bytes) -> tuple[Any, str]:
     except RecursionError:
         return None, f"the payload is nested deeper than {DEEPEST_DOCUMENT} levels"
     # A document that is too deep has at least so many brackets; most documents have fewer.
-    if payload.count(b"{") + payload.count(b"[") > DEEPEST_DOCUMENT and _is_deep(document):
+    if payload.count(b"{") + payload.count(b"[") > DEEPEST_DOCUMENT and is_deeper(document):
         return None, f"the payload is nested deeper than {DEEPEST_DOCUMENT} levels"
     return document, ""
 
 
-def _is_deep(document: Any) -> bool:
+def is_deeper(document: Any, levels: int = DEEPEST_DOCUMENT) -> bool:
+    """Are arrays and objects of a document nested deeper than so many levels?"""
     level = [document]
-    for _ in range(DEEPEST_DOCUMENT):
+    for _ in range(levels):
         below: list[Any] = []
         for each in level:
             if type(each) is dict:

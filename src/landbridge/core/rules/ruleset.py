@@ -3,7 +3,7 @@ rules, one pass for all regular expressions of a text, and JSONPath last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -220,12 +220,19 @@ class RuleSet:
 
     def match_batch(self, batch: Batch) -> Matched:
         """The rows of a batch that each rule chooses."""
+        return self.match_until(_never, batch)[0]
+
+    def match_until(self, is_over: Callable[[], bool], batch: Batch) -> tuple[Matched, int]:
+        """The same of the first rows, and how many these are. Asked before each row but the first, whether it
+        is over."""
         matched = Matched({}, [], [])
         if not self._rules:
-            return matched
+            return matched, len(batch)
         keys = batch.keys()
         headers = batch.raw_headers() if self._headers else None
         for row, payload in enumerate(batch.payloads()):
+            if row and is_over():
+                return matched, row
             document, unreadable = document_of(payload) if self._documents else (None, "")
             content = MessageContent(
                 payload,
@@ -237,7 +244,7 @@ class RuleSet:
             if unreadable:
                 matched.unreadable.append(Unreadable(row, unreadable))
             self._match(content, row, matched)
-        return matched
+        return matched, len(batch)
 
     def match(self, content: MessageContent) -> Matched:
         """The rules that choose one message, as of a batch of one."""
@@ -300,6 +307,10 @@ class RuleSet:
         except OverBudget as error:
             matched.exceeded.append(Exceeded(id, row, str(error)))
         self._spent += self.budget.steps - max(0, spending.left)
+
+
+def _never() -> bool:
+    return False
 
 
 def _need_of(compiled: CompiledQuery) -> Expression | None:

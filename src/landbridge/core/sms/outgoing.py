@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from landbridge.core.addresses import read_url
 from landbridge.core.names import check_name
 from landbridge.core.options import read_options
+from landbridge.core.outlet import outlet
 from landbridge.core.outlet.outlet import Admission, OutletState, StoredOutlet, block, check_spec
 from landbridge.core.outlet.spec import OutletAttempt, Verdict
 from landbridge.core.sms.segments import size_of
@@ -238,15 +239,14 @@ def admit(spec: SmsSpec, state: OutletState, segments: int, now: int) -> Admissi
             return Admission(state, "bury", f"{segments} segments, the budget is {most}")
         if most is not None and used + segments > most:
             return Admission(block(state, now, max(1.0, (ends - now) / SECOND)), "leave")
-    return Admission(replace(state, spent=(day, of_day + segments, of_month + segments)))
+    return Admission(replace(state, spent=(day, of_day + segments, of_month + segments)), units=segments)
 
 
 def refund(state: OutletState, attempt: OutletAttempt) -> OutletState:
     """The provider has said no: what was counted for the SMS is free again, if it is still that day."""
-    day, of_day, of_month = state.spent
-    if attempt.verdict == "delivered" or not attempt.status or day != attempt.at // _DAY:
+    if attempt.verdict == "delivered" or not attempt.status:
         return state
-    return replace(state, spent=(day, max(0, of_day - attempt.units), max(0, of_month - attempt.units)))
+    return outlet.refund(state, attempt.at // _DAY, attempt.units)
 
 
 def spent(state: OutletState, now: int) -> tuple[int, int]:
@@ -322,8 +322,8 @@ def read_callback(
     if topic is None:
         raise BadRequest(f"this outlet takes no {what}")
     said = dict(fields)
-    id, outlet = said.get(profile.id_field, ""), f"{spec.topic}/{spec.name}"
-    payload: dict[str, Any] = {"outlet": outlet, "id": id}
+    id, named = said.get(profile.id_field, ""), f"{spec.topic}/{spec.name}"
+    payload: dict[str, Any] = {"outlet": named, "id": id}
     if what == "receipts":
         status = said.get(profile.status_field, "")
         payload |= {"message": message, "status": status, "final": status in profile.final}
@@ -333,7 +333,7 @@ def read_callback(
         payload |= {"from": sender, "body": said.get(profile.body_field, "")}
         key, headers = sender, {"sms-from": sender}
     # Of what is signed alone: whoever repeats a call in another spelling has the same key.
-    digest = hashlib.sha256(f"{what}\n{outlet}\n".encode() + signed).hexdigest()
+    digest = hashlib.sha256(f"{what}\n{named}\n".encode() + signed).hexdigest()
     headers = {"content-type": "application/json", **headers}
     return CalledBack(topic, payload | {"fields": said}, key, headers, f"sms-{digest}")
 

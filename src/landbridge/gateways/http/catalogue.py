@@ -3,9 +3,11 @@ operation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from landbridge.gateways.http import administration, asking, sms, websub
+from landbridge.gateways.http.by_query import PullGiven, PullOfQuery
 from landbridge.gateways.http.cloudevents import BATCH, STRUCTURED
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT, events
 from landbridge.gateways.http.forms import MessageGiven
@@ -41,6 +43,7 @@ _ONCE = (
     {"type": "string", "maxLength": 255},
     "Makes the request one that can be repeated: with the same key it is stored once.",
 )
+_BY_QUERY = {"match": {"state": ["paid"], "amount": [{"numeric": [">", 100]}]}}
 _EVENT = {
     "specversion": "1.0",
     "id": "A234",
@@ -148,6 +151,8 @@ PULL = Described(
         "max": (_number(1, MOST_PULLED, 10, "integer"), "Messages at most."),
         "wait": (_number(0, LONGEST_WAIT, 0), "Seconds to wait for the first one."),
     },
+    bodies={"application/json": (PullGiven, _BY_QUERY)},
+    needs_body=False,
     answers={
         200: (
             "The messages; none where none came in time.",
@@ -160,7 +165,18 @@ PULL = Described(
         ),
         204: ("No message came in time, and one was accepted.", {}),
     },
-    refusals=(400, 401, 403, 404, 409, 429, 503, 504, 507),
+    refusals=(400, 401, 403, 404, 409, 413, 429, 503, 504, 507),
+)
+PULL_CONTENT = replace(
+    PULL,
+    name="pullContent",
+    summary="Take messages that were published without a topic, by query",
+    description=(
+        "As `pullMessages` with a query, which chooses from what is published without a topic. The token "
+        "needs the scope `subscribe:$content`."
+    ),
+    bodies={"application/json": (PullOfQuery, _BY_QUERY)},
+    needs_body=True,
 )
 SETTLE_MANY = Described(
     name="settleMessages",
@@ -209,9 +225,12 @@ EVENTS = Described(
         "Without `group` the log of the topic, read by offset: a client that comes back with "
         "`Last-Event-ID` goes on behind it, and nothing is lost or comes twice. With `group` a consumer of "
         "it, whose messages have receipts. The data of an event is the message as JSON, or with "
-        "`form=payload` the payload alone. An event `refused` with a problem document ends the stream."
+        "`form=payload` the payload alone. An event `refused` with a problem document ends the stream. With "
+        "`match` the topic is that of the query's rule, which is made if it is new; the header "
+        "`Landbridge-Rule` names it."
     ),
     query={
+        "match": (_TEXT, "A query of the topic as JSON: a pattern, or with its kind."),
         "group": (_TEXT, "The group; without one the log of the topic."),
         "ack": (_one_of("receipt", "auto"), "Of a group: 'auto' settles what was sent to the connection."),
         "credit": (
@@ -223,7 +242,18 @@ EVENTS = Described(
     },
     headers={"Last-Event-ID": (_TEXT, "TOPIC:OFFSET of the last event that has come.")},
     answers={200: ("The stream.", {"text/event-stream": {"type": "string"}})},
-    refusals=(400, 401, 403, 404, 409, 410, 429, 503),
+    refusals=(400, 401, 403, 404, 409, 410, 429, 503, 507),
+)
+EVENTS_CONTENT = replace(
+    EVENTS,
+    name="streamContent",
+    summary="A live stream of what a query chooses from messages without a topic, as server-sent events",
+    description=(
+        "As `streamMessages` with `match`, which chooses from what is published without a topic. The token "
+        "needs the scope `subscribe:$content`."
+    ),
+    query=EVENTS.query
+    | {"match": ({"of": str, "required": True}, "A query as JSON: a pattern, or with its kind.")},
 )
 
 _PUBLISHING = HttpRoute("POST", "/v1/topics/{topic}/messages", publish, SEND_MESSAGE)
@@ -235,6 +265,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     HttpRoute("POST", "/v1/messages", publish_content, SEND_CONTENT),
     HttpRoute("POST", "/v1/publish", publish_several, PUBLISH_SEVERAL),
     HttpRoute("POST", "/v1/topics/{topic}/groups/{group}/pull", pull, PULL),
+    HttpRoute("POST", "/v1/messages/groups/{group}/pull", pull, PULL_CONTENT),
     HttpRoute("POST", "/v1/receipts", settle_many, SETTLE_MANY),
     *(
         HttpRoute(
@@ -253,6 +284,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     ),
     HttpRoute("POST", "/v1/receipts/{receipt}/reply", reply, REPLY),
     HttpRoute("GET", "/v1/topics/{topic}/events", events, EVENTS),
+    HttpRoute("GET", "/v1/messages/events", events, EVENTS_CONTENT),
     asking.ROUTE,
     sms.ROUTE,
     *_WEBSUB,

@@ -1,4 +1,5 @@
-"""Live streams by server-sent events: ``GET /v1/topics/{topic}/events``.
+"""Live streams by server-sent events: ``GET /v1/topics/{topic}/events``, and ``GET /v1/messages/events`` of
+what a query chooses from what is published without a topic.
 
 Without a group the stream is the topic's log, read by offset. Each event's id is ``TOPIC:OFFSET``, and a
 client that comes back with ``Last-Event-ID`` goes on behind that offset: nothing is lost, nothing comes
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +22,8 @@ from landbridge.core.log.batch import Batch, Column
 from landbridge.core.names import check_name
 from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadRequest, BusError, OffsetGone, OtherLog, ShuttingDown
-from landbridge.gateways.http.exchange import ClientGone, HttpRequest, number_of
+from landbridge.gateways.http.by_query import query_of_text, rule_to_read, source_of
+from landbridge.gateways.http.exchange import ClientGone, HeaderPair, HttpRequest, number_of
 from landbridge.gateways.http.forms import MessageShown, fields_of_log, payload_form, shown, shown_headers
 from landbridge.gateways.http.pull import receipt_of
 from landbridge.gateways.http.sessions import HttpSession, SessionPool, answered_soon
@@ -52,25 +54,56 @@ _MORE = (Column.KEY, Column.HEADERS, Column.ID, Column.TIME, Column.PRIORITY)
 
 async def events(pool: SessionPool, request: HttpRequest) -> None:
     """Answer by a stream, until the client leaves."""
-    topic = request.path_names["topic"]
-    hint = f"Authorization: Bearer TOKEN, with the scope subscribe:{topic}"
+    hint = f"Authorization: Bearer TOKEN, with the scope subscribe:{source_of(request)}"
     async with pool.used(request.token, hint) as session:
         caller_known(request.scope)
         request.own_headers({})
-        query = request.query(("group", "ack", "credit", "from", "form"))
-        is_payload = _choice(query, "form", FORMS) == "payload"
+        wanted = _wanted(request)
         watch = ClientWatch(pool, request)
         try:
-            if "group" in query:
-                await _of_group(session, request, watch, topic, query, is_payload=is_payload)
+            topic, rule = await rule_to_read(session, request, wanted.match)
+            headers = [*_HEADERS, *rule]
+            if wanted.group is None:
+                await _of_log(session, request, watch, topic, wanted, headers)
             else:
-                await _of_log(session, request, watch, topic, query, is_payload=is_payload)
+                await _of_group(session, request, watch, topic, wanted, headers)
         except BusError as error:
             if not request.is_answered:
                 raise
             await request.send_part(_event("refused", problem_of(error).encode()), more=False)
         finally:
             watch.end()
+
+
+class StreamWanted(NamedTuple):
+    """What the parameters of a stream say."""
+
+    match: dict[str, Any] | None
+    group: str | None
+    start: str | None
+    is_auto: bool
+    is_payload: bool
+    credit: int
+
+
+def _wanted(request: HttpRequest) -> StreamWanted:
+    """Read the parameters. They are checked before a rule is made."""
+    query = request.query(("match", "group", "ack", "credit", "from", "form"))
+    group, start = query.get("group"), query.get("from")
+    is_auto, is_payload = _choice(query, "ack", ACKS) == "auto", _choice(query, "form", FORMS) == "payload"
+    if group is None:
+        for name in ("ack", "credit"):
+            if name in query:
+                raise BadRequest(f"{name} is for a stream of a group", hint="group=NAME")
+    else:
+        if start not in (None, "earliest", "latest"):
+            raise BadRequest(
+                f"from={start[:40]} of a group", hint="earliest or latest: where a new group begins"
+            )
+        if is_payload and not is_auto:
+            raise BadRequest("form=payload has no receipts to settle by", hint="ack=auto, or form=message")
+    credit = int(number_of(query.get("credit", str(USUAL_CREDIT)), "credit", 1, MOST_CREDIT))
+    return StreamWanted(query_of_text(query.get("match")), group, start, is_auto, is_payload, credit)
 
 
 class ClientWatch:
@@ -122,17 +155,13 @@ async def _of_log(
     request: HttpRequest,
     watch: ClientWatch,
     topic: str,
-    query: dict[str, str],
-    *,
-    is_payload: bool,
+    wanted: StreamWanted,
+    headers: list[HeaderPair],
 ) -> None:
-    for name in ("ack", "credit"):
-        if name in query:
-            raise BadRequest(f"{name} is for a stream of a group", hint="group=NAME")
     bus = session.bus
     async with answered_soon():
-        offset, log = await beginning(bus, topic, request.headers.get(b"last-event-id"), query.get("from"))
-    await request.begin(200, _HEADERS)
+        offset, log = await beginning(bus, topic, request.headers.get(b"last-event-id"), wanted.start)
+    await request.begin(200, headers)
     # The id alone: a client that is cut off before the first event goes on from here, too.
     await request.send_part(b"retry: %d\nid: %b:%d\n\n" % (RETRY, topic.encode(), offset - 1))
     while True:
@@ -143,7 +172,7 @@ async def _of_log(
             batch = fetched.batch
             if fetched.first < offset:
                 batch = batch.slice(offset - fetched.first, len(batch))
-            await request.send_part(text_of_batch(topic, offset, batch, is_payload=is_payload))
+            await request.send_part(text_of_batch(topic, offset, batch, is_payload=wanted.is_payload))
             offset = fetched.end
             watch.check()
         if not found.batches:
@@ -275,24 +304,18 @@ async def _of_group(
     request: HttpRequest,
     watch: ClientWatch,
     topic: str,
-    query: dict[str, str],
-    *,
-    is_payload: bool,
+    wanted: StreamWanted,
+    headers: list[HeaderPair],
 ) -> None:
-    start = query.get("from")
-    if start not in (None, "earliest", "latest"):
-        raise BadRequest(f"from={start[:40]} of a group", hint="earliest or latest: where a new group begins")
-    is_auto = _choice(query, "ack", ACKS) == "auto"
-    if is_payload and not is_auto:
-        raise BadRequest("form=payload has no receipts to settle by", hint="ack=auto, or form=message")
-    credit = int(number_of(query.get("credit", str(USUAL_CREDIT)), "credit", 1, MOST_CREDIT))
     check_name(topic, "topic")
-    subscription = session.bus.subscribe(topic, group=query["group"], prefetch=credit, start=start)
+    subscription = session.bus.subscribe(
+        topic, group=wanted.group, prefetch=wanted.credit, start=wanted.start
+    )
     assert isinstance(subscription, Subscription)  # of one topic
     async with subscription:
         session.streams[subscription.number] = subscription
         try:
-            await request.begin(200, _HEADERS)
+            await request.begin(200, headers)
             await request.send_part(b"retry: %d\n\n" % RETRY)
             waiting = asyncio.ensure_future(subscription.next_batch())
             try:
@@ -304,9 +327,9 @@ async def _of_group(
                         await request.send_part(b": nothing new\n\n")
                         continue
                     waiting = asyncio.ensure_future(subscription.next_batch())
-                    await request.send_part(_text_of_delivery(session, batch, is_payload=is_payload))
+                    await request.send_part(_text_of_delivery(session, batch, is_payload=wanted.is_payload))
                     watch.check()
-                    if is_auto:
+                    if wanted.is_auto:
                         _ = batch.ack(wait=False)
             finally:
                 waiting.cancel()

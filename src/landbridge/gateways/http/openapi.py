@@ -138,7 +138,7 @@ def _operation(route: HttpRoute, schemas: Schemas) -> dict[str, Any]:
     }
     if said.bodies:
         found["requestBody"] = {
-            "required": True,
+            "required": said.needs_body,
             "content": {media: _content(one, schemas) for media, one in said.bodies.items()},
         }
     if not said.needs_token:

@@ -13,6 +13,7 @@ from landbridge.client.message import Message
 from landbridge.core.pauses import PauseNote
 from landbridge.errors import BadRequest, ShuttingDown
 from landbridge.gateways.http import cloudevents
+from landbridge.gateways.http.by_query import MOST_BYTES, query_of_body, rule_to_read, source_of
 from landbridge.gateways.http.exchange import ClientGone, HeaderPair, HttpRequest, number_of
 from landbridge.gateways.http.forms import MessageShown, shown
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
@@ -22,8 +23,6 @@ T = TypeVar("T")
 
 #: Messages of one answer, and seconds that it may be waited for.
 MOST_PULLED, LONGEST_WAIT = 1000, 60.0
-#: Bytes of a body of a request that takes none.
-_NO_BODY = 1024
 RAW = "application/octet-stream"
 _FORMS = (RAW, cloudevents.BATCH, cloudevents.STRUCTURED, "application/json")
 
@@ -39,9 +38,9 @@ class MessagesPulled(msgspec.Struct, frozen=True):
 
 
 async def pull(pool: SessionPool, request: HttpRequest) -> None:
-    """POST /v1/topics/{topic}/groups/{group}/pull"""
-    topic, group = request.path_names["topic"], request.path_names["group"]
-    hint = f"Authorization: Bearer TOKEN, with the scope subscribe:{topic}"
+    """POST /v1/topics/{topic}/groups/{group}/pull, and POST /v1/messages/groups/{group}/pull"""
+    group = request.path_names["group"]
+    hint = f"Authorization: Bearer TOKEN, with the scope subscribe:{source_of(request)}"
     async with pool.used(request.token, hint) as session:
         caller_known(request.scope)
         request.own_headers({})
@@ -52,17 +51,23 @@ async def pull(pool: SessionPool, request: HttpRequest) -> None:
             number_of(query.get("max", "1" if single else "10"), "max", 1, 1 if single else MOST_PULLED)
         )
         wait = number_of(query.get("wait", "0"), "wait", 0, LONGEST_WAIT)
-        await request.body(_NO_BODY)
+        match = query_of_body(await request.body(MOST_BYTES))
+        topic, rule = await rule_to_read(session, request, match)
         subscription = await session.pull_from(topic, group)
         found = await while_there(pool, request, subscription.pull(most, wait))
-        await _answer(request, session, form, found, subscription.paused)
+        await _answer(request, session, form, found, subscription.paused, rule)
 
 
 async def _answer(
-    request: HttpRequest, session: HttpSession, form: str, found: list[Message], pause: PauseNote | None
+    request: HttpRequest,
+    session: HttpSession,
+    form: str,
+    found: list[Message],
+    pause: PauseNote | None,
+    rule: list[HeaderPair],
 ) -> None:
     paused = pause.told if pause is not None and not found else msgspec.UNSET
-    note = [] if paused is msgspec.UNSET else [(b"landbridge-paused", _quoted(paused))]
+    note = rule if paused is msgspec.UNSET else [*rule, (b"landbridge-paused", _quoted(paused))]
     if form == cloudevents.BATCH:
         events = [cloudevents.to_object(message, receipt_of(session, message)) for message in found]
         await request.answer(200, msgspec.json.encode(events), form.encode(), note)
@@ -73,16 +78,19 @@ async def _answer(
         await request.answer(204, headers=note)
     elif form == cloudevents.STRUCTURED:
         event = cloudevents.to_object(found[0], receipt_of(session, found[0]))
-        await request.answer(200, msgspec.json.encode(event), form.encode())
+        await request.answer(200, msgspec.json.encode(event), form.encode(), note)
     else:
-        await _answer_raw(request, found[0], receipt_of(session, found[0]))
+        await _answer_raw(request, found[0], receipt_of(session, found[0]), note)
 
 
-async def _answer_raw(request: HttpRequest, message: Message, receipt: str | None) -> None:
+async def _answer_raw(
+    request: HttpRequest, message: Message, receipt: str | None, note: list[HeaderPair]
+) -> None:
     """The payload as the body, and the rest as headers: those of an event too, in their binary form."""
     said = message.headers
     content_type = said.pop("content-type", RAW)
     headers: list[HeaderPair] = [
+        *note,
         (b"landbridge-topic", message.topic.encode()),
         (b"landbridge-offset", b"%d" % message.offset),
         (b"landbridge-id", _quoted(message.id)),

@@ -28,6 +28,7 @@ class Described:
     headers: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
     #: By media type: the body as a type, or as a schema; and an example.
     bodies: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    needs_body: bool = True
     #: By status: what it means, and the forms of the body by media type.
     answers: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     #: Statuses of refusals.

@@ -19,8 +19,8 @@ from msgspec import Meta
 
 from landbridge.client.publisher import Rows
 from landbridge.client.subscription import Subscription
-from landbridge.core.names import CONTENT_TOPIC, check_name
 from landbridge.errors import BadFrame, BadRequest, BusError, LimitReached, Misuse, Unauthenticated
+from landbridge.gateways.http.by_query import topic_to_read
 from landbridge.gateways.http.cross_origin import CrossOrigin
 from landbridge.gateways.http.events import MOST_CREDIT, USUAL_CREDIT
 from landbridge.gateways.http.exchange import Receive, Scope, Send
@@ -28,7 +28,6 @@ from landbridge.gateways.http.forms import MessageForTopic, MessageShown, read, 
 from landbridge.gateways.http.pull import receipt_of
 from landbridge.gateways.http.sessions import HttpSession, SessionPool
 from landbridge.gateways.http.settle import MOST_SETTLED, SettlementGiven, settle
-from landbridge.protocol import operations as table
 from landbridge.protocol.http import Problem, bearer_token, caller_known, problem_of
 
 log = structlog.get_logger("landbridge.http")
@@ -308,7 +307,7 @@ class WebSocketStream:
             raise BadRequest(f"there is a subscription {op.id} already")
         if len(self._reading) >= MOST_SUBSCRIPTIONS:
             raise LimitReached(f"{MOST_SUBSCRIPTIONS} subscriptions of one stream")
-        topic = await self._topic_of(session, op)
+        topic = await topic_to_read(session, self._address, op.topic, op.match)
         subscription = session.bus.subscribe(topic, group=op.group, prefetch=op.credit, start=op.start)
         assert isinstance(subscription, Subscription)  # of one topic
         await subscription.open()
@@ -319,18 +318,6 @@ class WebSocketStream:
         reading = asyncio.ensure_future(self._deliver(session, op, subscription))
         self._reading[op.id] = subscription, reading
         return DoneOp(ref=op.ref, topic=None if op.match is None else topic)
-
-    async def _topic_of(self, session: HttpSession, op: SubscribeOp) -> str:
-        """The topic that a subscription reads: of a query, that of its rule."""
-        if op.match is not None:
-            source = CONTENT_TOPIC if op.topic is None else check_name(op.topic, "topic")
-            wanted = {"match": op.match, "source": source}
-            made = await session.bus.call_for(self._address, table.RULE_CREATE.name, wanted)
-            rule: str = made["rule"]
-            return rule
-        if op.topic is None:
-            raise BadRequest("a subscription has a topic or a query", hint="topic, or match")
-        return check_name(op.topic, "topic")
 
     async def _unsubscribe(self, session: HttpSession, id: int) -> None:
         found = self._reading.pop(id, None)

@@ -19,7 +19,15 @@ from landbridge.client.bus import Bus
 from landbridge.core.mqtt import session as core
 from landbridge.core.mqtt.session import LONGEST_CLIENT_ID, NEVER, StoredFilter, StoredSession
 from landbridge.core.mqtt.window import Window
-from landbridge.errors import BadName, BusError, Disconnected, LimitReached, ShuttingDown, Unauthenticated
+from landbridge.errors import (
+    BadName,
+    BusError,
+    Disconnected,
+    LimitReached,
+    ShuttingDown,
+    StoreFull,
+    Unauthenticated,
+)
 from landbridge.gateways.mqtt.bounds import (
     BESIDE_PAYLOAD,
     CONNECT_WITHIN,
@@ -156,6 +164,8 @@ class MqttConnection(asyncio.Protocol):
         self.session: StoredSession | None = None
         #: Has the session a document?
         self._is_kept = False
+        #: The filters that the document has.
+        self._saved: dict[str, StoredFilter] = {}
         #: Filters of the session that can't be read for now.
         self._lost: list[StoredFilter] = []
         #: Seconds that the session outlives the connection.
@@ -385,8 +395,9 @@ class MqttConnection(asyncio.Protocol):
         session.expiry, session.expires_at = self._expiry, 0
         self.session = session
         self._is_kept = present or bool(self._expiry)
+        self._saved = _by_filter(session)
         if self._is_kept:
-            await sessions.save(session)
+            await sessions.save_soon(session)
             sessions.hold(session, self._taken_over)
         return present
 
@@ -500,7 +511,17 @@ class MqttConnection(asyncio.Protocol):
             else:
                 codes.append(delivery.spec.qos)
                 fresh.append((delivery, wants_retained))
-        await self._save_session()
+        try:
+            await self._save_session()
+        except StoreFull as error:
+            reason, told = refusal_of(error)
+            refused = await self._take_back(fresh)
+            code = self._code(reason, _OF_SUBACK) if self.version == V5 else Reason.UNSPECIFIED
+            codes = [
+                code if each.filter in refused else was
+                for each, was in zip(packet.filters, codes, strict=True)
+            ]
+            fresh = [each for each in fresh if each[0].spec.filter not in refused]
         self.write(
             encode(
                 SubackPacket(packet_id=packet.packet_id, codes=codes, properties=self._why(told)),
@@ -510,6 +531,19 @@ class MqttConnection(asyncio.Protocol):
         for delivery, wants_retained in fresh:
             if wants_retained:
                 self._send_retained(delivery)
+
+    async def _take_back(self, fresh: list[tuple[FilterDelivery, bool]]) -> set[str]:
+        """The disk has no room for what the session has subscribed now. Returns the filters that it has
+        not."""
+        refused: set[str] = set()
+        for delivery, _ in fresh:
+            saved = self._saved.get(delivery.spec.filter)
+            if saved is None:
+                refused.add(delivery.spec.filter)
+                await self._close_delivery(delivery)
+            elif saved.qos != delivery.spec.qos:
+                raise StoreFull("no room for the new QoS of a subscription", hint="unsubscribe, or make room")
+        return refused
 
     async def _open(self, asked: AskedFilter, id: int) -> tuple[FilterDelivery, bool]:
         """Subscribe a filter, or change the options of one that is subscribed. Returns it, and whether
@@ -597,8 +631,10 @@ class MqttConnection(asyncio.Protocol):
     async def _save_session(self) -> None:
         assert self.session is not None
         self._note_filters(self.session)
-        if self._is_kept:
+        filters = _by_filter(self.session)
+        if self._is_kept and filters != self._saved:
             await self._port.sessions.save(self.session)
+            self._saved = filters
 
     def on_delivery_failed(self, delivery: FilterDelivery, error: Exception) -> None:
         """A subscription has ended by itself: its topic was deleted, or the token may not read any more."""
@@ -738,6 +774,7 @@ class MqttConnection(asyncio.Protocol):
 
     async def _leave(self) -> None:
         """The connection is lost: end what it has begun, in the order that loses nothing."""
+        left: asyncio.Task[None] | None = None
         try:
             if self._changing is not None:  # half a change would leave groups that no session knows
                 await asyncio.wait([self._changing], timeout=FINISH_WITHIN)
@@ -748,20 +785,19 @@ class MqttConnection(asyncio.Protocol):
             if self._will is not None and will is None and self._bus is not None:
                 self._port.note("mqtt_will_refused", f"client {self.client_id!r}: {self._bus.closed}")
             delay = min(self.will_delay, self._expiry)
-            left: asyncio.Task[None] | None = None
             await asyncio.gather(*(delivery.close() for delivery in self._deliveries.values()))
             if will is not None and self._bus is not None and self._intake is not None:
                 left = self._port.leave_will(self, will, self._bus, self._intake)
                 if not delay:
                     await asyncio.wait([left])
             await self._leave_session()
-            if self._bus is not None and left is None:
-                await self._bus.close()
         except BusError as error:
             self._port.note("mqtt_session", f"client {self.client_id!r}: {error}")
         except Exception:
             log.error("the end of a connection crashed", client=self.client_id, exc_info=True)
         finally:
+            if self._bus is not None and left is None:  # a will closes it when it is published
+                await _close_bus(self._bus)
             self.gone.set()
             self._port.on_gone(self)
 
@@ -788,6 +824,17 @@ async def _end_tasks(*tasks: asyncio.Task[None] | None) -> None:
         task.cancel()
     if running:
         await asyncio.wait(running)
+
+
+async def _close_bus(bus: Bus) -> None:
+    try:
+        await bus.close()
+    except BusError as error:
+        log.info("connection not closed in good order", why=str(error))
+
+
+def _by_filter(session: StoredSession) -> dict[str, StoredFilter]:
+    return {each.filter: each for each in session.filters}
 
 
 def _check_connect(packet: ConnectPacket) -> bool:

@@ -40,7 +40,7 @@ class Under(NamedTuple):
     done: asyncio.Future[Any]
 
 
-class Publishing(Protocol):
+class PublishingClient(Protocol):
     """The connection, as far as its intake needs it."""
 
     version: int
@@ -61,7 +61,7 @@ class Publishing(Protocol):
 class Intake:
     """The publishes of one connection."""
 
-    def __init__(self, connection: Publishing, bus: Bus) -> None:
+    def __init__(self, connection: PublishingClient, bus: Bus) -> None:
         self._connection = connection
         self._bus = bus
         self._gatherings: dict[str, MessageGathering] = {}

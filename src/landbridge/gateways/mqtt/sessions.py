@@ -30,6 +30,7 @@ from landbridge.errors import (
     DocumentChanged,
     DocumentExists,
     LimitReached,
+    StoreFull,
     UnknownDocument,
     UnknownGroup,
     UnknownTopic,
@@ -72,6 +73,8 @@ class Sessions:
         #: Messages that were sent to a client and not acked when it went, by session: they go again with the
         #: same packet identifiers. A restart forgets them, and the bus gives the messages all the same.
         self.unanswered: dict[str, dict[Place, int]] = {}
+        #: What the documents of sessions are to say when there is room for that; until then this counts.
+        self._unwritten: dict[str, StoredSession] = {}
         #: One at a time changes a session.
         self._turns: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
@@ -168,6 +171,7 @@ class Sessions:
             await asyncio.sleep(LOOK_EVERY)
             try:
                 await self.end_those_over()
+                await self.write_again()
             except BusError as error:
                 if self._bus.closed is not None:
                     return
@@ -184,11 +188,18 @@ class Sessions:
             async with self.turn(key):
                 known = self._known.get(key)
                 if known is not None and 0 < known.expires_at <= now:
-                    session = await self._read(key)
+                    session = self._unwritten.get(key) or await self._read(key)
                     if session is not None and not self._is_over(key, session):
                         continue
                     await self._end(key, session)
                     log.info("session over", client=session.client_id if session else key)
+
+    async def write_again(self) -> None:
+        """Write the sessions that a full disk had no room for."""
+        for key in list(self._unwritten):
+            async with self.turn(key):
+                if (session := self._unwritten.get(key)) is not None:
+                    await self.save(session)
 
     # -- one session -------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Sessions:
         key = session_key(service, client_id)
         if key not in self._known and not self._processes.has_others():
             return None
-        session = await self._read(key)
+        session = self._unwritten.get(key) or await self._read(key)
         if session is not None and not self._is_over(key, session):
             return session
         if key in self._known or session is not None:
@@ -238,8 +249,24 @@ class Sessions:
             except (DocumentChanged, DocumentExists):
                 self._note(key, (await documents.read(SESSIONS, key)).version, session)
             else:
+                self._unwritten.pop(key, None)
                 self._note(key, made.version, session)
                 return
+
+    async def save_soon(self, session: StoredSession) -> None:
+        """Write a session that has a document; later, where the disk is full: its client takes what waits for
+        it, which makes room. StoreFull where there is no document, or others go by it."""
+        try:
+            await self.save(session)
+        except StoreFull:
+            key = session_key(session.service, session.client_id)
+            known = self._known.get(key)
+            if known is None or self._processes.has_others():
+                raise
+            self._unwritten[key] = session
+            self._known[key] = known._replace(
+                expires_at=session.expires_at, expiry=session.expiry, holder=session.holder
+            )
 
     async def leave(self, session: StoredSession) -> None:
         """Write a session whose client is gone from here; unless it is connected elsewhere by now."""
@@ -249,7 +276,7 @@ class Sessions:
             if self._processes.has_others() and not await self._is_mine(key):
                 self.unanswered.pop(key, None)
                 return
-            await self.save(session)
+            await self.save_soon(session)
 
     async def end_own(self, session: StoredSession) -> None:
         """End a session with its connection; unless its client is connected elsewhere by now."""
@@ -269,6 +296,7 @@ class Sessions:
 
     async def _end(self, key: str, session: StoredSession | None) -> None:
         self.unanswered.pop(key, None)
+        self._unwritten.pop(key, None)
         if session is not None and (groups := set(core.groups_of(session))):
             await self._delete_groups(groups.__contains__)
         try:

@@ -56,6 +56,8 @@ MOST_UNDER_WAY, MOST_SUBSCRIPTIONS = 256, 20
 MOST_HELD = 4 << 20
 #: Seconds in which a client has to sign in.
 KNOWN_WITHIN = 20.0
+#: Seconds in which the attachments of a packet have to come. They are kept meanwhile.
+ATTACHED_WITHIN = 30.0
 #: Seconds in which a client has to read some of what waits for it.
 SLOW_WITHIN = 30.0
 #: Seconds that a connection outlives its end, so that the client can read why.
@@ -91,6 +93,7 @@ class SocketClient:
         self.is_ending = self.is_signed_in = False
         #: A packet whose attachments are on their way.
         self.partial: StrictPacket | None = None
+        self._late: asyncio.TimerHandle | None = None
         self._stranger = register.strangers.enter(address, self.cut)
         self._deadline: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             KNOWN_WITHIN, self.cut
@@ -184,9 +187,23 @@ class SocketClient:
         for scope in self.scopes:
             cut_caller(scope)
 
+    def expect(self, packet: StrictPacket | None) -> None:
+        """The attachments of this packet are on their way; None: of none."""
+        self.partial = packet
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if packet is not None:
+            self._late = asyncio.get_running_loop().call_later(ATTACHED_WITHIN, self._end_late)
+
+    def _end_late(self) -> None:
+        late = f"the attachments of a packet did not come within {ATTACHED_WITHIN:.0f} s"
+        self._register.spawn(self.end(BadFrame(late)))
+
     def on_gone(self) -> None:
         """The connection has ended."""
         self.is_ending = True
+        self.expect(None)
         self._leave_strangers()
         self._register.spawn(self._release())
 
@@ -207,7 +224,7 @@ class SocketClient:
 
     async def receive(self, event: StrictPacket) -> None:
         """Carry out a request. Returns when more may be read from the client."""
-        size = sum(map(len, event.data)) + sum(map(len, event.attachments))
+        size = event.size
         await self._room.acquire()
         while self._held and self._held + size > MOST_HELD:
             self._freed.clear()

@@ -88,6 +88,9 @@ class SocketPeer(Protocol):
     #: A packet whose attachments are on their way.
     partial: StrictPacket | None
 
+    def expect(self, packet: StrictPacket | None) -> None:
+        """The attachments of this packet are on their way; None: of none."""
+
     async def receive(self, event: StrictPacket) -> None:
         """An event has come. Returns when more may be read."""
 
@@ -153,6 +156,17 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             await found.close(wait=False, abort=True)
             found.queue.put_nowait(None)  # the writer of a WebSocket ends, and closes it
 
+    def is_upgrading(self, id: str) -> bool:
+        """Has a client begun to go over from polling to a WebSocket?"""
+        found = self.eio.sockets.get(id)
+        return found is not None and found.upgrading
+
+    def end_upgrade(self, id: str) -> None:
+        """Its WebSocket has ended. The library answers polls with nothing, and at once, as long as it waits
+        for one; it forgets to end that where the client goes without a word."""
+        if self.is_upgrading(id):
+            self.eio.sockets[id].upgrading = False
+
     # -- what the library calls --------------------------------------------------------------------
 
     async def _handle_eio_connect(self, id: str, environ: dict[str, Any]) -> bool | None:
@@ -188,9 +202,11 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             if not isinstance(data, bytes):
                 raise BadFrame("text where an attachment was announced")
             found.attachments.append(data)
+            if found.size > MOST_BYTES:
+                raise BadFrame(f"a packet of more than {MOST_BYTES} bytes with its attachments")
             if len(found.attachments) < found.attachment_count:
                 return
-            peer.partial = None
+            peer.expect(None)
         elif isinstance(data, bytes):
             raise BadFrame("an attachment that was not announced")
         else:
@@ -202,7 +218,7 @@ class SocketEngine(socketio.AsyncServer):  # type: ignore[misc]  # the library h
             if not peer.is_signed_in or found.namespace != "/":
                 raise BadFrame("a packet before the sign-in, or of another namespace")
             if found.attachment_count:
-                peer.partial = found
+                peer.expect(found)
                 return
         if found.packet_type == packet.DISCONNECT:
             await peer.end(None)

@@ -37,6 +37,8 @@ MOST_OF_STRANGERS = 16 << 10
 MOST_PARAMETERS = 16
 #: Characters of what tells one request of a client from the next.
 LONGEST_MARK = 64
+#: Seconds in which a client that polls has to go over to the WebSocket that it has opened.
+UPGRADE_WITHIN = 20.0
 #: Seconds that a WebSocket may take before it takes more.
 WRITE_WITHIN = 60.0
 #: Packets that a client may send, by their first character: close, pong, message; on a WebSocket upgrade too.
@@ -176,21 +178,34 @@ class SocketGateway:
         try:
             self._check_origin(scope)
             client = self._client(scope)
+            if client is not None and client.scopes:
+                raise BadRequest("the session has a WebSocket already, or is about to", hint="one at a time")
         except BusError as error:
             await _deny(scope, send, error)
             return
+        end: asyncio.TimerHandle | None = None
         if client is not None:
             client.scopes.append(scope)
             scope[_CLIENT] = client
             if client.is_signed_in:
                 caller_known(scope)
+            end = asyncio.get_running_loop().call_later(UPGRADE_WITHIN, self._end_upgrade, client, scope)
         # The server of HTTP has taken these out; the library wants to see them.
         asked = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
         scope["headers"] = [*(pair for pair in scope["headers"] if pair[0] not in _LEFT_OUT), *asked]
         socket = _CheckedSocket(scope, first, receive, send)
-        await self.engine.handle_request(scope, socket.receive, socket.send)
-        if client is not None and scope in client.scopes:
-            client.scopes.remove(scope)
+        try:
+            await self.engine.handle_request(scope, socket.receive, socket.send)
+        finally:
+            if client is not None and end is not None:
+                end.cancel()
+                self.engine.end_upgrade(client.id)
+                if scope in client.scopes:
+                    client.scopes.remove(scope)
+
+    def _end_upgrade(self, client: SocketClient, scope: Scope) -> None:
+        if self.engine.is_upgrading(client.id):
+            cut_caller(scope)
 
     # -- end and figures ---------------------------------------------------------------------------
 

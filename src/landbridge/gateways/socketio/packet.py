@@ -46,6 +46,11 @@ class StrictPacket(packet.Packet):  # type: ignore[misc]  # the library has no t
             raise BadFrame(f"a packet with {count} attachments", hint=f"at most {MOST_ATTACHMENTS}")
         return count
 
+    @property
+    def size(self) -> int:
+        """Bytes of its arguments, and of the attachments that have come."""
+        return sum(map(len, self.data)) + sum(map(len, self.attachments))
+
 
 def _arguments(text: str) -> list[bytes]:
     try:

@@ -29,8 +29,9 @@ class LogTail:
         self._topic = topic
         #: Reads under way, by their offset.
         self._reads: dict[int, asyncio.Task[Stretch]] = {}
-        #: The wait under way, and the offset that it waits for.
-        self._wait: tuple[int, asyncio.Task[Any]] | None = None
+        #: Waits under way, by the offset that they wait for. Who follows the log of a topic that was made
+        #: anew meanwhile waits for another one than who follows the new log.
+        self._waits: dict[int, asyncio.Task[Any]] = {}
 
     async def read(self, offset: int) -> Stretch:
         """Batches of the log from an offset; none at its end."""
@@ -42,12 +43,12 @@ class LogTail:
 
     async def grown(self, offset: int) -> None:
         """Wait until the log has this offset, or for a while."""
-        if self._wait is None or self._wait[1].done():
+        found = self._waits.get(offset)
+        if found is None:
             call = self._bus.call(table.TOPIC_WAIT.name, offsets={self._topic: offset}, within=WITHIN)
-            self._wait = offset, _begun(call)
-        awaited, task = self._wait
-        if offset >= awaited:
-            await asyncio.shield(task)
+            found = self._waits[offset] = _begun(call)
+            found.add_done_callback(lambda _: self._waits.pop(offset, None))
+        await asyncio.shield(found)
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

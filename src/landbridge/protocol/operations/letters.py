@@ -17,6 +17,10 @@ class LetterSummary(Arguments, frozen=True, kw_only=True):
 
     topic: Annotated[str | None, about("Letters of this topic's groups alone; None: of all.")] = None
     group: Annotated[str | None, about("Letters of this group of the topic alone; None: of all.")] = None
+    since: Annotated[
+        int | None,
+        about("Letters buried at or after this moment alone, in microseconds; None: of all times."),
+    ] = None
 
 
 class LetterList(Arguments, frozen=True, kw_only=True):
@@ -59,6 +63,14 @@ class LetterCounts(Result, frozen=True, kw_only=True):
 
     causes: Annotated[list[CauseRow], about("By topic, group and cause; 1000 at most.")]
     whole: Annotated[bool, about("False: there are more than were looked at, which are the oldest.")]
+    looked_at: Annotated[int, about("How many letters of the dead-letter topics were looked at.")] = 0
+    stored: Annotated[
+        int,
+        about(
+            "How many letters these topics have from 'since' on, with those that were redriven or given up "
+            "and that the retention has not removed yet."
+        ),
+    ] = 0
 
 
 class LetterRow(Result, frozen=True, kw_only=True):

@@ -80,6 +80,7 @@ class OutletRow(Result, frozen=True, kw_only=True):
     failed: Annotated[int, about("Attempts that have failed.")]
     buried: Annotated[int, about("Messages given up; they are in the topic of dead letters.")]
     last_success_at: Annotated[int | None, about("The last success, in microseconds; None: none yet.")]
+    trouble: Annotated[str, about("Why nothing can be sent at the moment; empty: nothing is known of.")] = ""
 
 
 class OutletDetails(OutletRow, frozen=True, kw_only=True):
@@ -90,7 +91,6 @@ class OutletDetails(OutletRow, frozen=True, kw_only=True):
     failing_since: Annotated[int | None, about("The first failure since the last success; None: none.")]
     blocked_until: Annotated[int | None, about("Nothing is sent before this moment; None: at any time.")]
     disabled_why: Annotated[str, about("Why it is disabled.")]
-    trouble: Annotated[str, about("Why its topic can't be read at the moment.")]
     paused_at: Annotated[int | None, about("When it was paused; None: it is not.")]
     paused_by: Annotated[str, about("Who paused it.")]
     note: Annotated[str, about("Why it is paused.")]
