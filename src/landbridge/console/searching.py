@@ -121,15 +121,30 @@ async def begin_at(bus: Bus, topic: str, start: str) -> int:
     return int((await bus.topics.seek_time({topic: moment}))[topic])
 
 
+class _Pace:
+    """Gives the loop to others between the messages of a search, and ends a search that takes too long."""
+
+    def __init__(self) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._until = self._time() + MOST_SECONDS
+        self._turn_until = self._time() + TURN_WITHIN
+
+    async def is_over(self, found: Found) -> bool:
+        """After each message that was looked at."""
+        now = self._time()
+        if not found.scanned % A_TURN or now > self._turn_until:
+            await asyncio.sleep(0)
+            self._turn_until = self._time() + TURN_WITHIN
+        return found.scanned >= MOST_SCANNED or now > self._until
+
+
 async def search(
     bus: Bus, topic: str, begin: int, test: Test | None, rows: int = ROWS, at_once: int = AT_ONCE
 ) -> Found:
     """The messages from an offset on that pass a test, so many at most. ``at_once``: bytes of one read."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + MOST_SECONDS
+    pace = _Pace()
     found = Found(begin=begin, next=begin)
     size = 0
-    turn_until = loop.time() + TURN_WITHIN
     while len(found.messages) < rows:
         stretch = await bus.fetch(topic, found.next, at_once)
         found.first, found.end = stretch.first, stretch.end
@@ -148,10 +163,7 @@ async def search(
                     )
                     if len(found.messages) >= rows:
                         return found
-                if not found.scanned % A_TURN or loop.time() > turn_until:
-                    await asyncio.sleep(0)
-                    turn_until = loop.time() + TURN_WITHIN
-                if found.scanned >= MOST_SCANNED or loop.time() > until:
+                if await pace.is_over(found):
                     return found
         if size >= MOST_BYTES:
             break
@@ -170,22 +182,19 @@ async def end_at(bus: Bus, topic: str, start: str) -> int:
 
 async def search_back(bus: Bus, topic: str, end: int, test: Test | None, rows: int = ROWS) -> Found:
     """The messages before an offset that pass a test, newest first, so many at most."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + MOST_SECONDS
+    pace = _Pace()
     bounds = (await bus.topics.wait({topic: 0}))[topic]
     end = min(end, bounds.end)
     found = Found(bounds.first, bounds.end, begin=end, next=end, is_backwards=True)
     wide, size = WINDOW, 0
-    while len(found.messages) < rows and not found.is_end:
-        if found.scanned >= MOST_SCANNED or size >= MOST_BYTES or loop.time() > until:
-            break
+    while len(found.messages) < rows and not found.is_end and size < MOST_BYTES:
         stretch, begin = await _window(bus, topic, max(found.first, found.next - wide), found.next)
         found.first = stretch.first
         size += sum(len(fetched.batch.encode()) for fetched in stretch.batches)
         # A window that was as wide as asked for was cheap: the next one may be wider.
         wide = min(WIDEST, 4 * wide) if found.next - begin >= wide else max(1, found.next - begin)
-        if await _look_back(found, stretch, begin, test, rows, until):
-            found.next = begin
+        if await _look_back(found, stretch, begin, test, rows, pace):
+            break
     return found
 
 
@@ -200,28 +209,19 @@ async def _window(bus: Bus, topic: str, begin: int, end: int) -> tuple[Stretch, 
 
 
 async def _look_back(
-    found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int, until: float
+    found: Found, stretch: Stretch, begin: int, test: Test | None, rows: int, pace: _Pace
 ) -> bool:
-    """Take what passes the test of a window, the newest first, into what was found. False where it has
-    stopped before the window's beginning."""
-    loop = asyncio.get_running_loop()
-    top, turn_until = found.next, loop.time() + TURN_WITHIN
+    """Take what passes the test of a window, the newest first, into what was found. Is the search over?"""
+    top, found.next = found.next, begin
     for fetched in reversed(stretch.batches):
         for offset in range(min(top, fetched.end) - 1, max(begin, fetched.first) - 1, -1):
             found.scanned += 1
-            found.next = offset
-            index = offset - fetched.first
-            if test is None or test(fetched.batch, index):
-                found.messages.append(_message(offset, fetched.batch, index, fetched.origin))
-                if len(found.messages) >= rows:
-                    return False
-            now = loop.time()
-            if not found.scanned % A_TURN or now > turn_until:
-                await asyncio.sleep(0)
-                turn_until = loop.time() + TURN_WITHIN
-            if found.scanned >= MOST_SCANNED or now > until:
-                return False
-    return True
+            if test is None or test(fetched.batch, offset - fetched.first):
+                found.messages.append(_message(offset, fetched.batch, offset - fetched.first, fetched.origin))
+            if len(found.messages) >= rows or await pace.is_over(found):
+                found.next = offset
+                return True
+    return False
 
 
 async def last(bus: Bus, topic: str) -> Found:
