@@ -24,6 +24,8 @@ INTRO = """# Command line
 `landbridge NOUN VERB`. Every command takes `--json` (also for errors, on stderr) and `--help`; those that
 connect take `--context NAME`. Spans are written `30s`, `5m`, `7d`; sizes `10MB`, `1GiB`; times as ISO 8601
 or `2h ago`. The exit status is 0, 2 for a mistyped command, or the error's own ([errors](errors.md)).
+`landbridge --install-completion` has the shell complete commands, options, and the names of contexts, topics,
+groups, services and so on.
 
 This page is made from the commands (`./dev docs`).
 """
@@ -47,10 +49,10 @@ def section(words: tuple[str, ...], command: Any) -> str:
     if examples.strip():
         lines += ["```text", inspect.cleandoc(examples).strip(), "```", ""]
     rows = [(_argument(p), p.help) for p in arguments if getattr(p, "help", None)]
-    rows += [(", ".join([*p.opts, *p.secondary_opts]), p.help) for p in options]
+    rows += [(_option(p), f"{p.help} {_usual(p)}") for p in options]
     if rows:
         lines += ["| | |", "|---|---|"]
-        lines += [f"| `{name}` | {_cell(text)} |" for name, text in rows]
+        lines += [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in rows]
         lines.append("")
     return "\n".join(lines)
 
@@ -58,6 +60,28 @@ def section(words: tuple[str, ...], command: Any) -> str:
 def _argument(parameter: Any) -> str:
     name = str(parameter.metavar or parameter.name).upper()
     return name if parameter.required else f"[{name}]"
+
+
+def _option(parameter: Any) -> str:
+    """Its names, and what its value is."""
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    if parameter.is_flag:
+        return names
+    value = parameter.type_descriptor
+    choices = "|".join(str(choice) for choice in value.choices) if value.is_choice else ""
+    return f"{names} {parameter.metavar or choices or 'TEXT'}"
+
+
+def _usual(parameter: Any) -> str:
+    said = parameter.show_default
+    if isinstance(said, str):
+        return f"By default: {said}."
+    value = parameter.default
+    if (parameter.is_flag and not parameter.secondary_opts) or not said or value in (None, "", ()):
+        return ""
+    if parameter.is_flag:
+        value = (parameter.opts if value else parameter.secondary_opts)[0]
+    return f"By default `{value:g}`." if isinstance(value, float) else f"By default `{value}`."
 
 
 def _cell(text: str | None) -> str:

@@ -10,6 +10,8 @@ def run() -> None:
     """The entry point."""
     try:
         from landbridge.cli.main import main
+    except KeyboardInterrupt:  # nothing has begun yet
+        sys.exit(130)
     except ModuleNotFoundError as missing:
         if (missing.name or "landbridge").partition(".")[0] == "landbridge":
             raise

@@ -307,7 +307,7 @@ class AlreadyArchived(Misuse, code="already_archived", exit_status=37, http_stat
 class UnknownTerminal(Misuse, code="unknown_terminal", exit_status=28, http_status=404):
     """The customer has no such terminal."""
 
-    default_hint = "list the customer's terminals: this one may have been removed"
+    default_hint = "see 'landbridge terminal list': it may have been removed"
 
 
 class UnknownCustomer(Misuse, code="unknown_customer", exit_status=29, http_status=404):
@@ -317,7 +317,7 @@ class UnknownCustomer(Misuse, code="unknown_customer", exit_status=29, http_stat
 class UnknownService(Misuse, code="unknown_service", exit_status=74, http_status=404):
     """No service of that name is registered."""
 
-    default_hint = "list the services that are registered: this one may have been removed"
+    default_hint = "see 'landbridge service list': it may have been removed"
 
 
 class UnknownNode(Misuse, code="unknown_node", exit_status=108, http_status=404):
@@ -335,7 +335,10 @@ class UnknownPlan(Misuse, code="unknown_plan", exit_status=38, http_status=404):
 class Unauthenticated(Misuse, code="unauthenticated", exit_status=30, http_status=401):
     """The token is missing, wrong, expired or revoked. The answer does not say which."""
 
-    default_hint = "get a token with 'landbridge token create' and put it into the context or token="
+    default_hint = (
+        "get a token with 'landbridge token create' and put it into the context or token=; "
+        "'landbridge service list' says who is suspended"
+    )
 
 
 class Forbidden(Misuse, code="forbidden", exit_status=31, http_status=403):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from landbridge import __version__
-from landbridge.cli.main import COMMANDS
+from landbridge.__main__ import run
+from landbridge.cli.main import COMMANDS, build
+from landbridge.cli.other_names import OURS
 from tests.cli.conftest import Place, Screen
 
 # -- topics and groups ---------------------------------------------------------------------------------
@@ -210,6 +215,11 @@ def test_a_topic_that_was_made_by_the_way_is_told(shared: Place, topic: str) -> 
     told = shared.call("publish", f"{topic}-other", "x", "--json")
     assert told.status == 0
     assert json.loads(told.err)["notice"].startswith(f"made the topic {topic}-other")
+
+
+def test_a_topic_of_dead_letters_is_not_suggested(shared: Place, topic: str) -> None:
+    shared.call("topic", "create", f"{topic}.dead")
+    assert "did you mean" not in shared.call("publish", f"{topic}.deal", "x").err
 
 
 def test_a_topic_that_was_created_is_not_told(shared: Place, topic: str) -> None:
@@ -562,6 +572,52 @@ def test_usage_errors(place: Place) -> None:
     assert "Did you mean" in place.call("pubish", "x").err
     assert place.call("topic", "create").status == 2
     assert place.call("publish", "--nonsense", "--json").error["code"] == "usage"
+    said = place.call("publish", "x", "y", "--delay", "soon", "--json").error["message"]
+    assert said.startswith("Invalid value for '--delay': 'soon' is not a span of time")
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("pub", "'publish'"),
+        ("topic ls", "'list'"),
+        ("topic rm", "'delete'"),
+        ("limits list", "'show'"),
+        ("user", "'service' or 'token'"),
+    ],
+)
+def test_names_that_other_tools_have(place: Place, typed: str, ours: str) -> None:
+    refused = place.call(*typed.split(), "--json")
+    assert refused.status == 2
+    assert refused.error["message"].endswith(f"Did you mean {ours}?")
+
+
+def test_names_that_are_suggested_exist() -> None:
+    whole: Any = get_command(build(COMMANDS))
+    verbs = {verb for each in whole.commands.values() for verb in getattr(each, "commands", ())}
+    for names in OURS.values():
+        assert all(name in COMMANDS or name in verbs for name in names), names
+
+
+def test_patterns_of_other_buses(shared: Place) -> None:
+    for pattern in ("orders.>", "plant/+/temperature"):
+        refused = shared.call("subscribe", pattern, "--count", "1", "--json")
+        assert refused.error["code"] == "bad_name"
+        assert "in a pattern '*' is one word and '#' any number" in refused.error["hint"]
+
+
+def test_an_interrupt_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def interrupted(name: str, *more: Any, **settings: Any) -> Any:
+        if name == "landbridge.cli.main":
+            raise KeyboardInterrupt
+        return real(name, *more, **settings)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 130
 
 
 def test_unknown_exceptions_show_where_they_happened(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,6 +758,15 @@ def test_the_shell_offers_topics_groups_and_contexts(shared: Place) -> None:
     assert offered(shared, "landbridge group show tab-orders tab-") == ["tab-billing"]
     assert offered(shared, "landbridge context use lo") == ["local"]
     assert offered(shared, "landbridge topic list --context lo") == ["local"]
+    assert offered(shared, "landbridge limits show max_pay") == ["max_payload"]
+    assert offered(shared, "landbridge limits set max_pay") == ["max_payload="]
+    schema = shared.folder / "schema.json"
+    schema.write_text("{}")
+    shared.call("type", "register", "tab-orders", "tab.placed", str(schema))
+    assert offered(shared, "landbridge type show tab-orders tab") == ["tab.placed"]
+    # In a shell, "$status" would be a variable: such names are for those who have typed the sign.
+    assert offered(shared, "landbridge topic show '$stat") == ["$status"]
+    assert not [name for name in offered(shared, "landbridge topic show ") if name.startswith("$")]
 
 
 def test_the_shell_offers_nothing_where_no_terminal_answers(place: Place) -> None:

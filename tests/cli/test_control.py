@@ -52,6 +52,10 @@ def test_limits_are_set_shown_and_reset(shared: Place) -> None:
     assert [(row["value"], row["source"]) for row in rows] == [(500, "set"), (32 << 20, "set"), (5.0, "set")]
     assert shared.call("limits", "set", "max_schedules=0", "--json").error["code"] == "bad_request"
     assert shared.call("limits", "set", "max_schedules=many").status == 2
+    assert (
+        shared.call("limits", "set", "max_schedules", "500", "--json").error["hint"]
+        == "as in max_schedules=value"
+    )
     assert shared.call("limits", "show", "nothing", "--json").error["code"] == "bad_request"
     shared.call("limits", "reset", "max_schedules", "request_bytes", "hello_within")
     assert shared.call("limits", "show", "max_schedules", "--json").json[0]["source"] == "default"

@@ -71,6 +71,16 @@ def test_nothing_set_up(place: Place) -> None:
     assert "hint: " in plain.out
 
 
+def test_the_data_is_that_of_the_contexts_terminal(place: Place) -> None:
+    other = place.folder / "other"
+    with place.up("--http-port", "0", "--data", str(other)) as running:
+        del place.settings["LANDBRIDGE_DATA"]
+        found = checks(place.call("doctor", *ports(), "--json"))
+        assert found["data"]["detail"].startswith(f"{other}, ")
+        assert found["store"]["detail"].startswith(f"{other / 'bus'}, ")
+        running.stop()
+
+
 def test_tokens_that_others_can_read(place: Place) -> None:
     place.call("context", "add", "c", "--url", "lb://127.0.0.1:1", "--token", "t")
     (place.folder / "home" / "contexts" / "c.json").chmod(0o644)

@@ -13,7 +13,7 @@ PAID = '{"state": ["paid"]}'
 
 def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    with place.up() as up:
+    with place.up("--http-port", "0") as up:
         assert up.ready
         assert place.call("rule", "list", "--json").json == []
         made = place.call("rule", "create", PAID, "--json").json
@@ -46,13 +46,20 @@ def test_all_that_can_be_done_with_a_rule(tmp_path: Path) -> None:
         assert place.call("topic", "show", rule, "--json").json["options"]["rule"]["source"] == "$content"
         assert place.call("topic", "update", rule, "--max-age", "1d").status == 0
         assert '{"state":["paid"]}' in place.call("rule", "show", rule).out
-        assert [row["rule"] for row in place.call("rule", "list", "orders", "--json").json] == [other]
+        assert [row["rule"] for row in place.call("rule", "list", "--source", "orders", "--json").json] == [
+            other
+        ]
         assert 'found "open", wanted "paid"' in place.call("rule", "test", '{"state": "open"}').out
         tested = place.call("rule", "test", "urgent!", "--source", "orders", "--key", "k", "--json").json
         assert [(row["rule"], row["matches"]) for row in tested] == [(other, True)]
         assert place.call("rule", "test", '{"state": "open"}', "--matching", "--json").json == []
         asked = place.call("rule", "test", '{"n": 5}', "--match", '{"n": [5]}', "--json").json
         assert asked[0]["matches"]
+        file.write_text('{"n": 5}')
+        asked = place.call("rule", "test", "--file", str(file), "--match", '{"n": [6]}', "--json").json
+        assert (asked[0]["matches"], asked[0]["why"]) == (False, "found 5, wanted 6")
+        refused = place.call("topic", "pause", rule, "--json").error
+        assert "--delivery" in refused["hint"]
         assert place.call("rule", "delete", rule).status == 0
         assert place.call("rule", "delete", other, "--force", "--json").json == {"deleted": other}
         unknown = place.call("rule", "show", rule, "--json")
@@ -71,5 +78,8 @@ def test_a_line_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         (("subscribe", "--match", "{"), wrong),
         (("subscribe", "--match", "[]"), wrong),
         (("rule", "create", f"@{tmp_path}/none.json"), wrong),
+        (("rule", "test"), 2),
+        (("rule", "test", "1", "--file", "x"), 2),
+        (("rule", "test", "--file", f"{tmp_path}/none.json"), wrong),
     ):
         assert place.call(*line).status == status, line

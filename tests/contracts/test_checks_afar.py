@@ -15,7 +15,7 @@ import pytest
 from landbridge.broker import checks_afar, checks_process
 from landbridge.broker.checks_afar import ChecksAfar
 from landbridge.broker.server import Terminal
-from landbridge.core.middleware.event_types import Registration
+from landbridge.core.middleware.event_types import TypeRegistration
 from landbridge.core.middleware.validate import Misfit
 from landbridge.errors import (
     BadRequest,
@@ -40,8 +40,8 @@ def afar() -> Iterator[ChecksAfar]:
     checks.close()
 
 
-def registration(schema: Any, compatibility: Any = "backward") -> Registration:
-    return Registration(schema=schema, now=1, who="me", description=None, compatibility=compatibility)
+def registration(schema: Any, compatibility: Any = "backward") -> TypeRegistration:
+    return TypeRegistration(schema=schema, now=1, who="me", description=None, compatibility=compatibility)
 
 
 async def test_the_process_says_which_message_does_not_fit_and_where(afar: ChecksAfar) -> None:

@@ -3,18 +3,24 @@ through, and whatever had to wait goes on by itself."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
+from landbridge.console import sessions as console_sessions
+from landbridge.console.navigation import SECTIONS
 from landbridge.core.mqtt.session import SESSIONS
 from landbridge.core.sms.spec import SmsProfile
 from landbridge.core.time import SECOND
 from landbridge.gateways import outlets
+from landbridge.gateways.http import sessions as http_sessions
 from landbridge.gateways.mqtt import port as mqtt_port
 from landbridge.gateways.outgoing import OutgoingHttp
 from landbridge.gateways.sms import SmsForm
+from landbridge.node import outlets as buses
 from landbridge.node.assembly import dial_to
 from landbridge.node.sms import sms_of
 from landbridge.node.webhooks import webhooks_of
@@ -22,7 +28,9 @@ from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, FaultyStore, attach, run_terminal
 from landbridge.testing.sms_provider import SmsProvider
 from tests.contracts.mqtt import V5, V311, mqtt_site
+from tests.contracts.web import web
 from tests.receivers import LOOPBACK, OK, Receiver, says
+from tests.socketio_clients import stock
 from tests.waiting import eventually, turns
 
 
@@ -196,3 +204,89 @@ async def test_an_sms_waits_for_a_full_disk_and_costs_nothing_meanwhile(
         await eventually(lambda: sender.state.delivered == 3)
         await turns()
         assert sender.state.spent[1:] == (3, 3)
+
+
+async def test_a_provider_that_calls_back_on_a_full_disk_is_told_so(
+    store: FaultyStore, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buses, "PATIENCE", 0.0, raising=False)
+    async with (
+        web(store=store) as site,
+        sms_of(site.terminal, dial_to(site.terminal), (), OutgoingHttp(LOOPBACK)) as senders,
+        SmsProvider() as provider,
+    ):
+        for topic in ("alerts", "sms.in"):
+            await site.bus.topics.create(topic)
+        await site.bus.sms.create(
+            "alerts", "ops", account=provider.account, secret=provider.secret, sender="+15550000001",
+            to="+15550000002", profile=SmsProfile(url=provider.url), incoming="sms.in", reached_at=site.url,
+        )  # fmt: skip
+        await eventually(lambda: senders.senders)
+        url = (await site.bus.sms.show("alerts", "ops")).incoming_url
+        sms = {"MessageSid": "SM1", "From": "+15550000002", "Body": "hello"}
+        store.full = True
+        assert await provider.call(url, sms) == 507
+        store.full = False
+        assert [await provider.call(url, sms) for _ in range(2)] == [204, 204]
+        assert site.terminal.broker.topic("sms.in").log.end == 1
+
+
+async def test_a_client_of_socketio_settles_on_a_full_disk(
+    store: FaultyStore, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_sessions, "PATIENCE", 0.0)
+    async with web(store=store, socketio=True) as site:
+        for number in range(20):
+            await site.bus.publish("orders", {"n": number})
+        token = site.token("publish:orders", "subscribe:orders")
+        async with stock(site.url, token, ["websocket"]) as client:
+            store.full = True
+            refused = await client.call("publish", topic="orders", json=1, idempotency_key="k")
+            assert refused["problem"]["code"] == "store_full"
+            await client.done("subscribe", topic="orders", group="g", **{"from": "earliest"})
+            await client.have(20)
+            group = site.terminal.broker.group("orders", "g")
+            await eventually(lambda: group.delivery.cursor.floor == 20)
+            store.full = False
+            stored = [
+                await client.done("publish", topic="orders", json=1, idempotency_key="k") for _ in range(2)
+            ]
+            assert [(each["offset"], each["repeated"]) for each in stored] == [(20, False), (20, True)]
+
+
+# -- the console ---------------------------------------------------------------------------------------
+
+
+async def test_the_console_leads_out_of_a_full_disk(
+    store: FaultyStore, crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_sessions, "PATIENCE", 0.0)
+    async with web(store=store, console=True) as site:
+        for number in range(3):
+            await site.bus.publish("orders", {"n": number})
+        await site.bus.groups.create("orders", "g", start="earliest")
+        store.full = True
+        site.terminal.broker.room.tick()
+        await eventually(lambda: site.terminal.broker.room.state == "low")
+        # The sign-in, too: nothing of it is on disk.
+        path = (await site.http.post("/console/links")).json()["path"]
+        async with httpx.AsyncClient(base_url=site.url, headers={"origin": site.url}) as browser:
+            signed_in = await browser.post("/console/sign-in", data={"code": path.partition("code=")[2]})
+            assert signed_in.status_code == 303
+            for page in [path for paths in SECTIONS.values() for path in paths]:
+                assert (await browser.get(page)).status_code == 200, page
+            found = re.search(r'name="csrf" value="([^"]+)"', (await browser.get("/")).text)
+            assert found is not None
+
+            async def act(action: str, /, **fields: str) -> Any:
+                sent = {"csrf": found[1], "confirmed": "yes", **fields}
+                headers = {"console-module": "live"}
+                return await browser.post(f"/console/actions/{action}", data=sent, headers=headers)
+
+            refused = await act("message.publish", topic="orders", payload="1", type="text/plain")
+            assert refused.status_code == 507
+            moved = await act("group.seek", topic="orders", name="g", where="latest")
+            assert moved.json()["outcome"] == "done", moved.text
+            deleted = await act("topic.delete", name="orders", force="true")
+            assert deleted.json()["outcome"] == "done", deleted.text
+        assert "orders" not in site.terminal.broker.topics

@@ -21,7 +21,8 @@ from landbridge.core.log.batch import Batch
 from landbridge.gateways.http import events as gateway_events
 from landbridge.gateways.http import websocket
 from landbridge.gateways.http.events import text_of_batch
-from landbridge.node import http_connection, reading_watch
+from landbridge.node import http_connection
+from landbridge.transport import reading_watch
 from tests.contracts.web import Web, listening, take, web
 from tests.waiting import LIMIT, eventually
 

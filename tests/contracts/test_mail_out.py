@@ -437,3 +437,17 @@ def test_the_bounce_address_fits_into_an_address() -> None:
     assert core.read_bounce(said) == ("0" * 16, (1 << 62) - 1, 1000)
     assert core.is_sealed(stored, said)
     assert email.utils.parseaddr(address)[1] == address
+
+
+@pytest.mark.parametrize(
+    "host", ["a" * 64 + ".example", "a" + ".b" * 120 + "." + "c" * 70], ids=["label", "end"]
+)
+async def test_a_server_whose_name_nobody_can_look_up_is_a_failed_attempt(scene: Scene, host: str) -> None:
+    await scene.bus.topics.create("alerts")
+    await scene.bus.mails.create(
+        "alerts", "ops", server=f"smtp+plain://{host[:253]}:25", sender="a@example.com", to=("b@example.com",)
+    )
+    await scene.bus.publish("alerts", b"x")
+    shown = await scene.until(lambda shown: shown.failed)
+    assert shown.attempts[0].detail.startswith("no address of ")
+    assert shown.lag == 1

@@ -8,24 +8,34 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from landbridge.broker.commit import CROSSING, DIRECTORY
 from landbridge.broker.limits import Limits
-from landbridge.core.log.store import PutDocument
+from landbridge.core.log.store import DeleteDocument, PutDocument
 from landbridge.core.trust import registered_tokens
 from landbridge.core.trust.directory import Directory, TokenKey, keep
 from landbridge.core.trust.directory import sign as sign_directory
-from landbridge.errors import BadRequest, BusError, LeaseLost, LimitReached, StoreFailed, Unauthenticated
+from landbridge.errors import (
+    BusError,
+    Fenced,
+    LeaseLost,
+    LimitReached,
+    StoreFailed,
+    Unauthenticated,
+)
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
+from landbridge.protocol import frames
 from landbridge.testing import FakeClock, attach
 from landbridge.testing.cluster import Nodes, run_nodes
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT, eventually, turns
 
 UNITS = 8
 
@@ -51,6 +61,19 @@ def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
         if nodes.owners[nodes["a"].broker.units.unit_of(name)] == node
     ]  # fmt: skip
     return found[skip]
+
+
+async def owed(nodes: Nodes) -> list[str]:
+    """What is in the store of transactions that are not at their end."""
+    kinds = ("handover", "reservation")
+    found = [await nodes.engine.documents(unit, kind) for unit in range(UNITS) for kind in kinds]
+    return [key for documents in found for key, _ in documents]
+
+
+async def until_nothing_is_owed(nodes: Nodes) -> None:
+    async with asyncio.timeout(LIMIT):
+        while await owed(nodes):
+            await asyncio.sleep(0.01)
 
 
 async def take(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
@@ -127,25 +150,61 @@ async def test_a_transaction_reaches_topics_of_several_nodes(nodes: Nodes, bus: 
     assert shown["lag"] == 0
 
 
-async def test_acks_at_different_nodes_are_refused_in_one_transaction(nodes: Nodes, bus: Any) -> None:
-    one, other = topic_of(nodes, "a"), topic_of(nodes, "b")
+async def test_acks_at_different_nodes_happen_in_one_transaction(nodes: Nodes, bus: Any) -> None:
+    topics = [topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "b", skip=1)]
+    out = topic_of(nodes, "c")
+    await bus.groups.create(out, "g")
+    for topic in topics:
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    async with AsyncExitStack() as stack:
+        reading = [await stack.enter_async_context(bus.subscribe(topic, group="g")) for topic in topics]
+        messages = [await each.poll(timeout=20) for each in reading]
+        async with bus.transaction() as transaction:
+            for message in messages:
+                await transaction.ack(message)
+            await transaction.publish(out, b"out")
+    assert await take(bus, out, "g", 1) == [b"out"]
+    await until_nothing_is_owed(nodes)
+    for topic in topics:
+        assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_a_transaction_across_nodes_that_fails_gives_every_message_back(nodes: Nodes, bus: Any) -> None:
+    one, other, out = topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "c")
     for topic in (one, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
     async with bus.subscribe(one, group="g") as left, bus.subscribe(other, group="g") as right:
         first, second = await left.poll(timeout=20), await right.poll(timeout=20)
-        with pytest.raises(BadRequest, match="across nodes"):
+        await first.requeue()
+        with pytest.raises(LeaseLost):
+            async with bus.transaction() as transaction:
+                await transaction.ack(second)
+                await transaction.ack(first)
+                await transaction.publish(out, b"out")
+        # What is reserved of one is dropped where the other can't be acked.
+        with pytest.raises(LeaseLost):
             async with bus.transaction() as transaction:
                 await transaction.ack(first)
                 await transaction.ack(second)
+    assert await take(bus, one, "g", 1) == [b"in"]
+    assert await take(bus, other, "g", 1) == [b"in"]
+    await until_nothing_is_owed(nodes)
 
 
-async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_messages(
-    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("far", ["a", "b"])
+@pytest.mark.parametrize("lapses", [False, True])
+@pytest.mark.parametrize("end", ["done", "refused", "unknown"])
+async def test_what_a_transaction_has_reserved_waits_at_a_new_owner(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str, lapses: bool, end: str
 ) -> None:
-    home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
-    unit = nodes["a"].broker.units.unit_of(other)
-    assert unit != nodes["a"].broker.units.unit_of(home)
+    """The unit of some of its messages changes its owner while the commit at its home is on its way, in good
+    order or because a lease is over. Then the commit is done, or refused because the home has moved too, or
+    it is done and its answer lost."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    assert unit != at_home
     for topic in (home, other):
         await bus.groups.create(topic, "g")
         await bus.publish(topic, b"in")
@@ -153,12 +212,16 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
     commit = store.commit
 
     async def slow(of: int, epoch: int, writes: Any) -> Any:
-        if of != unit and any(getattr(write, "kind", "") == "handover" for write in writes):
+        if of == at_home and any(getattr(write, "kind", "") == "handover" for write in writes):
+            if end == "unknown":
+                await commit(of, epoch, writes)
             held.set()
             await may_go.wait()
+            if end == "unknown":
+                raise Fenced("asked again, it was somebody else's")
         return await commit(of, epoch, writes)
 
-    async def move() -> None:
+    async def transact() -> None:
         async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
             first, second = await left.poll(timeout=20), await right.poll(timeout=20)
             monkeypatch.setattr(store, "commit", slow)
@@ -166,16 +229,99 @@ async def test_a_unit_is_given_up_after_the_commits_elsewhere_that_settle_its_me
                 await transaction.ack(first)
                 await transaction.ack(second)
 
-    moving = asyncio.ensure_future(move())
-    await held.wait()
-    giving_up = asyncio.ensure_future(nodes.move(unit, "b"))
-    done, _ = await asyncio.wait([giving_up], timeout=0.2)
-    assert not done
-    may_go.set()
-    await giving_up
-    await asyncio.gather(moving, return_exceptions=True)  # its leases may be lost: it is done all the same
-    shown = await bus.call("group.show", topic=other, name="g")
-    assert shown["lag"] == 0
+    transacting = asyncio.ensure_future(transact())
+    try:
+        await held.wait()
+        await (nodes.usurp if lapses else nodes.move)(unit, "c")
+        reserved = nodes["c"].broker.topics[other].groups["g"].delivery
+        assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
+        if end == "refused":
+            await nodes.usurp(at_home, "b")
+    finally:
+        may_go.set()
+    if end == "unknown":
+        await eventually(lambda: not nodes["a"].broker.units.owns(at_home))
+        await turns(100)
+        await nodes.usurp(at_home, "b")
+    await asyncio.gather(transacting, return_exceptions=True)  # its leases are lost: the owners have changed
+    await until_nothing_is_owed(nodes)
+    for topic in (home, other):
+        if end != "refused":
+            assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+        else:
+            assert await take(bus, topic, "g", 1) == [b"in"]
+
+
+@pytest.mark.parametrize("far", ["a", "b"])
+async def test_a_transaction_that_has_happened_settles_its_messages_whoever_owns_them_by_then(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, far: str
+) -> None:
+    """Both units are taken away between the commit of the transaction and that which settles its messages."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, far, skip=1)
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    store, held, may_go = nodes[far].store, asyncio.Event(), asyncio.Event()
+    commit = store.commit
+
+    async def slow(of: int, epoch: int, writes: Any) -> Any:
+        if of == unit and any(
+            isinstance(write, DeleteDocument) and write.kind == "reservation" for write in writes
+        ):
+            held.set()
+            await may_go.wait()
+        return await commit(of, epoch, writes)
+
+    try:
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            first, second = await left.poll(timeout=20), await right.poll(timeout=20)
+            monkeypatch.setattr(store, "commit", slow)
+            async with bus.transaction() as transaction:
+                await transaction.ack(first)
+                await transaction.ack(second)
+            await held.wait()
+            await nodes.usurp(unit, "c")
+            reserved = nodes["c"].broker.topics[other].groups["g"].delivery
+            assert (reserved.pending, len(nodes["c"].broker.reservations)) == (0, 1)
+            await nodes.usurp(at_home, "b")
+    finally:
+        may_go.set()
+    await until_nothing_is_owed(nodes)
+    for topic in (home, other):
+        assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_nobody_acks_apart_what_another_subject_holds(nodes: Nodes, bus: Any) -> None:
+    topic = topic_of(nodes, "b")
+    await bus.groups.create(topic, "g")
+    await bus.publish(topic, b"in")
+    async with (
+        bus.subscribe(topic, group="g") as messages,
+        attach(nodes["a"], subject="eve") as eve,
+        attach(nodes["a"]) as same,
+    ):
+        message = await messages.poll(timeout=20)
+        batch = message.batch
+        apart = frames.ApartAck(topic, "g", messages.number, batch.lease, batch.runs_of(range(1)))
+        wrong = [
+            (eve, apart),
+            (same, msgspec.structs.replace(apart, subscription=messages.number + 1)),
+            (same, msgspec.structs.replace(apart, lease=batch.lease + 1)),
+            (same, msgspec.structs.replace(apart, group="")),
+            (same, msgspec.structs.replace(apart, group="other")),
+            (same, msgspec.structs.replace(apart, runs=[(0, 2)])),
+        ]
+        for number, (by, ack) in enumerate(wrong, 1):
+            make = partial(transact_apart, number=number, ack=ack)
+            with pytest.raises(LeaseLost):
+                await by.wire.ask(make)
+        await message.ack(wait=True)
+    await until_nothing_is_owed(nodes)
+
+
+def transact_apart(request: int, number: int, ack: frames.ApartAck) -> frames.Frame:
+    return frames.Transact(request, b"producer", number, number, [], [], apart=[ack])
 
 
 async def test_a_request_is_answered_by_a_responder_at_another_node(nodes: Nodes, bus: Any) -> None:
@@ -528,3 +674,67 @@ async def test_transactions_across_nodes_happen_once_while_units_move(
             await eventually(lambda name=f"out.{number}": end_of(nodes, name) >= count)
             found = await stored(bus, f"out.{number}")
             assert Counter(found) == Counter(b"%d" % payload for payload in range(count))
+
+
+@pytest.mark.parametrize(("seed", "count"), SEEDS)
+async def test_transactions_that_ack_at_several_nodes_happen_once_while_units_move(
+    nodes: Nodes, seed: int, count: int
+) -> None:
+    """Messages of two topics become one of a third, whoever owns them at the moment: every message is in one
+    pair."""
+    pairs = 3
+    async with attach(nodes["a"]) as setup:
+        for number in range(pairs):
+            for side in ("left", "right"):
+                await setup.groups.create(f"{side}.{number}", "g")
+            await setup.groups.create(f"out.{number}", "check")
+    done = asyncio.Event()
+    moving = asyncio.ensure_future(keep_moving(nodes, seed, done))
+
+    async def publish(topic: str, node: str) -> None:
+        async with attach(nodes[node], patience=60) as bus:
+            for payload in range(count):
+                await bus.publish(topic, b"%d" % payload)
+
+    async def join(number: int) -> None:
+        node = nodes["abcd"[(number + 1) % 4]]
+        async with (
+            attach(node, patience=60) as bus,
+            bus.subscribe(f"left.{number}", group="g") as left,
+            bus.subscribe(f"right.{number}", group="g") as right,
+        ):
+            one = other = None
+            while True:
+                one, other = one or await left.poll(timeout=1), other or await right.poll(timeout=1)
+                if one is not None and other is not None:
+                    try:
+                        async with bus.transaction() as transaction:
+                            await transaction.ack(other)
+                            await transaction.ack(one)
+                            await transaction.publish(f"out.{number}", one.payload + b" " + other.payload)
+                    except LeaseLost:
+                        # One of them may still be held.
+                        given_back = one.requeue(0), other.requeue(0)
+                        await asyncio.gather(*given_back, return_exceptions=True)
+                    one = other = None
+                elif await caught_up(bus, number):
+                    return
+
+    async def caught_up(bus: Any, number: int) -> bool:
+        shown = [
+            await bus.call("group.show", topic=f"{side}.{number}", name="g") for side in ("left", "right")
+        ]
+        return all(each["floor"] >= count for each in shown)
+
+    work = [publish(f"left.{number}", "abcd"[number % 4]) for number in range(pairs)]
+    work += [publish(f"right.{number}", "abcd"[(number + 2) % 4]) for number in range(pairs)]
+    work += [join(number) for number in range(pairs)]
+    await asyncio.wait_for(asyncio.gather(*work), 150)
+    done.set()
+    await moving
+    await until_nothing_is_owed(nodes)
+    async with attach(nodes["d"], patience=60) as bus:
+        for number in range(pairs):
+            made = [payload.split() for payload in await stored(bus, f"out.{number}")]
+            for place in (0, 1):
+                assert Counter(pair[place] for pair in made) == Counter(b"%d" % n for n in range(count))

@@ -12,6 +12,7 @@ import pytest
 from landbridge.broker.server import Terminal
 from landbridge.core.log.batch import Batch, build
 from landbridge.errors import BusError, NotOwner
+from landbridge.protocol import frames
 from landbridge.stores.memory import MemoryHandle, MemoryStore
 from landbridge.testing import attach
 from tests.waiting import eventually
@@ -35,6 +36,23 @@ class Alone:
         raise NotOwner("nobody is there")
 
     async def settle(self, log: int, group: str) -> None:
+        raise NotOwner("nobody is there")
+
+    async def find_unit(self, topic: str) -> int:
+        raise NotOwner("nobody is there")
+
+    async def reserve(
+        self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[frames.ApartAck]
+    ) -> None:
+        raise NotOwner("nobody is there")
+
+    async def keep(self, unit: int, token: bytes) -> None:
+        raise NotOwner("nobody is there")
+
+    async def drop(self, unit: int, token: bytes) -> None:
+        raise NotOwner("nobody is there")
+
+    async def decide(self, home: int, token: bytes) -> bool | None:
         raise NotOwner("nobody is there")
 
     async def prepare(self, publisher: Any, topic: str, batch: Batch) -> Batch:

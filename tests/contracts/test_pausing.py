@@ -108,6 +108,17 @@ async def test_what_belongs_to_the_terminal_is_not_paused(bus: Any) -> None:
         await bus.services.pause("nobody")
 
 
+async def test_the_topic_of_a_rule_is_paused_with_its_groups_alone(bus: Any) -> None:
+    """Its rule fills it all the same."""
+    rule = (await bus.rules.create({"n": [1]}, "orders")).rule
+    with pytest.raises(BadRequest, match="nobody publishes to it") as refused:
+        await bus.topics.pause(rule)
+    assert "--delivery" in refused.value.hint
+    paused = await bus.topics.pause(rule, delivery=True)
+    assert paused.pause.delivery
+    await bus.topics.resume(rule)
+
+
 async def test_only_operators_pause(terminal: Terminal, bus: Any) -> None:
     await bus.topics.create("orders")
     await bus.groups.create("orders", "billing")

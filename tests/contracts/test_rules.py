@@ -758,3 +758,10 @@ async def test_wakes_of_a_closed_terminal_do_nothing(terminal: Terminal) -> None
         await bus.publish(None, {"state": "paid"}, timeout=LIMIT)
         route.wake()
         assert not routed(terminal)
+
+
+async def test_a_payload_of_bytes_is_tested_as_it_is(bus: Bus) -> None:
+    rule = (await bus.rules.create({"kind": "regexp", "pattern": "^\\C\\x01"}, "orders")).rule
+    for payload, matches in ((b"\xff\x01", True), (b"\xff\x02", False), ("\xff\x01", False)):
+        (verdict,) = await bus.rules.test(payload=payload, source="orders")
+        assert (verdict.rule, verdict.matches) == (rule, matches), payload

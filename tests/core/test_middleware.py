@@ -301,7 +301,7 @@ def test_versions_are_numbered_once_and_bounded() -> None:
     def register(
         known: EventType | None, schema: Any, compatibility: Literal["backward", "none"] = "none"
     ) -> EventType:
-        wanted = event_types.Registration(
+        wanted = event_types.TypeRegistration(
             schema=schema, now=1, who="me", description=None, compatibility=compatibility
         )
         return event_types.register(known, wanted)

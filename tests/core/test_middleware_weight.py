@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landbridge.core.log.batch import Batch, build, encode_headers
-from landbridge.core.middleware.event_types import DEFAULT, EventType, Registration, SchemaVersion
+from landbridge.core.middleware.event_types import DEFAULT, EventType, SchemaVersion, TypeRegistration
 from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.schema import check_form, resolve
 from landbridge.core.middleware.validate import Misfit, TopicSchemas, Validation
@@ -146,7 +146,9 @@ def test_a_long_chain_is_counted_up_to_a_bound() -> None:
 
 def test_a_schema_that_is_costly_to_compile_is_noticed() -> None:
     def is_costly(schema: Any) -> bool:
-        return Registration(schema=schema, now=0, who="me", description=None, compatibility="none").is_costly
+        return TypeRegistration(
+            schema=schema, now=0, who="me", description=None, compatibility="none"
+        ).is_costly
 
     assert instructions("(a{1,100}){1,100}") > 10_000
     assert not is_costly({"properties": {"id": {"pattern": "^[A-Z]{2,3}-[0-9]{4}$"}}})

@@ -267,7 +267,7 @@ class Arriving(RuleBasedStateMachine):
     def shelve(self, is_full: bool) -> None:
         arrival = self.shelving.pop(0)
         if is_full:
-            self.perform(self.table.fail_shelve(arrival, "backlog_full"))
+            self.perform(self.table.fail_shelve(self.now, arrival, "backlog_full"))
         else:
             self.next_place += 1
             self.disk.shelf[self.next_place] = arrival
@@ -418,3 +418,19 @@ def little_room():
 
 TestArriving = Arriving.TestCase
 TestArriving.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+
+
+def test_what_had_to_wait_for_one_that_found_no_room_is_opened() -> None:
+    state = Arriving()
+    state.begin()
+    state.ship(count=1)
+    state.arrive_next()
+    state.begin_epoch()
+    state.keys.add(0)
+    state.time_passes(seconds=0.6)
+    state.bring((2, 1))
+    state.load(works=True)
+    state.shelve(is_full=True)
+    state.nothing_rests_that_could_be_stored()
+    assert state.queued
+    state.teardown()

@@ -82,7 +82,7 @@ def test_a_reader_follows_the_guide(tmp_path: Path) -> None:
                 "stored at 3",
                 "bill for order 4 attempt 1",
                 "3 { n: 4 }",
-                "the price is 6 says shop",
+                "the price is 6 says storefront",
                 "service says 404 no_such_product",
                 "{'n': 1}",
             ):

@@ -21,11 +21,12 @@ from landbridge.client.context import Context, save, use
 from landbridge.testing import run_terminal
 
 ROOT = Path(__file__).parents[2]
-#: tests/docs/test_any_language.py runs the examples of the guide for other languages, and test_mqtt_guide.py
-#: those of MQTT.
+#: Guides whose examples have tests of their own: test_any_language.py, test_mqtt_guide.py and
+#: test_socketio_guide.py.
+ELSEWHERE = ("any-language.md", "mqtt.md", "socketio.md")
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("any-language.md", "mqtt.md")),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ELSEWHERE),
 ]
 
 

@@ -16,6 +16,7 @@ from tests.waiting import LIMIT
 
 GUIDE = Path(__file__).parents[2] / "docs" / "socketio.md"
 CLIENT = "4.8.4"
+SUFFIXES = {"js": "//", "python": "#"}
 
 
 @pytest.mark.timeout(400)
@@ -30,9 +31,9 @@ def test_a_reader_follows_the_guide(tmp_path: Path) -> None:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     http = free_port()
     commands = []
-    for language, text in re.findall(r"^```(js|sh)\n(.*?)^```", GUIDE.read_text(), re.S | re.M):
-        if language == "js":
-            name, _, rest = text.removeprefix("//").strip().partition("\n")
+    for language, text in re.findall(r"^```(js|sh|python)\n(.*?)^```", GUIDE.read_text(), re.S | re.M):
+        if language in SUFFIXES:
+            name, _, rest = text.removeprefix(SUFFIXES[language]).strip().partition("\n")
             (tmp_path / name).write_text(rest)
         else:
             commands.append(text.replace("http://127.0.0.1:7480", f"http://127.0.0.1:{http}"))
@@ -65,7 +66,11 @@ def test_a_reader_follows_the_guide(tmp_path: Path) -> None:
                 timeout=4 * LIMIT,
             )
             assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-            for said in ("order 3 of customer-7 at 2", "bill for order 3 attempt 1"):
+            for said in (
+                "order 3 of customer-7 at 2",
+                "bill for order 3 attempt 1",
+                "ship the third order: 3",
+            ):
                 assert said in done.stdout, f"{said!r} is missing:\n{done.stdout}\n{done.stderr}"
         finally:
             up.terminate()

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from landbridge.errors import BadRequest
 from landbridge.protocol import frames, merging
 from landbridge.protocol.operations import OPERATIONS
-from landbridge.protocol.router import EVERYWHERE, HERE, Gather, Router, There, Unknown
+from landbridge.protocol.router import EVERYWHERE, HERE, ConsumedGroup, Gather, Router, There, Unknown
 
 NODES = ("me", "b", "c")
 TOPICS = [f"t{number}" for number in range(6)]
@@ -247,10 +247,30 @@ def test_a_transaction_goes_where_its_acks_are_else_to_its_first_output() -> Non
     assert found.route(transact(["t0", "t1"], []), nothing) == There("b", 0)
     assert found.route(transact(["t1", "t0"], [], "key"), nothing) == There("b", 0)
     assert found.route(transact(["t0"], [9]), {9: "t2"}.get) == HERE
-    with pytest.raises(BadRequest):
-        found.route(transact([], [7, 9]), {9: "t2"}.get)
-    with pytest.raises(BadRequest):
-        found.route(transact(["t0"], [7], "key"), nothing)
+    assert found.route(transact([], [7, 9]), {9: "t2"}.get) == There("c", 1)
+    assert found.route(transact([], [9, 7]), {9: "t2"}.get) == HERE
+    assert found.route(transact(["t0"], [7], "key"), nothing) == There("b", 0)
+
+
+def test_a_transaction_tells_its_home_of_what_it_acks_at_other_nodes() -> None:
+    found = router(t0="b", t1="c")
+    found.route(frames.Subscribe(1, 7, "t1", "g"), nothing)
+    found.route(frames.Subscribe(2, 8, "t0"), nothing)
+    here = {9: ConsumedGroup("t2", "here")}.get
+    frame = transact([], [7, 8, 9])
+    assert found.divided(transact([], [7]), "c", here) == transact([], [7])
+    apart = {
+        7: frames.ApartAck("t1", "g", 7, 1, [(0, 1)]),
+        8: frames.ApartAck("t0", "", 8, 1, [(0, 1)]),
+        9: frames.ApartAck("t2", "here", 9, 1, [(0, 1)]),
+    }
+    for home, kept in (("c", 7), ("b", 8), ("me", 9)):
+        divided = found.divided(frame, home, here)
+        assert [number for number, _, _ in divided.acks] == [kept]
+        assert divided.apart == [apart[number] for number in (7, 8, 9) if number != kept]
+        assert divided.parts == frame.parts
+    # One that isn't known anywhere goes along: the home refuses it.
+    assert found.divided(transact([], [10, 7]), "c", here) == transact([], [10, 7])
 
 
 def test_every_operation_that_asks_several_nodes_can_be_merged() -> None:

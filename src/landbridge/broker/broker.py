@@ -5,7 +5,8 @@ offsets, forms the commits and makes what is stored visible. This file puts its 
   ``unit_loading.py``: what is read of it.
 - ``topic_table.py``: topics and groups, found, made and deleted.
 - ``publishing.py``: batches of clients on their way in. ``consuming.py``: subscriptions and what is told of
-  deliveries. ``transactions.py``: both at once; ``transaction_ledger.py``: which have happened.
+  deliveries. ``transactions.py``: both at once; ``transaction_ledger.py``: which have happened;
+  ``reservations.py``: what they ack in other units.
 - ``committing.py``: what goes along with each commit, and what follows when it is on disk.
 - ``status_topic.py``: the topic ``$status``. ``changes.py``: what observers are told.
 """
@@ -32,6 +33,7 @@ from landbridge.broker.middleware import Middleware
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.publishing import Publishing
 from landbridge.broker.requests import Requests
+from landbridge.broker.reservations import Attempts, Reservations
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.shares import Shares
@@ -105,6 +107,8 @@ class Broker:
         #: What an operator has paused.
         self.pauses = Pauses(self)
         self.consuming = Consuming(self)
+        #: Messages that transactions of other units ack, and the transactions of these units that do so.
+        self.reservations, self.attempts = Reservations(self), Attempts(self)
         self.transacting = Transacting(self)
         self.status_topic = StatusTopic(self)
         self.life = UnitLife(self)
@@ -132,6 +136,8 @@ class Broker:
         self.requests.close()
         await self.trimmer.close()
         await self.middleware.close()
+        await self.transacting.close()
+        await self.reservations.close()
         for handovers in self.units.handovers:
             await handovers.close()
         self.status_topic.write()
@@ -186,6 +192,7 @@ class Broker:
         self._changes.write()
         self.trimmer.tick()
         self.ledger.tick()
+        self.reservations.tick()
 
     def time_passed(self) -> None:
         """The clock was moved by hand: leases, delays, retention and the status log look at it now."""

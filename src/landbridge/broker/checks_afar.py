@@ -19,14 +19,14 @@ import msgspec
 from landbridge.broker.checks_process import (
     MOST_SECONDS,
     CheckAsked,
-    Registered,
+    CheckVerdict,
     RegistrationAsked,
-    Verdict,
+    TypeRegistered,
     read_message,
     write_message,
 )
 from landbridge.broker.fair_thread import FairThread
-from landbridge.core.middleware.event_types import EventType, Registration
+from landbridge.core.middleware.event_types import EventType, TypeRegistration
 from landbridge.core.middleware.validate import Misfit
 from landbridge.errors import BadRequest, MiddlewareFailed, ShuttingDown, from_wire
 
@@ -39,8 +39,8 @@ _CODE = (
     "from landbridge.broker.checks_process import main; main(int(sys.argv[2]))"
 )
 _encode = msgspec.msgpack.Encoder().encode
-_verdict = msgspec.msgpack.Decoder(Verdict).decode
-_registered = msgspec.msgpack.Decoder(Registered).decode
+_verdict = msgspec.msgpack.Decoder(CheckVerdict).decode
+_registered = msgspec.msgpack.Decoder(TypeRegistered).decode
 
 
 class EndedByKernel(Exception):
@@ -63,11 +63,11 @@ class ChecksAfar:
         """Do something that asks the process, in the thread, when it is this user's turn."""
         return await self._thread.run(user, work)
 
-    async def register(self, user: str, known: EventType | None, wanted: Registration) -> EventType:
+    async def register(self, user: str, known: EventType | None, wanted: TypeRegistration) -> EventType:
         """``event_types.register``, there."""
         return await self.run(user, lambda: self._register(known, wanted))
 
-    def _register(self, known: EventType | None, wanted: Registration) -> EventType:
+    def _register(self, known: EventType | None, wanted: TypeRegistration) -> EventType:
         requests, answers = self._streams()
         self._send(requests, _encode(RegistrationAsked(known, wanted)))
         try:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from landbridge.core.middleware import event_types
-from landbridge.core.middleware.event_types import EventType, Registration
+from landbridge.core.middleware.event_types import EventType, TypeRegistration
 from landbridge.core.middleware.schema import Checker, compile_schema, first_error
 from landbridge.errors import BusError
 
@@ -30,21 +30,21 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class CheckAsked(msgspec.Struct, tag="check"):
-    """Which of these payloads is the first that doesn't fit the schema? Answered by a ``Verdict`` for each,
-    up to the first that doesn't."""
+    """Which of these payloads is the first that doesn't fit the schema? Answered by a ``CheckVerdict`` for
+    each, up to the first that doesn't."""
 
     schema: bytes
     payloads: list[bytes]
 
 
 class RegistrationAsked(msgspec.Struct, tag="register"):
-    """A type with one more version. Answered by a ``Registered``."""
+    """A type with one more version. Answered by a ``TypeRegistered``."""
 
     known: EventType | None
-    wanted: Registration
+    wanted: TypeRegistration
 
 
-class Verdict(msgspec.Struct, omit_defaults=True):
+class CheckVerdict(msgspec.Struct, omit_defaults=True):
     """Of one payload."""
 
     fits: bool
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     is_json: bool = True
 
 
-class Registered(msgspec.Struct):
+class TypeRegistered(msgspec.Struct):
     """The type, or the error's code, message and hint."""
 
     type: EventType | None
@@ -82,7 +82,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: int) -> None:
                 break
 
 
-def _judge(compiled: OrderedDict[bytes, Checker], schema: bytes, payload: bytes) -> Verdict:
+def _judge(compiled: OrderedDict[bytes, Checker], schema: bytes, payload: bytes) -> CheckVerdict:
     checker = compiled.pop(schema, None) or compile_schema(msgspec.json.decode(schema))
     compiled[schema] = checker
     if len(compiled) > MOST_COMPILED:
@@ -90,17 +90,17 @@ def _judge(compiled: OrderedDict[bytes, Checker], schema: bytes, payload: bytes)
     try:
         value: Any = msgspec.json.decode(payload)
     except _UNREADABLE as error:
-        return Verdict(False, reason=f"the payload is no JSON: {error}", is_json=False)
+        return CheckVerdict(False, reason=f"the payload is no JSON: {error}", is_json=False)
     if checker.is_valid(value):
-        return Verdict(True)
-    return Verdict(False, *first_error(checker, value, len(payload)))
+        return CheckVerdict(True)
+    return CheckVerdict(False, *first_error(checker, value, len(payload)))
 
 
-def _register(asked: RegistrationAsked) -> Registered:
+def _register(asked: RegistrationAsked) -> TypeRegistered:
     try:
-        return Registered(event_types.register(asked.known, asked.wanted))
+        return TypeRegistered(event_types.register(asked.known, asked.wanted))
     except BusError as error:
-        return Registered(None, [error.code, str(error), error.hint or ""])
+        return TypeRegistered(None, [error.code, str(error), error.hint or ""])
 
 
 def read_message(stream: BinaryIO) -> bytes:

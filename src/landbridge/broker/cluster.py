@@ -118,6 +118,21 @@ class SettleAsked(msgspec.Struct, frozen=True):
     group: str
 
 
+class ReserveAsked(msgspec.Struct, frozen=True):
+    unit: int
+    token: bytes
+    home: int
+    subject: str
+    acks: list[frames.ApartAck]
+
+
+class ReservationAsked(msgspec.Struct, frozen=True):
+    """``unit``: that of the reservation; to decide, the home of its transaction."""
+
+    unit: int
+    token: bytes
+
+
 class PrepareAsked(msgspec.Struct, frozen=True):
     topic: str
     subject: str
@@ -358,6 +373,28 @@ class Cluster:
         node = self._owner(log % self._terminal.store.units)
         await self._ask(node, "settle", SettleAsked(log, group))
 
+    async def find_unit(self, topic: str) -> int:
+        await self.locate(topic)
+        unit = self.unit_of(topic)
+        assert unit is not None
+        return unit
+
+    async def reserve(
+        self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[frames.ApartAck]
+    ) -> None:
+        asked = ReserveAsked(unit, token, home, subject, list(acks))
+        await self._ask(self._owner(unit), "reserve", asked)
+
+    async def keep(self, unit: int, token: bytes) -> None:
+        await self._ask(self._owner(unit), "keep", ReservationAsked(unit, token))
+
+    async def drop(self, unit: int, token: bytes) -> None:
+        await self._ask(self._owner(unit), "drop", ReservationAsked(unit, token))
+
+    async def decide(self, home: int, token: bytes) -> bool | None:
+        happened, _ = await self._ask(self._owner(home), "decide", ReservationAsked(home, token))
+        return None if happened is None else bool(happened)
+
     async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
         node = await self._owner_of(topic)
         asked = PrepareAsked(topic, publisher.subject, dict(publisher.claims))
@@ -491,6 +528,20 @@ class Cluster:
             case "settle":
                 await self._settle(msgspec.convert(frame.args, SettleAsked))
                 return None, b""
+            case "reserve":
+                reserve = msgspec.convert(frame.args, ReserveAsked)
+                await broker.reservations.reserve(
+                    reserve.unit, reserve.token, reserve.home, reserve.subject, reserve.acks
+                )
+                return None, b""
+            case "keep" | "drop" as verb:
+                asked = msgspec.convert(frame.args, ReservationAsked)
+                reservations = broker.reservations
+                await (reservations.keep if verb == "keep" else reservations.drop)(asked.unit, asked.token)
+                return None, b""
+            case "decide":
+                decide = msgspec.convert(frame.args, ReservationAsked)
+                return await broker.attempts.decide(decide.unit, decide.token), b""
             case "prepare":
                 prepare = msgspec.convert(frame.args, PrepareAsked)
                 return None, record.wrap(await self._prepare(prepare, record.unwrap(bytes(data))))
@@ -529,8 +580,8 @@ class Cluster:
                 answer = self._parts.get(part.part)
                 return answer is not None and await answer(part.text, bytes(data)), b""
             case "stranger":
-                asked = msgspec.convert(frame.args, StrangerAsked)
-                return await self._terminal.operations.answer_stranger(asked.op, asked.args), b""
+                stranger = msgspec.convert(frame.args, StrangerAsked)
+                return await self._terminal.operations.answer_stranger(stranger.op, stranger.args), b""
         raise BadRequest(f"nodes don't ask for {frame.op[:60]!r}", hint="are all nodes of one version?")
 
     async def _settle(self, asked: SettleAsked) -> None:

@@ -79,6 +79,8 @@ class BrokerCommit(Commit):
         #: that its entry lives as long as.
         self.born: dict[tuple[Log, bytes], tuple[int, int]] = {}
         self.transactions: dict[bytes, Transactions] = {}
+        #: The tokens of transactions in this commit that have reservations in other units.
+        self.reservations: set[bytes] = set()
         #: Bytes of batches that it may still compress.
         self._pack_room = PACK_AT_ONCE
         #: Keys and unique ids that this commit stores: ledger-only log → name → entry.

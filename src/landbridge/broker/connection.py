@@ -46,7 +46,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.protocol import operations as table
 from landbridge.protocol.frames import Frame
-from landbridge.protocol.router import Everywhere, Gather, Router, There, Unknown, awaited
+from landbridge.protocol.router import ConsumedGroup, Everywhere, Gather, Router, There, Unknown, awaited
 from landbridge.protocol.session import Event, Role, Session, State
 from landbridge.transport.incoming import Incoming
 from landbridge.transport.keepalive import keep_alive
@@ -652,6 +652,9 @@ class Connection(Incoming):
         decision = router.route(frame, self._topic_of)
         if isinstance(decision, Unknown):
             raise self._hold(cluster.locate(decision.topic))
+        if isinstance(frame, frames.Transact) and frame.acks:
+            home = decision.node if isinstance(decision, There) else cluster.me
+            frame = router.divided(frame, home, self._group_of)
         if isinstance(decision, There):
             self._leg(decision.node).send(frame, *((tail,) if tail else ()))
             return None
@@ -679,6 +682,10 @@ class Connection(Incoming):
     def _topic_of(self, subscription: int) -> str | None:
         consumer = self.consumers.get(subscription)
         return None if consumer is None else consumer.group.topic.name
+
+    def _group_of(self, subscription: int) -> ConsumedGroup | None:
+        consumer = self.consumers.get(subscription)
+        return None if consumer is None else ConsumedGroup(consumer.group.topic.name, consumer.group.name)
 
     def _leg(self, node: str) -> Leg:
         """The session at another node, with the client's token."""

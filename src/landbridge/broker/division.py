@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from landbridge.broker import commit, documents, handover, stages
+from landbridge.broker import commit, documents, handover, reservations, stages
 from landbridge.broker import group as groups
 from landbridge.broker import topic as topics
 from landbridge.broker.commit import SETTINGS, START
@@ -112,7 +112,7 @@ class Division:
                 return PlacedDocument(self._unit_of(topic), kind, key, value)
             case stages.KIND:
                 return self._stage(key, value)
-            case handover.KIND:
+            case handover.KIND | reservations.KIND:
                 raise BadRequest("a transaction between units is not at its end", hint=FINISH)
         if kind == SETTINGS and key == NEXT_LOG:
             return None  # every unit gets one of its own

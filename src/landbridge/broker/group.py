@@ -235,8 +235,6 @@ class Group:
         )
         #: Who waits for a message to be settled, and its offset.
         self.watchers: dict[asyncio.Future[None], int] = {}
-        #: The ends of commits of other units that settle messages of this group.
-        self.undecided: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         #: Copies condemned messages to the dead-letter topic.
@@ -723,14 +721,6 @@ class Group:
         """Like ``unsettle``, for what was only set aside."""
         self.delivery.put_back(runs)
         self._again_later()
-
-    def decided_by(self, commit: Commit) -> None:
-        """A commit of another unit decides what becomes of messages that are set aside."""
-        end = asyncio.get_running_loop().create_future()
-        self.undecided.add(end)
-        end.add_done_callback(self.undecided.discard)
-        for follow in (commit.on_stored, commit.on_failed):
-            follow.append(lambda: None if end.done() else end.set_result(None))
 
     def _again_later(self) -> None:
         asyncio.get_running_loop().call_later(AGAIN_AFTER, self._ring)

@@ -6,8 +6,10 @@ is on disk, the batch is appended in the other unit, together with a ledger entr
 document is deleted. A crash at any point repeats a step that the ledger knows: the batch is appended exactly
 once. It can be read a moment later than what was committed with it: the two are not isolated from each other.
 
-Acks of a transaction work the same way. Those in the transaction's own unit are in its commit; those of
-groups in other units are written into it as handovers and settled when it is on disk.
+Acks of a transaction work the same way where one process owns all units. Those in the transaction's own unit
+are in its commit; those of groups in other units are written into it as handovers and settled when it is on
+disk. Where a terminal has several nodes, the messages are reserved in their own unit before
+(``reservations.py``), and the commit says that the reservation is to be kept.
 
 Where the store has one unit, none of this ever happens.
 """
@@ -15,9 +17,10 @@ Where the store has one unit, none of this ever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -53,15 +56,22 @@ class AckDocument(msgspec.Struct, frozen=True, array_like=True, tag=1):
     runs: list[Range]
 
 
+class KeepDocument(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A reservation that is to be kept (``reservations.py``)."""
+
+    unit: int
+    token: bytes
+
+
 _encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(AppendDocument | AckDocument).decode
+decode = msgspec.msgpack.Decoder(AppendDocument | AckDocument | KeepDocument).decode
 
 
-def read(stored: tuple[str, bytes]) -> AppendDocument | AckDocument:
+def read(stored: tuple[str, bytes]) -> AppendDocument | AckDocument | KeepDocument:
     """A handover by its key and value; fails where either is damaged."""
     key, raw = stored
     int(key)
-    found: AppendDocument | AckDocument = decode(raw)
+    found: AppendDocument | AckDocument | KeepDocument = decode(raw)
     if isinstance(found, AppendDocument):
         record.unwrap(found.batch)
     return found
@@ -80,6 +90,7 @@ class OtherNodes(Protocol):
 
     async def append(self, topic: str, producer: bytes, number: int, subject: str, batch: Batch) -> int: ...
     async def settle(self, log: int, group: str) -> None: ...
+    async def keep(self, unit: int, token: bytes) -> None: ...
 
 
 class OtherUnits(Protocol):
@@ -95,6 +106,9 @@ class OtherUnits(Protocol):
     def has_log(self, log: int) -> bool:
         """The same for a log, by its number."""
 
+    def owns(self, unit: int) -> bool:
+        """The same for a unit."""
+
 
 class Topics(Protocol):
     """Where a handover finds what it is for."""
@@ -109,6 +123,12 @@ class TellsPublished(Protocol):
     def published(self, subject: str, topic: Topic, batch: Batch, first: int) -> None: ...
 
 
+class KeepsReservations(Protocol):
+    """What settles the messages that are reserved for a transaction."""
+
+    async def keep(self, unit: int, token: bytes) -> None: ...
+
+
 class HandoverHost(Protocol):
     """What a handover asks of the broker."""
 
@@ -120,6 +140,9 @@ class HandoverHost(Protocol):
 
     @property
     def publishing(self) -> TellsPublished: ...
+
+    @property
+    def reservations(self) -> KeepsReservations: ...
 
     def report(self, topic: str, error: BusError) -> None:
         """Tell the status log of an error."""
@@ -137,6 +160,8 @@ class Handovers:
         self._owed: asyncio.Queue[_Owed] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._settling: set[asyncio.Task[None]] = set()
+        #: Token → how many reservations may not be kept yet of a transaction that has happened here.
+        self._keeping: Counter[bytes] = Counter()
         #: Why nothing is handed over any more.
         self._closed: BusError | None = None
         #: What will have the offsets of those that are owed.
@@ -150,10 +175,10 @@ class Handovers:
             if isinstance(found, AppendDocument):
                 batch = record.unwrap(found.batch)
                 self._put(_Owed(int(key), found.topic, found.subject, batch, _future()))
+            elif isinstance(found, KeepDocument):
+                self._keep_soon(int(key), found)
             elif not self._units.has_log(found.log):
-                settling = asyncio.get_running_loop().create_task(self._settle_elsewhere(int(key), found))
-                self._settling.add(settling)
-                settling.add_done_callback(self._settling.discard)
+                self._run(self._settle_elsewhere(int(key), found))
             elif (group := self._topics.group_of(found.log, found.group)) is None:
                 self._writer.tell(_forget(int(key)))
             else:
@@ -186,6 +211,46 @@ class Handovers:
         commit.writes.append(PutDocument(KIND, _key(number), _encode(document)))
         commit.on_stored.append(settle)
         commit.on_stored.append(lambda: self._settle(number, group))
+
+    def add_reservation(self, commit: BrokerCommit, unit: int, token: bytes) -> None:
+        """Write into a commit of this unit that the transaction has happened for which messages of another
+        unit are reserved. They are settled there once the commit is on disk."""
+        number = self._next
+        self._next += 1
+        document = KeepDocument(unit, token)
+        commit.writes.append(PutDocument(KIND, _key(number), _encode(document)))
+        commit.reservations.add(token)
+        commit.on_stored.append(lambda: self._keep_soon(number, document))
+
+    def owes(self, token: bytes) -> bool:
+        """Has the transaction happened here, whose reservations have this token?"""
+        return token in self._keeping
+
+    def _keep_soon(self, number: int, document: KeepDocument) -> None:
+        self._keeping[document.token] += 1
+        self._run(self._keep(number, document))
+
+    async def _keep(self, number: int, document: KeepDocument) -> None:
+        while True:
+            try:
+                others = self._units.elsewhere
+                if others is None or self._units.owns(document.unit):
+                    await self._broker.reservations.keep(document.unit, document.token)
+                else:
+                    await others.keep(document.unit, document.token)
+            except BusError as error:
+                self._broker.report("", error)
+                await asyncio.sleep(AGAIN_AFTER)
+            else:
+                self._keeping[document.token] -= 1
+                self._keeping += Counter()  # what is at nothing is no longer there
+                self._writer.tell(_forget(number))
+                return
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
     def _settle(self, number: int, group: Group) -> None:
         """Write a group's cursor, which has the acks, then forget the handover."""

@@ -75,7 +75,7 @@ class WorkingStage(NamedTuple):
     counts: StageCounts
 
 
-class NextStep(enum.Enum):
+class StepPlace(enum.Enum):
     """Where the next step is taken."""
 
     HERE = enum.auto()
@@ -93,21 +93,21 @@ class StagePace:
         self._threads = threads
         self._afar = afar
 
-    async def work(self, steps: Iterable[NextStep], user: str) -> None:
+    async def work(self, steps: Iterable[StepPlace], user: str) -> None:
         """Take these steps, as many in one turn of the loop as belong into it. Each says where the next one
         is taken. ``user``: whose steps they are."""
         left = iter(steps)
-        where = NextStep.HERE
+        where = StepPlace.HERE
         while True:
-            if where is NextStep.AFAR:
+            if where is StepPlace.AFAR:
                 where = await self._afar.run(user, partial(next, left))
-            elif where is NextStep.THREAD:
+            elif where is StepPlace.THREAD:
                 where = await asyncio.get_running_loop().run_in_executor(self._threads, next, left)
             else:
                 async with self._lock:  # those who wait get it in the order in which they came
                     until = perf_counter() + TURN
                     for where in left:
-                        if where is not NextStep.HERE or perf_counter() >= until:
+                        if where is not StepPlace.HERE or perf_counter() >= until:
                             break
                     else:
                         return
@@ -173,23 +173,23 @@ class Workshop:
         self.afar.close()
 
 
-def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterator[NextStep]:
+def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterator[StepPlace]:
     """Take the messages through these stages, a part of a slice with each step."""
     checks = next((stage for stage, _ in stages if isinstance(stage, Validation)), None)
     for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
         whole = (RowsPart(lo, hi, is_elsewhere=False),)
         for part in whole if checks is None else checks.parts(rows, lo, hi):
             if part.is_elsewhere:
-                yield NextStep.AFAR
+                yield StepPlace.AFAR
             elif hi - lo == 1 and len(rows.payloads[lo]) > LARGE:
-                yield NextStep.THREAD
+                yield StepPlace.THREAD
             for stage, counts in stages:
                 yield from _take(rows, part, stage, counts)
             rows.end_slice()
-            yield NextStep.HERE
+            yield StepPlace.HERE
 
 
-def _take(rows: BatchRows, part: RowsPart, stage: RowStage, counts: StageCounts) -> Iterator[NextStep]:
+def _take(rows: BatchRows, part: RowsPart, stage: RowStage, counts: StageCounts) -> Iterator[StepPlace]:
     """Take some messages through one stage."""
     lo, hi, is_elsewhere = part
     began = perf_counter()
@@ -200,7 +200,7 @@ def _take(rows: BatchRows, part: RowsPart, stage: RowStage, counts: StageCounts)
             stage.work(rows, lo, hi)
     except ToBeExplained as misfit:
         counts.refused += 1
-        yield NextStep.AFAR
+        yield StepPlace.AFAR
         misfit.tell()
     except BusError:
         counts.refused += 1

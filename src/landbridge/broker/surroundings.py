@@ -91,6 +91,18 @@ class Elsewhere(Protocol):
     async def settle(self, log: int, group: str) -> None:
         """Wait until a group's owner has written down what transactions of other units have acked there."""
 
+    async def find_unit(self, topic: str) -> int:
+        """The unit of a topic, which another node may own."""
+
+    async def reserve(
+        self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[frames.ApartAck]
+    ) -> None:
+        """``Reservations.reserve`` at the unit's owner; ``keep``, ``drop`` and ``decide`` likewise."""
+
+    async def keep(self, unit: int, token: bytes) -> None: ...
+    async def drop(self, unit: int, token: bytes) -> None: ...
+    async def decide(self, home: int, token: bytes) -> bool | None: ...
+
     async def prepare(self, publisher: PublishingSubject, topic: str, batch: Batch) -> Batch:
         """Ask a topic's owner whether it takes a batch, and have its middleware look at it. Returns the batch
         as it is to be stored."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -14,8 +16,10 @@ from landbridge.broker.documents import Documents, Edit, check_place, check_valu
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.middleware import Outcome, accepted, run_all
 from landbridge.broker.publishing import Publishing
+from landbridge.broker.reservations import Attempt, Attempts, Reservations
 from landbridge.broker.surroundings import AckingClient, Client
 from landbridge.broker.topic import Topic
+from landbridge.broker.topic_table import TopicTable
 from landbridge.broker.totals import Totals
 from landbridge.broker.transaction_ledger import TransactionLedger
 from landbridge.broker.units import Units
@@ -23,7 +27,7 @@ from landbridge.core.log import keys, ledger
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.keys import KeyEntry
 from landbridge.core.log.ranges import Range, count
-from landbridge.errors import BadFrame, BadRequest, LeaseLost, LimitReached, TooOld, UnknownTopic
+from landbridge.errors import BadFrame, BadRequest, BusError, LeaseLost, LimitReached, TooOld
 from landbridge.protocol import frames
 from landbridge.stores.writer import Answered, NotLoaded, Writer
 
@@ -99,13 +103,17 @@ class TransactingHost(Protocol):
     units: Units
     committing: Committing
     ledger: TransactionLedger
+    table: TopicTable
     publishing: Publishing
     consuming: Consuming
+    reservations: Reservations
+    attempts: Attempts
 
 
 class Transacting:
     def __init__(self, broker: TransactingHost) -> None:
         self._broker, self._units = broker, broker.units
+        self._dropping: set[asyncio.Task[None]] = set()
 
     def read_transaction(
         self, connection: Client, frame: frames.Transact, tail: memoryview
@@ -154,6 +162,9 @@ class Transacting:
                     hint="let it live with the topic whose messages are acked: topic=…",
                 )
 
+        acks, apart = self._apart(connection, frame, writer.unit)
+        attempt = Attempt(writer.unit, frame.producer, frame.number) if apart else None
+
         def work(commit: BrokerCommit) -> TransactionOutputs:
             commit.work += frame.parts // PARTS_PER_WORK
             happened = self._broker.ledger.of(commit, frame.producer)
@@ -174,14 +185,19 @@ class Transacting:
             for topic, _ in publishes:
                 if isinstance(topic, DistantTopic):
                     continue  # its owner has looked at it
-                if topic.deleted:
-                    raise UnknownTopic(f"the topic {topic.name} was deleted")
+                if topic.deleted:  # or its unit has moved meanwhile: then the client comes again
+                    self._broker.table.topic(topic.name)
+                    raise self._units.not_owner(topic.writer.unit)
                 topic.claim_for(connection, frame.producer)
                 topic.check_backlog()
                 if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
                     topic.keys.check_ids(commit, *(batch for other, batch in accepting if other is topic))
             self._broker.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
-            self.ack_all(commit, connection, frame.acks)
+            if attempt is not None and not self._broker.attempts.is_latest(attempt):
+                raise LeaseLost("the messages of the transaction are no longer reserved for it")
+            self.ack_all(commit, connection, acks)
+            if attempt is not None:
+                attempt.join(commit, self._units.handovers[commit.unit])
             self._broker.documents.write(commit, edits, connection.subject)
             commit.transactions[frame.producer] = happened.after(
                 frame.number, frame.floor, commit.now if frame.begun else 0
@@ -194,7 +210,21 @@ class Transacting:
                 once.remember(commit, firsts)
             return TransactionOutputs(firsts)
 
-        if all(topic.chain is None for topic, _ in publishes):
+        has_middleware = any(topic.chain is not None for topic, _ in publishes)
+        if attempt is not None:
+
+            async def apply_middleware() -> None:
+                if has_middleware:
+                    outcomes[:] = await run_all(
+                        [(topic.chain, batch) for topic, batch in publishes], connection
+                    )
+
+            begin = partial(self._begin, attempt, once)
+            reserve = partial(self._reserve, attempt, connection.subject, apart)
+            return asyncio.ensure_future(
+                self._with_reservations(writer, attempt, begin, [apply_middleware, reserve], work)
+            )
+        if not has_middleware:
             return asyncio.ensure_future(all_of(writer.put(work)))
 
         async def middleware_first() -> TransactionOutcome:
@@ -207,6 +237,99 @@ class Transacting:
             return await all_of(writer.put(work))
 
         return asyncio.ensure_future(middleware_first())
+
+    def _apart(
+        self, connection: Client, frame: frames.Transact, home: int
+    ) -> tuple[list[tuple[int, int, list[Range]]], list[frames.ApartAck]]:
+        """The acks of a transaction that are in its commit, and those of messages that are reserved before:
+        what another node may have, now or before it is over. One process that owns all units needs no
+        reservations."""
+        if self._units.elsewhere is None and not frame.apart:
+            return frame.acks, []
+        acks, apart = [], list(frame.apart)
+        for ack in frame.acks:
+            number, lease, runs = ack
+            consumer = connection.consumers.get(number)
+            if consumer is None or consumer.group.topic.writer.unit == home:
+                acks.append(ack)
+            else:
+                group = consumer.group
+                apart.append(frames.ApartAck(group.topic.name, group.name, number, lease, runs))
+        return acks, apart
+
+    async def _with_reservations(
+        self,
+        writer: Writer[BrokerCommit],
+        attempt: Attempt,
+        begin: Callable[[BrokerCommit], bool],
+        before: list[Callable[[], Awaitable[None]]],
+        work: Callable[[BrokerCommit], TransactionOutputs],
+    ) -> TransactionOutcome:
+        """Unless it has happened: what comes before its commit, and then the commit."""
+        try:
+            if await writer.put(begin) is False:
+                for step in before:
+                    await step()
+            return await all_of(writer.put(work))
+        finally:
+            self._broker.attempts.end(attempt)
+            if not attempt.is_formed:  # else the commit may be on disk, whatever became of it here
+                for unit in attempt.units:
+                    task = asyncio.get_running_loop().create_task(self._drop(unit, attempt.token))
+                    self._dropping.add(task)
+                    task.add_done_callback(self._dropping.discard)
+
+    def _begin(self, attempt: Attempt, once: TransactionKey | None, commit: BrokerCommit) -> bool:
+        """Has the transaction happened? Where it hasn't, the attempt begins."""
+        happened = self._broker.ledger.of(commit, attempt.producer)
+        if once is not None and once.known(self._broker.publishing, commit) is not None:
+            return True
+        if not happened.known(attempt.number):
+            self._broker.attempts.begin(attempt)
+            return False
+        return True
+
+    async def _reserve(self, attempt: Attempt, subject: str, apart: list[frames.ApartAck]) -> None:
+        """Reserve the messages in all units, or raise why that can't be."""
+        parts: dict[int, list[frames.ApartAck]] = {}
+        for ack in apart:
+            parts.setdefault(await self._unit_of(ack.topic), []).append(ack)
+        attempt.units = list(parts)
+        ends = await asyncio.gather(
+            *(self._reserve_in(unit, attempt, subject, acks) for unit, acks in parts.items()),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _unit_of(self, topic: str) -> int:
+        if self._units.elsewhere is None or self._units.has(topic):
+            return self._units.unit_of(topic)
+        return await self._units.elsewhere.find_unit(topic)
+
+    async def _reserve_in(
+        self, unit: int, attempt: Attempt, subject: str, acks: list[frames.ApartAck]
+    ) -> None:
+        elsewhere = self._units.elsewhere
+        if elsewhere is None or self._units.owns(unit):
+            await self._broker.reservations.reserve(unit, attempt.token, attempt.unit, subject, acks)
+        else:
+            await elsewhere.reserve(unit, attempt.token, attempt.unit, subject, acks)
+
+    async def _drop(self, unit: int, token: bytes) -> None:
+        elsewhere = self._units.elsewhere
+        with suppress(BusError):  # then the unit's owner asks what has become of the transaction
+            if elsewhere is None or self._units.owns(unit):
+                await self._broker.reservations.drop(unit, token)
+            else:
+                await elsewhere.drop(unit, token)
+
+    async def close(self) -> None:
+        """What is still to be dropped is dropped later."""
+        for task in list(self._dropping):
+            task.cancel()
+        await asyncio.gather(*self._dropping, return_exceptions=True)
 
     def _once(
         self, connection: Client, frame: frames.Transact, publishes: list[tuple[Topic | DistantTopic, Batch]]
@@ -233,6 +356,8 @@ class Transacting:
         for subscription, _, _ in frame.acks:
             if (consumer := connection.consumers.get(subscription)) is not None:
                 return consumer.group.topic.writer
+        if frame.apart:
+            return self._units.writer_for(frame.apart[0].topic)
         if frame.documents:
             return self._units.writers[self._broker.documents.unit_of(frame.documents[0].topic)]
         return self._units.writers[publishes[0][0].unit if publishes else 0]
@@ -263,7 +388,6 @@ class Transacting:
                 settle = partial(self._settle_aside, commit.now, consumer, held, published)
                 self._units.handovers[commit.unit].add_ack(commit, group, held, settle)
                 commit.on_failed.append(partial(group.put_back, held))
-                group.decided_by(commit)
             groups[group] = None
         for group in groups:
             if group.topic.writer.unit == commit.unit:

@@ -21,10 +21,12 @@ from landbridge.broker.consuming import Consuming
 from landbridge.broker.damage import Damage
 from landbridge.broker.documents import Documents
 from landbridge.broker.handover import KIND as HANDOVER
-from landbridge.broker.handover import HandoverHost, Handovers
+from landbridge.broker.handover import Handovers
 from landbridge.broker.limits import Limits
 from landbridge.broker.middleware import Middleware
 from landbridge.broker.pauses import Pauses
+from landbridge.broker.publishing import Publishing
+from landbridge.broker.reservations import Attempts, Reservations
 from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.surroundings import Elsewhere
@@ -51,7 +53,7 @@ INCARNATION = "incarnation"
 UNITS_AT_ONCE = 8
 
 
-class UnitHost(HandoverHost, LoadingHost, Protocol):
+class UnitHost(LoadingHost, Protocol):
     """What is asked of the broker."""
 
     store: Store
@@ -67,12 +69,17 @@ class UnitHost(HandoverHost, LoadingHost, Protocol):
     committing: Committing
     consuming: Consuming
     ledger: TransactionLedger
+    attempts: Attempts
     middleware: Middleware
     trimmer: Trimmer
     set_limits: SetLimits
     pauses: Pauses
 
+    publishing: Publishing
+    reservations: Reservations
+
     async def write(self, writes: Iterable[Write], *, unit: int = 0) -> None: ...
+    def report(self, topic: str, error: BusError) -> None: ...
 
 
 class UnitLife:
@@ -236,9 +243,6 @@ class UnitLife:
             self._end_consumers(gone, why)
             await handovers.close(why)
             if not fenced:
-                # What commits of other units settle here is in the cursors before another node reads them.
-                losing = [group for topic in gone for group in topic.groups.values()]
-                await asyncio.gather(*(end for group in losing for end in group.undecided))
                 writer.poke()
                 await writer.drain()
             for topic in gone:
@@ -278,6 +282,8 @@ class UnitLife:
             for group in list(topic.groups.values()):
                 group.close()
                 group.end_watchers(why)
+        broker.reservations.forget(unit)
+        broker.attempts.forget(unit)
         broker.committing.drop(unit)
         broker.ledger.drop(unit)
         for name in [name for name in broker.damaged if unit_of(name, self._units.number) == unit]:

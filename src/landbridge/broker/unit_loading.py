@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from landbridge.broker import group as groups
+from landbridge.broker import reservations
 from landbridge.broker import topic as topics
 from landbridge.broker.commit import HISTORY, SETTINGS
 from landbridge.broker.damage import Damage, decoded
 from landbridge.broker.group import Group
+from landbridge.broker.reservations import Reservations
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_table import EMPTY, NEXT_LOG, TopicTable
 from landbridge.broker.transaction_ledger import TransactionLedger
@@ -34,6 +36,7 @@ class LoadingHost(Protocol):
     damaged: dict[str, StoreCorrupt]
     table: TopicTable
     ledger: TransactionLedger
+    reservations: Reservations
 
     @property
     def consuming(self) -> groups.Hub: ...
@@ -87,6 +90,11 @@ class UnitLoader:
             if topic is not None:
                 runs = normalise(acks.get((topic.log.number, name), ()))
                 self._open_group(topic, name, raw, slots.get(key), confirmed.get(key), runs)
+        lost = "messages that a transaction has acked may come again"
+        for token, raw in await store.documents(unit, reservations.KIND):
+            found_there = damage.decode(f"the reservation {token}", reservations.decode, raw, None, lost)
+            if found_there is not None:
+                self._broker.reservations.load(unit, bytes.fromhex(token), found_there)
 
     def _open_group(
         self,

@@ -1,4 +1,7 @@
-"""What the shell offers when Tab is pressed: the names of contexts, topics and groups.
+"""What the shell offers when Tab is pressed: the names of contexts, topics, groups and what else has names.
+
+Names that begin with ``$`` are offered to those who have typed that: they need quotes in a shell, and are
+seldom meant.
 
 Where the terminal doesn't answer soon, or refuses, nothing is offered: nobody wants an error in the middle of
 a line that is being typed.
@@ -97,6 +100,35 @@ def service_names(running: typer.Context, incomplete: str) -> list[str]:
     return _asked(running, incomplete, names)
 
 
+def node_names(running: typer.Context, incomplete: str) -> list[str]:
+    async def names(bus: Bus) -> list[str]:
+        return [node.name for node in (await bus.nodes.list()).nodes]
+
+    return _asked(running, incomplete, names)
+
+
+def limit_names(running: typer.Context, incomplete: str) -> list[str]:
+    async def names(bus: Bus) -> list[str]:
+        return [limit.name for limit in (await bus.limits.show()).limits]
+
+    return _asked(running, incomplete, names)
+
+
+def limit_settings(running: typer.Context, incomplete: str) -> list[str]:
+    """The names of limits with the sign before the value, which whoever types knows."""
+    return [] if "=" in incomplete else [f"{name}=" for name in limit_names(running, incomplete)]
+
+
+def type_names(running: typer.Context, incomplete: str) -> list[str]:
+    """The event types of the topic that is already on the line."""
+    topic = running.params.get("topic")
+
+    async def names(bus: Bus) -> list[str]:
+        return [] if topic is None else [each.name for each in (await bus.types.list(topic)).types]
+
+    return _asked(running, incomplete, names)
+
+
 def _asked(
     running: typer.Context, incomplete: str, question: Callable[[Bus], Coroutine[Any, Any, list[str]]]
 ) -> list[str]:
@@ -112,4 +144,5 @@ def _asked(
         found = asyncio.run(ask())
     except (BusError, OSError):  # a timeout too is an OSError
         return []
-    return sorted({name for name in found if name.startswith(incomplete)})
+    own = incomplete.startswith("$")
+    return sorted({name for name in found if name.startswith(incomplete) and (own or name[:1] != "$")})

@@ -72,7 +72,11 @@ class Check(NamedTuple):
 
 
 def doctor(
-    data: Path | None = option("The data folder to look at, as for 'landbridge up'.", metavar="FOLDER"),
+    data: Path | None = option(
+        "The data folder to look at.",
+        metavar="FOLDER",
+        default="$LANDBRIDGE_DATA, else that of the context's terminal",
+    ),
     port: int = port("The port that 'landbridge up' would use.", least=1, value=7420),
     http_port: int = port("And the one for HTTP.", least=1, value=7480),
     deep: bool = flag("Read the whole store and check every message's checksum.", "--deep"),
@@ -85,10 +89,10 @@ def doctor(
       landbridge doctor
       landbridge doctor --deep --data ./bus
     """
-    folder = (data or data_folder()).absolute()
     checks = [*_software(), *_configuration()]
     where, found = _context(context)
     checks += found
+    folder = (data or _folder_of(context)).absolute()
     if where is not None:
         checks += run(_terminal(where))
     checks += _registry(context)
@@ -185,6 +189,20 @@ def _context(name: str | None) -> tuple[Context | None, list[Check]]:
         hint = "restart the terminal, or get a new token"
         check = Check("context", "fail", f"{detail}: its token has expired", hint)
     return where, [check]
+
+
+def _folder_of(context: str | None) -> Path:
+    """The data folder of the terminal for which 'landbridge up' made the context; else the one that it would
+    use."""
+    chosen = context or (None if os.environ.get("LANDBRIDGE_URL") else contexts.current())
+    if chosen is not None and not os.environ.get("LANDBRIDGE_DATA"):
+        try:
+            made_for = contexts.load(chosen).data
+        except BusError:  # _context tells
+            made_for = None
+        if made_for and Path(made_for).is_dir():
+            return Path(made_for)
+    return data_folder()
 
 
 def _token_left(token: str) -> float | None:
@@ -385,11 +403,9 @@ def _clock(
 
 
 def _ports(where: Context | None, port: int, http_port: int) -> Iterator[Check]:
-    local = None
-    if where is not None:
-        address = parse_urls(where.url)[0]
-        local = address.port if contexts.is_loopback(address.host) else None
-    yield _port("bus port", port, "--port", "by the context's terminal" if local == port else "")
+    addresses = parse_urls(where.url) if where is not None else ()
+    local = {address.port for address in addresses if contexts.is_loopback(address.host)}
+    yield _port("bus port", port, "--port", "by the context's terminal" if port in local else "")
     yield _port("http port", http_port, "--http-port", "and healthy" if _healthy(http_port) else "")
 
 

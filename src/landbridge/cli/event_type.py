@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from landbridge.cli import output
+from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, Topic, argument, option
 from landbridge.cli.output import columns
@@ -23,7 +23,14 @@ LIST = columns("Topic@cyan | Type=name@cyan | Versions=numbers | Description")
 SHOW = columns("Topic | Versions=numbers | Description")
 VERSIONS = columns("Version | Registered=registered_at:moment | By=registered_by | Schema=text")
 
-Name = Annotated[str, argument("TYPE", "The type's name; 'default' is the type of messages that name none.")]
+Name = Annotated[
+    str,
+    argument(
+        "TYPE",
+        "The type's name; 'default' is the type of messages that name none.",
+        autocompletion=completion.type_names,
+    ),
+]
 SchemaFile = Annotated[str, argument("SCHEMA", "A file with a JSON Schema, or '-' for standard input.")]
 
 

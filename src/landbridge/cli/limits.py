@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landbridge.cli import output, units
+from landbridge.cli import completion, output, units
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, argument, pairs
 from landbridge.cli.output import columns
 from landbridge.core.sizes import parse_size
 from landbridge.core.time import parse_span
+from landbridge.core.wording import did_you_mean
 from landbridge.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ LIST = columns("Limit=name@cyan | Value@bold | From=origin | Least | Most | Boun
 
 @app.command()
 def show(
-    name: Annotated[list[str] | None, argument("LIMIT…", "Only these.", show_default=False)] = None,
+    name: Annotated[
+        list[str] | None, argument("LIMIT…", "Only these.", autocompletion=completion.limit_names)
+    ] = None,
     context: ContextName = None,
 ) -> None:
     """Show the limits, and where each value comes from: the default, an option of the start, or an operator.
@@ -39,7 +42,9 @@ def show(
     known = {row.name: row for row in found.limits}
     for wanted in name or ():
         if wanted not in known:
-            raise BadRequest(f"no limit {wanted!r}", hint="see 'landbridge limits show'")
+            raise BadRequest(
+                f"no limit {wanted!r}", hint=did_you_mean(wanted, known, "see 'landbridge limits show'")
+            )
     rows = [known[each] for each in name] if name else found.limits
     output.rows(LIST, rows, empty="", show=_row)
 
@@ -62,7 +67,14 @@ def _number(value: int | float | None) -> str:
 
 @app.command("set")
 def set_limits(
-    settings: Annotated[list[str], argument("LIMIT=VALUE…", "The new values; 8MiB and 5s are understood.")],
+    settings: Annotated[
+        list[str],
+        argument(
+            "LIMIT=VALUE…",
+            "The new values; 8MiB and 5s are understood.",
+            autocompletion=completion.limit_settings,
+        ),
+    ],
     context: ContextName = None,
 ) -> None:
     """Set limits from now on, also after restarts. All of them are set, or none.
@@ -89,7 +101,8 @@ def _value(name: str, text: str) -> int | float:
 
 @app.command()
 def reset(
-    names: Annotated[list[str], argument("LIMIT…", "Their names.")], context: ContextName = None
+    names: Annotated[list[str], argument("LIMIT…", "Their names.", autocompletion=completion.limit_names)],
+    context: ContextName = None,
 ) -> None:
     """Give limits the values again that the terminal was started with.
 

@@ -22,10 +22,8 @@ from typer.main import get_command
 from landbridge import __version__
 from landbridge.cli import output
 from landbridge.cli.options import CommandGroup, Commands, option
+from landbridge.cli.other_names import Refusal
 from landbridge.errors import BusError
-
-#: What typer raises for a wrong command line (click's ClickException, wherever this typer keeps it).
-Refusal: type[Exception] = typer.BadParameter.__mro__[2]
 
 MESSAGES, SETUP, TERMINAL = "Messages", "Topics, groups, access", "The terminal"
 CROSSING, SPARK = "Across LANs", "Topics as tables"
@@ -200,12 +198,18 @@ def main(arguments: Sequence[str]) -> int:
 def _refuse(error: Any) -> None:
     if output.choice.json:
         hint = f"see '{error.ctx.command_path} --help'" if getattr(error, "ctx", None) is not None else ""
-        refused = BusError(error.format_message(), hint=hint)
+        refused = BusError(_plain(error.format_message()), hint=hint)
         output.report(refused, code="usage")
     else:
         from typer.rich_utils import rich_format_error
 
+        error.message = _plain(error.message)
         rich_format_error(error)
+
+
+def _plain(message: str) -> str:
+    """Without what pydantic writes in front of what a parser of ours has raised."""
+    return message.replace("Value error, ", "")
 
 
 def _closed_pipe() -> int:

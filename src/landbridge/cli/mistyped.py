@@ -78,8 +78,9 @@ class Watch:
         )
 
     async def _near(self) -> str | None:
-        """Another topic with a similar name."""
-        return nearest(self._topic, [topic.name for topic in await self._bus.topics.list()])
+        """Another topic with a similar name, one that people publish to: not one of dead letters."""
+        names = [topic.name for topic in await self._bus.topics.list()]
+        return nearest(self._topic, [name for name in names if not name.endswith(".dead")])
 
     async def suggest(self, error: BusError) -> None:
         """Add the topic that may be meant to the hint of an error about a topic that doesn't exist."""

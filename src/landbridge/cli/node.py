@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from landbridge.cli import output
+from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
 from landbridge.cli.options import Commands, ContextName, argument
 from landbridge.cli.output import columns
@@ -18,7 +18,10 @@ app = Commands(no_args_is_help=True, help="Nodes: several processes that are one
 LIST = columns("Node=name@cyan | State | Units=count:count | Home=home_mark | Bus=url | HTTP=http | Version")
 SHOW = [*LIST[1:], *columns("Which=which | Id=id | Started=started_at:moment | Expires=expires_at:moment")]
 
-Named = Annotated[str, argument("NODE", "The node's name: --node of 'landbridge up'.")]
+Named = Annotated[
+    str,
+    argument("NODE", "The node's name: --node of 'landbridge up'.", autocompletion=completion.node_names),
+]
 
 
 @app.command("list")

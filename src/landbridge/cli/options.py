@@ -23,10 +23,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from landbridge.cli import completion, output, units
+from landbridge.cli.other_names import CommandNames
 from landbridge.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -158,7 +159,7 @@ class _Command(TyperCommand):
         return _without_types(super().get_params(ctx))
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(CommandNames):
     """A group of commands whose help does the same."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -242,6 +243,9 @@ def pairs(settings: list[str] | None, what: str) -> dict[str, str]:
     for setting in settings or ():
         name, equals, value = setting.partition("=")
         if not name or not equals:
-            raise BadRequest(f"the {what} {setting!r} is not of the form name=value")
+            raise BadRequest(
+                f"the {what} {setting!r} is not of the form name=value",
+                hint=f"as in {name or 'name'}=value",
+            )
         found[name] = value
     return found

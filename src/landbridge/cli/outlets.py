@@ -70,7 +70,8 @@ def read_secret(file: Path | None, what: str) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"can't read the {what}: {error}") from None
     if not text.strip():
-        raise BadRequest(f"the {what} in {file} is empty")
+        where = "on standard input" if str(file) == "-" else f"in {file}"
+        raise BadRequest(f"the {what} {where} is empty", hint="it is the first line")
     return text.rstrip("\r\n")
 
 

@@ -66,8 +66,11 @@ def checkpoint_of(job: str) -> str:
 
 
 @contextmanager
-def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A session whose log goes to a file. The file stays if the job fails for a reason that we don't know."""
+def spark_session(
+    master: str | None, conf: list[str] | None, *, is_prompt: bool = False
+) -> Iterator[SparkSession]:
+    """A session whose log goes to a file. The file stays if the job fails for a reason that we don't know.
+    ``is_prompt``: Ctrl-C cancels what runs, as PySpark does it, and the session goes on."""
     settings = QUIET | pairs(conf, "setting")
     try:
         from landbridge.pipeline import session
@@ -85,6 +88,11 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
             spark = session(master, **settings)
         except ImportError as error:
             raise _missing(error) from None
+    if not is_prompt and threading.current_thread() is threading.main_thread():
+        # PySpark's own handler asks Spark to cancel the jobs, on a connection that waits for an answer, and
+        # shows the stacks of what fails then. The end of the session cancels them as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        logging.getLogger().addFilter(_is_no_interrupt)
     try:
         yield spark
     except BaseException as error:
@@ -97,6 +105,11 @@ def spark_session(master: str | None, conf: list[str] | None) -> Iterator[SparkS
         log.unlink(missing_ok=True)
     finally:
         spark.stop()
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """False for what py4j tells of Ctrl-C, with its stack."""
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
 def _missing(error: ImportError) -> SparkMissing:

@@ -92,7 +92,7 @@ def publish(
     if payload is not None and file is not None:
         raise typer.BadParameter("give a payload or --file, not both")
     if file is not None:
-        run(job.publish(context, _read(file), repeat))
+        run(job.publish(context, read_file(file), repeat))
     elif payload is not None and payload != "-":
         run(job.publish(context, payload.encode(errors="surrogateescape"), repeat))
     elif payload is None and sys.stdin.isatty():
@@ -105,7 +105,8 @@ def publish(
         run(job.publish_lines(context))
 
 
-def _read(file: Path) -> bytes:
+def read_file(file: Path) -> bytes:
+    """What --file names. BadRequest where it can't be read."""
     try:
         return file.read_bytes()
     except OSError as error:

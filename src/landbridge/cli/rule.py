@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 
 from landbridge.cli import completion, output
 from landbridge.cli.loop import ask
 from landbridge.cli.mistyped import making
 from landbridge.cli.options import Commands, ContextName, argument, flag, given, option, pairs
 from landbridge.cli.output import columns
+from landbridge.cli.publish import read_file
 from landbridge.core.names import CONTENT_TOPIC
 from landbridge.errors import BadRequest
 
@@ -31,7 +34,7 @@ VERDICTS = columns("Rule@cyan | Matches | Place | Why")
 Rule = Annotated[
     str, argument("RULE", "The rule, by the name of its topic.", autocompletion=completion.rule_names)
 ]
-Query = Annotated[str, argument("JSON | @FILE", "The query, or a file that has it.")]
+Query = Annotated[str, argument("JSON | @FILE", "The query, or a file that has it; '@-' for standard input.")]
 Source = Annotated[
     str,
     option(
@@ -47,7 +50,7 @@ def read_match(text: str) -> dict[str, Any]:
     """The query that somebody has typed, or that a file has. BadRequest says what is wrong with it."""
     if text.startswith("@"):
         try:
-            text = Path(text[1:]).read_text()
+            text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise BadRequest(f"can't read {text[1:]}: {error}") from None
     try:
@@ -87,14 +90,16 @@ def create(query: Query, source: Source = CONTENT_TOPIC, context: ContextName = 
 
 @app.command("list")
 def list_rules(
-    source: Annotated[str | None, argument("SOURCE", "Only this topic's.", show_default=True)] = None,
+    source: str | None = option(
+        "Only rules that choose from this topic.", metavar="TOPIC", autocompletion=completion.topic_names
+    ),
     context: ContextName = None,
 ) -> None:
     """List rules, with their queries.
 
     Examples:
       landbridge rule list
-      landbridge rule list orders
+      landbridge rule list --source orders --json | jq -r '.[].rule'
     """
     rows = ask(context, lambda bus: bus.rules.list(source=source))
     output.rows(LIST, rows, empty="no rules yet: 'landbridge rule create QUERY'", show=_as_row)
@@ -116,7 +121,8 @@ def _show(found: RuleDetails) -> None:
 
 @app.command("test")
 def try_message(
-    payload: Annotated[str, argument("PAYLOAD", "The message: JSON, or a text as it is.")],
+    payload: str | None = argument("PAYLOAD", "The message: JSON, or a text as it is."),
+    file: Path | None = option("Ask about the whole file as one message.", metavar="PATH"),
     key: str = option("The message's key.", value=""),
     header: list[str] | None = option("A header of the message. Repeatable.", metavar="NAME=VALUE"),
     source: Source = CONTENT_TOPIC,
@@ -131,10 +137,14 @@ def try_message(
       landbridge rule test '{"state": "open", "amount": 150}'
       landbridge rule test '{"amount": 5}' --key eu --header source=shop --source orders --matching
       landbridge rule test '{"amount": 5}' --match '{"amount": [{"numeric": [">", 100]}]}'
+      landbridge rule test --file order.json --source orders --json
     """
+    if (payload is None) == (file is None):
+        raise typer.BadParameter("give a payload or --file")
     query = None if match is None else read_match(match)
+    message: str | bytes = payload or "" if file is None else read_file(file)
     wanted = given(headers=pairs(header, "header") or None, rule=rule, match=query)
-    found = ask(context, lambda bus: bus.rules.test(payload=payload, key=key, source=source, **wanted))
+    found = ask(context, lambda bus: bus.rules.test(payload=message, key=key, source=source, **wanted))
     if matching:
         found = [each for each in found if each.matches]
     empty = "no rule matches" if matching else f"{source} has no rules"

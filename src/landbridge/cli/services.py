@@ -99,10 +99,16 @@ def register(
     place = place_for(save_as, context)
     options = description.as_asked()
     made = ask(context, lambda bus: bus.services.register(name, credential=not no_credential, **options))
-    if made.credential is None:
+    if made.credential is None and no_credential:
         output.tell(made, f"the service {name} is there")
+    elif made.credential is None:
+        # On stderr: what is printed is taken for the credential.
+        output.emit(made, lambda _: output.notice(f"the service {name} is there; {_ANOTHER.format(name)}"))
     else:
         _give(made, name, made.credential, save_as, place)
+
+
+_ANOTHER = "its credential was shown once, and 'landbridge service rotate {}' makes another"
 
 
 def _give(answer: Any, name: str, credential: str, save_as: str | None, place: Context | None) -> None:

@@ -50,7 +50,7 @@ def shell(
         if spark:
             from landbridge.pipeline.sql.views import Views
 
-            session = stack.enter_context(spark_session(master, conf))
+            session = stack.enter_context(spark_session(master, conf, is_prompt=True))
             views = Views(session, where=where(context), lake=lake, allow_gaps=allow_gaps, tell=output.notice)
             tables = {"sql": views.sql, "topic": views.topic, "log": views.log, "archive": views.archive}
             names |= {"spark": session, **tables}

@@ -14,9 +14,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from landbridge.errors import BadRequest, BusError, Disconnected, LeaseLost
+import msgspec
+
+from landbridge.errors import BusError, Disconnected, LeaseLost
 from landbridge.protocol import frames
 from landbridge.protocol.frames import Frame
+from landbridge.protocol.router import ConsumedGroup
 
 #: Topics that are asked about at once, and nodes that a bus has connections to, the first one aside.
 MOST_TOPICS, MOST_NODES = 1000, 32
@@ -52,6 +55,7 @@ class NodeWires:
         #: Done when the first connection has ended.
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._subscriptions: dict[int, NodeWire] = {}
+        self._consumed: dict[int, ConsumedGroup] = {}
 
     # -- who has what ------------------------------------------------------------------------------
 
@@ -121,8 +125,10 @@ class NodeWires:
         if isinstance(frame, frames.Subscribe):
             wire = self._settle(frame.topic, self._first)
             self._subscriptions[frame.subscription] = wire
+            self._consumed[frame.subscription] = ConsumedGroup(frame.topic, frame.group or "")
             return wire
         if isinstance(frame, frames.Unsubscribe):
+            self._consumed.pop(frame.subscription, None)
             return self._subscriptions.pop(frame.subscription, self._first)
         if isinstance(frame, frames.Settle | frames.Credit | frames.Pull | frames.SendReply):
             return self._subscriptions.get(frame.subscription, self._first)
@@ -135,18 +141,26 @@ class NodeWires:
         return self._first
 
     def _of_transaction(self, frame: frames.Transact) -> NodeWire:
-        """A transaction goes where the messages are that it acks."""
-        found = {self._subscriptions[number] for number, _, _ in frame.acks if number in self._subscriptions}
-        if len(found) > 1:
-            raise BadRequest(
-                "a transaction across nodes: it acks messages of topics that different nodes own",
-                hint="ack in one transaction only what one topic's groups hold; outputs may go to any topic",
-            )
-        if found:
-            return found.pop()
+        """A transaction goes where the first message is that it acks."""
+        for number, _, _ in frame.acks:
+            if number in self._subscriptions:
+                return self._subscriptions[number]
         if frame.acks:
             raise LeaseLost("a message of the transaction is no longer this consumer's to settle")
         return self._first
+
+    def divided(self, frame: frames.Transact) -> frames.Transact:
+        """A transaction as the node gets it that it goes to: of messages that came over other connections it
+        has to be told what they are."""
+        home = self._of_transaction(frame)
+        acks, apart = [], list(frame.apart)
+        for number, lease, runs in frame.acks:
+            if self._subscriptions.get(number, home) is home:
+                acks.append((number, lease, runs))
+            else:
+                of = self._consumed[number]
+                apart.append(frames.ApartAck(of.topic, of.group, number, lease, runs))
+        return msgspec.structs.replace(frame, acks=acks, apart=apart) if apart else frame
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -63,7 +63,8 @@ class Method(Generic[P, A]):
 
         def method(*args: P.args, **options: P.kwargs) -> Any:
             request = self._operation.request(*args, **options)
-            return noun.run(self._ask(noun, msgspec.to_builtins(request)))
+            arguments = msgspec.to_builtins(request, builtin_types=(bytes,))  # bytes stay bytes
+            return noun.run(self._ask(noun, arguments))
 
         method.__name__ = self._operation.name
         method.__doc__ = self.__doc__

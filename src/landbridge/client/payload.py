@@ -18,7 +18,7 @@ LONGEST_TEXT = 4096
 def _from_model(value: Any) -> Any:
     """A model of pydantic, as what JSON can say. Landbridge itself doesn't need pydantic."""
     if (dump := getattr(value, "model_dump", None)) is None:
-        raise TypeError(f"a {type(value).__name__} is nothing that JSON can say")
+        raise TypeError(f"JSON can't say a value of the type {type(value).__name__}")
     return dump(mode="json")
 
 
@@ -45,7 +45,7 @@ def encode(payload: Any) -> bytes:
         return payload.encode() if isinstance(payload, str) else _to_json(payload)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadPayload(
-            f"a {type(payload).__name__} can't be sent: {error}",
+            f"a payload of the type {type(payload).__name__} can't be sent: {error}",
             hint="send bytes, str, a dataclass, a msgspec Struct or something JSON can say",
         ) from None
 

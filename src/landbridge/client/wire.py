@@ -175,9 +175,12 @@ class Wire(Incoming):
     def send(self, frame: Frame, *tail: bytes | memoryview) -> None:
         """Send a frame; nothing happens if the connection is gone. Where it is the only request without an
         answer, others are not likely to follow at once, and it doesn't wait for them."""
-        if self.nodes is not None and (wire := self.nodes.of(frame)) is not self:
-            wire.send(frame, *tail)
-            return
+        if self.nodes is not None:
+            if isinstance(frame, frames.Transact):
+                frame = self.nodes.divided(frame)
+            if (wire := self.nodes.of(frame)) is not self:
+                wire.send(frame, *tail)
+                return
         if self._closing is None and self._outgoing is not None:
             if len(self._answers) > 1:
                 self._outgoing.send(frame, *tail)

@@ -13,7 +13,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-HTML, JSON = "text/html; charset=utf-8", "application/json"
+#: What answers are; litestar adds the charset to a text.
+HTML, JSON = "text/html", "application/json"
 #: Nothing from elsewhere, nothing inline, no page of others around it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

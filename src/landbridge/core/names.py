@@ -27,8 +27,15 @@ _PATTERN_WORD = re.compile(r"\*|#|\$?[A-Za-z0-9_-]+")
 def check_name(name: str, what: str) -> str:
     if len(name) > MAX_LENGTH or not _NAME.fullmatch(name):
         shown = name if len(name) <= 60 else name[:57] + "..."
-        raise BadName(f"{shown!r} can't be the name of a {what}")
+        raise BadName(f"{shown!r} can't be the name of a {what}", hint=_hint(name))
     return name
+
+
+def _hint(name: str) -> str:
+    """For those who know other buses: in NATS '>', in MQTT '/' and '+'."""
+    if ">" in name or "+" in name or "/" in name:
+        return "words are joined by '.'; in a pattern '*' is one word and '#' any number"
+    return BadName.default_hint
 
 
 def is_reserved(name: str) -> bool:

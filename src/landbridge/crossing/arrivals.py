@@ -238,7 +238,7 @@ class Arrivals:
 
     def _shelved(self, arrival: Arrival, place: asyncio.Future[int]) -> None:
         if isinstance(error := place.exception(), BusError):
-            self._perform(self.table.fail_shelve(arrival, error.code))
+            self._perform(self.table.fail_shelve(self._now(), arrival, error.code))
         else:
             self._perform(self.table.shelve(self._now(), arrival, place.result()))
 

@@ -14,7 +14,7 @@ from landbridge.core.log.store import PutDocument, Write
 from landbridge.core.routing.linkstate import SignedLinkState
 from landbridge.core.trust import directory as directories
 from landbridge.crossing.ground import Ground
-from landbridge.errors import BusError, Unauthenticated, Unavailable
+from landbridge.errors import BusError, ShuttingDown, Unauthenticated, Unavailable
 
 log = structlog.get_logger("landbridge.network")
 
@@ -100,7 +100,9 @@ class Follower:
                 update = question.result()
             except Unavailable as error:
                 if ground.registry_up:
-                    log.warning("the registry doesn't answer", detail=str(error))
+                    # One that is being stopped says so; that of 'landbridge up' is, whenever the terminal is.
+                    tell = log.info if isinstance(error, ShuttingDown) else log.warning
+                    tell("the registry doesn't answer", detail=str(error))
                 ground.registry_up = False
                 await asyncio.sleep(backoff)
                 backoff = min(REGISTRY_AGAIN_MOST, backoff * 2)

@@ -17,9 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from landbridge.errors import Unavailable
-from landbridge.node.reading_watch import ReadingWatch
 from landbridge.node.web_socket import WebSocketConnection
 from landbridge.protocol.http import LET_IN, Problem, problem
+from landbridge.transport.reading_watch import ReadingWatch
 from landbridge.transport.strangers import Stranger, Strangers
 
 #: Seconds for the head of a request, from the connection's beginning or the answer before.

@@ -19,6 +19,9 @@ from landbridge.gateways.outlets import OutletSenders
 #: Seconds; a fresh credential is made at every connection. When it expires, what is being sent then is sent
 #: again, so it lives long.
 TOKEN_LIFE = 86400.0
+#: Seconds in which a publish that is refused for now (backlog or disk full) is repeated. Whoever calls back
+#: is told before it gives up.
+PATIENCE = 5.0
 
 
 class OutletBuses(NamedTuple):
@@ -51,7 +54,8 @@ async def outlet_buses(
 
     def lent(dial: Dial, owner: str, scope: str) -> Bus:
         # For one topic alone. The terminal lets it in while the owner itself may do that.
-        return Bus(dial, lambda: terminal.lend_token(owner, [scope], [], TOKEN_LIFE), name=subject)
+        token = partial(terminal.lend_token, owner, [scope], [], TOKEN_LIFE)
+        return Bus(dial, token, name=subject, patience=PATIENCE)
 
     def reader_of(owner: str, topic: str) -> Bus:
         # Of a rule's topic: who may read it is who may read its source.

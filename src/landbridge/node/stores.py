@@ -174,8 +174,9 @@ def check_embedded(data: Path) -> None:
     if elsewhere:
         raise BadRequest(
             f"the data of {data} is in {elsewhere}, and no store was given",
-            hint=f"start it with --store {quote(elsewhere)}, or bring the data back: "
-            f"landbridge store copy {quote(elsewhere)} {data}",
+            hint=f"start it with --store {quote(elsewhere)}, or bring the data back "
+            f"into a new folder: landbridge store copy {quote(elsewhere)} FOLDER && "
+            f"cp {data}/master.key {data}/terminal.yml FOLDER",
         )
 
 

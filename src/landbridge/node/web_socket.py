@@ -9,8 +9,8 @@ from uvicorn import Config
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
-from landbridge.node.reading_watch import ReadingWatch
 from landbridge.protocol.http import CUT, LET_IN, problem
+from landbridge.transport.reading_watch import ReadingWatch
 from landbridge.transport.strangers import Stranger, Strangers
 
 #: Seconds in which a peer has to show a good token.

@@ -134,6 +134,17 @@ class DocumentEdit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     expect: Text | None  #: the version that it must have; empty: it must be new; None: any
 
 
+class ApartAck(msgspec.Struct, array_like=True, frozen=True):
+    """Of a terminal with several nodes: an ack of messages that the client holds at another node than the one
+    where its transaction happens."""
+
+    topic: Text
+    group: Text  #: empty: the only one of its topic
+    subscription: Natural  #: its number in the client's connection there
+    lease: Natural
+    runs: list[Run]  #: offsets
+
+
 class Transact(Frame, tag=7, frozen=True):
     """Publishes, acks and documents in one commit. Tail: the batches, one after the other. Answered by Done
     with the first offsets, or Refused, and then nothing of it happened."""
@@ -149,11 +160,14 @@ class Transact(Frame, tag=7, frozen=True):
     #: Its idempotency key; with one it is answered with {"firsts": […], "repeated": …}. Sent only to a
     #: terminal that names the feature "keys".
     key: Key = ""
+    #: Acks of what the client holds at other nodes of the terminal.
+    apart: list[ApartAck] = []
 
     @property
     def parts(self) -> int:
         """How many publishes, runs of acks and documents it has."""
-        return len(self.publishes) + len(self.documents) + sum(len(runs) or 1 for _, _, runs in self.acks)
+        acked = [*(runs for _, _, runs in self.acks), *(each.runs for each in self.apart)]
+        return len(self.publishes) + len(self.documents) + sum(len(runs) or 1 for runs in acked)
 
 
 class Call(Frame, tag=8, frozen=True):

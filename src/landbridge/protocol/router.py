@@ -80,6 +80,13 @@ Decision: TypeAlias = Here | There | Unknown | Everywhere | Gather
 HERE, EVERYWHERE = Here(), Everywhere()
 
 
+class ConsumedGroup(NamedTuple):
+    """What a subscription consumes."""
+
+    topic: str
+    group: str  #: empty: the only one of its topic
+
+
 class AskedThere(NamedTuple):
     """A request that a leg has not answered."""
 
@@ -124,7 +131,7 @@ class Router:
         self._owners = owners
         #: Subscription → where it is. Those of this node aren't here.
         self.subscriptions: dict[int, There] = {}
-        self._topics: dict[int, str] = {}
+        self._topics: dict[int, ConsumedGroup] = {}
         self.requests: dict[int, AskedThere] = {}
 
     # -- from the client ---------------------------------------------------------------------------
@@ -170,37 +177,43 @@ class Router:
             raise BadRequest(f"subscription {number} exists")
         found = self._to(frame.topic, frame.request, number)
         if isinstance(found, There):
-            self.subscriptions[number], self._topics[number] = found, frame.topic
+            self.subscriptions[number] = found
+            self._topics[number] = ConsumedGroup(frame.topic, frame.group or "")
         return found
 
     def _home_of(self, frame: frames.Transact, here: Callable[[int], str | None]) -> str:
         """The topic in whose unit a transaction happens. It is the same decision as the broker's."""
-        acked = {number: self._node_of(number, here) for number, _, _ in frame.acks}
-        nodes = {node for node in acked.values() if node is not None}
-        if len(nodes) > 1:
-            raise _apart("it acks messages of topics")
-        home = HOME
         if frame.key and frame.publishes:
-            home = min(topic for topic, _ in frame.publishes)
-        elif nodes:
-            number = next(number for number, node in acked.items() if node is not None)
-            return self._topics.get(number) or here(number) or HOME
-        elif frame.documents:
-            home = frame.documents[0].topic
-        elif frame.publishes:
-            home = frame.publishes[0][0]
-        found = find(self._owners, home)
-        if nodes and not isinstance(found, Unknown):
-            node = found.node if isinstance(found, There) else self._owners.me
-            if node not in nodes:
-                raise _apart("its key belongs to a topic, and it acks messages of another one,")
-        return home
+            return min(topic for topic, _ in frame.publishes)
+        for number, _, _ in frame.acks:
+            found = self._topics.get(number)
+            topic = here(number) if found is None else found.topic
+            if topic is not None:
+                return topic
+        if frame.apart:
+            return frame.apart[0].topic
+        if frame.documents:
+            return frame.documents[0].topic
+        return frame.publishes[0][0] if frame.publishes else HOME
 
-    def _node_of(self, subscription: int, here: Callable[[int], str | None]) -> str | None:
-        found = self.subscriptions.get(subscription)
-        if found is not None:
-            return found.node
-        return None if here(subscription) is None else self._owners.me
+    def divided(
+        self, frame: frames.Transact, home: str, here: Callable[[int], ConsumedGroup | None]
+    ) -> frames.Transact:
+        """A transaction as the node ``home`` gets it, where it happens: of messages that the client holds at
+        other nodes it has to be told what they are. ``here``: tells what a subscription at this node
+        consumes."""
+        acks, apart = [], list(frame.apart)
+        for ack in frame.acks:
+            number, lease, runs = ack
+            there = self.subscriptions.get(number)
+            of = here(number) if there is None else self._topics[number]
+            if of is None or (self._owners.me if there is None else there.node) == home:
+                acks.append(ack)
+            else:
+                apart.append(frames.ApartAck(of.topic, of.group, number, lease, runs))
+        if len(acks) == len(frame.acks):
+            return frame
+        return msgspec.structs.replace(frame, acks=acks, apart=apart)
 
     # -- operations --------------------------------------------------------------------------------
 
@@ -291,13 +304,6 @@ class Router:
     def moved(self) -> There | None:
         """Something that the client waits for, and that is elsewhere by now; None: nothing is."""
         return next((each for each in self._held() if self._owners.node_of(each.unit) != each.node), None)
-
-
-def _apart(what: str) -> BadRequest:
-    return BadRequest(
-        f"a transaction across nodes: {what} that different nodes own",
-        hint="ack in one transaction only what one topic's groups hold; outputs may go to any topic",
-    )
 
 
 def _named(operation: Operation[..., Any, Any], arguments: Mapping[str, Any], field: str) -> object:

@@ -52,7 +52,7 @@ class EventTypeOperations:
         topic = self._broker.topic_for(request.topic, who=caller.subject)
         now = self._broker.clock()
 
-        wanted = core.Registration(
+        wanted = core.TypeRegistration(
             schema=request.schema,
             now=now,
             who=caller.subject,

@@ -15,6 +15,7 @@ from landbridge.broker.pauses import Noting, PauseChange, PauseEdit
 from landbridge.broker.services import Services
 from landbridge.core import pauses
 from landbridge.core.pauses import PauseNote
+from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
 
 
@@ -44,6 +45,12 @@ class PausingOperations:
 
     async def pause_topic(self, caller: AuditedCaller, request: table.TopicPause) -> table.TopicRow:
         edit = self._pause(caller, request.note, delivery=request.delivery)
+        rule = self._broker.topic(request.name).spec.rule
+        if rule is not None and not request.delivery:
+            raise BadRequest(
+                f"{request.name} is the topic of a rule: nobody publishes to it, and the rule goes on",
+                hint=f"pause its groups with --delivery, or the source {rule.source}, or delete the rule",
+            )
         return await self._change_topic(caller, request.name, edit)
 
     async def resume_topic(self, caller: AuditedCaller, request: table.OfTopic) -> table.TopicRow:

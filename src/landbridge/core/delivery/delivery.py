@@ -476,6 +476,14 @@ class Delivery:
         self._aside = normalise([*self._aside, *held])
         return held
 
+    def keep_aside(self, ranges: Sequence[Range]) -> list[Range]:
+        """At the start, before anything is handed out: these were set aside before, and nobody gets them
+        until it is known what becomes of them. Returns those that aren't settled."""
+        held = intersect(list(self.cursor.unsettled(self.end)), normalise(ranges))
+        self._aside = normalise([*self._aside, *held])
+        self._begin()
+        return held
+
     def settle_aside(self, ranges: Sequence[Range]) -> list[Range]:
         """The commit is on disk. Returns what was settled: not what a seek has made pending meanwhile."""
         settled = intersect(self._aside, ranges)

@@ -73,7 +73,7 @@ def check_type_name(name: str) -> str:
     return name
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """One more version that somebody wants a type to have."""
 
     schema: Any
@@ -94,7 +94,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         return weigh(self.schema).compiling > COMPILED_HERE
 
 
-def register(known: EventType | None, wanted: Registration) -> EventType:
+def register(known: EventType | None, wanted: TypeRegistration) -> EventType:
     """A type with one more version; as it is where its newest version has this very schema.
     BadRequest for a schema that is none, SchemaIncompatible for one that refuses what the newest one
     takes."""

@@ -427,9 +427,12 @@ class Reassembly:
         hops, arrival.hops = arrival.hops, []
         return [TellHops(hops, None), *self._look_at(now, flow, arrival)]
 
-    def fail_shelve(self, arrival: Arrival, code: str) -> list[Effect]:
-        is_here = self._flow(arrival.source).arrivals.get(arrival.key) is arrival
-        return self._end(arrival, code) if is_here else []
+    def fail_shelve(self, now: int, arrival: Arrival, code: str) -> list[Effect]:
+        """There is no room for it: its hops keep it. Whatever had to wait for it need not any more."""
+        flow = self._flow(arrival.source)
+        if flow.arrivals.get(arrival.key) is not arrival:
+            return []
+        return [*self._end(arrival, code), *self._look(now, flow)]
 
     # -- the commit --------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class MailWay:
         address = read_address(server.host)
         try:
             found = [str(address)] if address else await self._resolve(server.host, server.port)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # also of a name that can't be looked up: UnicodeError
             return f"no address of {server.host}: {error}"
         allowed = next((each for each in found if self._allowed.allows(server.host, ip_address(each))), None)
         if allowed is None:
