@@ -33,7 +33,7 @@ from landbridge.broker.middleware import Middleware
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.publishing import Publishing
 from landbridge.broker.requests import Requests
-from landbridge.broker.reservations import Attempts, Reservations
+from landbridge.broker.reservations import Reservations, TransactionAttempts
 from landbridge.broker.room import DiskRoom
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.shares import Shares
@@ -108,7 +108,7 @@ class Broker:
         self.pauses = Pauses(self)
         self.consuming = Consuming(self)
         #: Messages that transactions of other units ack, and the transactions of these units that do so.
-        self.reservations, self.attempts = Reservations(self), Attempts(self)
+        self.reservations, self.attempts = Reservations(self), TransactionAttempts(self)
         self.transacting = Transacting(self)
         self.status_topic = StatusTopic(self)
         self.life = UnitLife(self)

@@ -9,8 +9,8 @@ transaction has not happened, and can't happen any more, is dropped: the message
 
 Whoever owns the messages' unit asks the owner of the home what has become of a transaction that takes long
 (``decide``). The answer "no" is given after a commit of the home, so a node that was replaced can't give it.
-A transaction that is under way is known in the memory of the home's owner alone (``Attempts``): another owner
-doesn't know it, and never commits it.
+A transaction that is under way is known in the memory of the home's owner alone (``TransactionAttempts``):
+another owner doesn't know it, and never commits it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(ReservationDocument).decode
 
 
-class Held(NamedTuple):
+class HeldRuns(NamedTuple):
     """What is set aside of a group."""
 
     group: Group
@@ -70,7 +70,7 @@ class Held(NamedTuple):
 class Reservation:
     """What is set aside in one unit for one transaction."""
 
-    def __init__(self, unit: int, token: bytes, home: int, held: list[Held], ask_at: int) -> None:
+    def __init__(self, unit: int, token: bytes, home: int, held: list[HeldRuns], ask_at: int) -> None:
         self.unit, self.token, self.home, self.held = unit, token, home, held
         #: The transaction has happened.
         self.is_kept = False
@@ -85,7 +85,7 @@ class ReservationHost(Protocol):
     units: Units
     table: TopicTable
     consuming: Consuming
-    attempts: Attempts
+    attempts: TransactionAttempts
 
     def report(self, topic: str, error: BusError) -> None: ...
 
@@ -125,7 +125,7 @@ class Reservations:
         for (group, consumer, lease), runs in runs_of.items():
             published = group.delivery.published(lease)
             held = group.delivery.set_aside(commit.now, lease, consumer.number, runs)
-            found.append(Held(group, held, consumer, published))
+            found.append(HeldRuns(group, held, consumer, published))
             commit.on_failed.append(partial(group.put_back, held))
             if not group.stored:
                 group.save(commit)  # after a crash the reservation has to find it
@@ -235,7 +235,7 @@ class Reservations:
         held = []
         for part in document.parts:
             if (group := self._broker.table.group_of(part.log, part.group)) is not None:
-                held.append(Held(group, group.delivery.keep_aside(part.runs)))
+                held.append(HeldRuns(group, group.delivery.keep_aside(part.runs)))
         self._open[unit, token] = Reservation(unit, token, document.home, held, 0)
 
     def forget(self, unit: int) -> None:
@@ -250,7 +250,7 @@ class Reservations:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class Attempt:
+class TransactionAttempt:
     """A transaction under way that has reservations."""
 
     def __init__(self, unit: int, producer: bytes, number: int) -> None:
@@ -274,23 +274,23 @@ class AttemptHost(Protocol):
     units: Units
 
 
-class Attempts:
+class TransactionAttempts:
     """Transactions under way that have reservations, in the units that this process owns. A transaction may
     come again while the first attempt is under way: only the latest may happen."""
 
     def __init__(self, broker: AttemptHost) -> None:
         self._units = broker.units
         #: (unit, producer, number) → the latest.
-        self._latest: dict[tuple[int, bytes, int], Attempt] = {}
+        self._latest: dict[tuple[int, bytes, int], TransactionAttempt] = {}
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, attempt: TransactionAttempt) -> None:
         """One before it of the same transaction can't happen any more."""
         self._latest[attempt.unit, attempt.producer, attempt.number] = attempt
 
-    def is_latest(self, attempt: Attempt) -> bool:
+    def is_latest(self, attempt: TransactionAttempt) -> bool:
         return self._latest.get((attempt.unit, attempt.producer, attempt.number)) is attempt
 
-    def end(self, attempt: Attempt) -> None:
+    def end(self, attempt: TransactionAttempt) -> None:
         """It has happened, or never will."""
         if self.is_latest(attempt):
             del self._latest[attempt.unit, attempt.producer, attempt.number]

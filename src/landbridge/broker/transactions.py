@@ -16,7 +16,7 @@ from landbridge.broker.documents import Documents, Edit, check_place, check_valu
 from landbridge.broker.group import Consumer, Group
 from landbridge.broker.middleware import Outcome, accepted, run_all
 from landbridge.broker.publishing import Publishing
-from landbridge.broker.reservations import Attempt, Attempts, Reservations
+from landbridge.broker.reservations import Reservations, TransactionAttempt, TransactionAttempts
 from landbridge.broker.surroundings import AckingClient, Client
 from landbridge.broker.topic import Topic
 from landbridge.broker.topic_table import TopicTable
@@ -107,7 +107,7 @@ class TransactingHost(Protocol):
     publishing: Publishing
     consuming: Consuming
     reservations: Reservations
-    attempts: Attempts
+    attempts: TransactionAttempts
 
 
 class Transacting:
@@ -163,7 +163,7 @@ class Transacting:
                 )
 
         acks, apart = self._apart(connection, frame, writer.unit)
-        attempt = Attempt(writer.unit, frame.producer, frame.number) if apart else None
+        attempt = TransactionAttempt(writer.unit, frame.producer, frame.number) if apart else None
 
         def work(commit: BrokerCommit) -> TransactionOutputs:
             commit.work += frame.parts // PARTS_PER_WORK
@@ -260,7 +260,7 @@ class Transacting:
     async def _with_reservations(
         self,
         writer: Writer[BrokerCommit],
-        attempt: Attempt,
+        attempt: TransactionAttempt,
         begin: Callable[[BrokerCommit], bool],
         before: list[Callable[[], Awaitable[None]]],
         work: Callable[[BrokerCommit], TransactionOutputs],
@@ -279,7 +279,7 @@ class Transacting:
                     self._dropping.add(task)
                     task.add_done_callback(self._dropping.discard)
 
-    def _begin(self, attempt: Attempt, once: TransactionKey | None, commit: BrokerCommit) -> bool:
+    def _begin(self, attempt: TransactionAttempt, once: TransactionKey | None, commit: BrokerCommit) -> bool:
         """Has the transaction happened? Where it hasn't, the attempt begins."""
         happened = self._broker.ledger.of(commit, attempt.producer)
         if once is not None and once.known(self._broker.publishing, commit) is not None:
@@ -289,7 +289,7 @@ class Transacting:
             return False
         return True
 
-    async def _reserve(self, attempt: Attempt, subject: str, apart: list[frames.ApartAck]) -> None:
+    async def _reserve(self, attempt: TransactionAttempt, subject: str, apart: list[frames.ApartAck]) -> None:
         """Reserve the messages in all units, or raise why that can't be."""
         parts: dict[int, list[frames.ApartAck]] = {}
         for ack in apart:
@@ -309,7 +309,7 @@ class Transacting:
         return await self._units.elsewhere.find_unit(topic)
 
     async def _reserve_in(
-        self, unit: int, attempt: Attempt, subject: str, acks: list[frames.ApartAck]
+        self, unit: int, attempt: TransactionAttempt, subject: str, acks: list[frames.ApartAck]
     ) -> None:
         elsewhere = self._units.elsewhere
         if elsewhere is None or self._units.owns(unit):

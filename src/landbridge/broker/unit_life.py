@@ -26,7 +26,7 @@ from landbridge.broker.limits import Limits
 from landbridge.broker.middleware import Middleware
 from landbridge.broker.pauses import Pauses
 from landbridge.broker.publishing import Publishing
-from landbridge.broker.reservations import Attempts, Reservations
+from landbridge.broker.reservations import Reservations, TransactionAttempts
 from landbridge.broker.rule_topics import unit_of
 from landbridge.broker.set_limits import SetLimits
 from landbridge.broker.surroundings import Elsewhere
@@ -69,7 +69,7 @@ class UnitHost(LoadingHost, Protocol):
     committing: Committing
     consuming: Consuming
     ledger: TransactionLedger
-    attempts: Attempts
+    attempts: TransactionAttempts
     middleware: Middleware
     trimmer: Trimmer
     set_limits: SetLimits
