@@ -503,3 +503,21 @@ async def test_junk_in_forms_and_addresses_is_refused(door: Door, junk: str) -> 
                 answer = await browser.act(name, confirmed="yes", **fields)
                 assert 400 <= answer.status_code < 500 or answer.status_code == 200, name
     assert not [line for line in logged if line["log_level"] == "error"]
+
+
+async def test_the_topics_of_the_bus_itself_are_shown_to_those_who_ask(door: Door) -> None:
+    await door.bus.topics.create("orders")
+    async with door.browser("admin") as browser:
+        for address, are_shown in (
+            ("/console/topics", False),
+            ("/console/topics?own=yes", True),
+            ("/console/topics?contains=audit", True),
+        ):
+            page = (await browser.get(address)).text
+            assert (
+                'href="/console/topics/%24audit"' in page or 'href="/console/topics/$audit"' in page
+            ) == are_shown
+            assert ('href="/console/topics/orders"' in page) == ("contains" not in address)
+        topic = (await browser.get("/console/topics/orders")).text
+        for path in ("dead-letters?topic=", "rules?source=", "webhooks?topic=", "mail?topic="):
+            assert f"/console/{path}orders" in topic

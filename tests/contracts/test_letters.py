@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from landbridge.broker.operations import letters
 from landbridge.broker.server import Terminal
 from landbridge.errors import BadRequest, Forbidden
-from landbridge.testing import attach
+from landbridge.testing import FakeClock, attach, run_terminal
 from tests.contracts.ways import Way
 from tests.waiting import Reader, eventually
 
@@ -142,3 +143,37 @@ async def test_who_may_not_see_a_topic_sees_none_of_its_letters(terminal: Termin
             await bus.letters.list(topic="orders", group="g")
         with pytest.raises(Forbidden):
             await bus.letters.redrive(topic="orders", group="g")
+
+
+async def test_a_count_says_of_how_many_letters_it_has_looked_at(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attach(terminal) as bus:
+        await bury(bus, ["late", "bad", "late"])
+        await all_buried(terminal, 3)
+        whole = await bus.letters.summary()
+        assert (whole.whole, whole.looked_at, whole.stored) == (True, 3, 3)
+        await bus.letters.delete(topic="orders", group="g", offsets=[0])
+        monkeypatch.setattr(letters, "MOST_COUNTED", 2)
+        cut = await bus.letters.summary()
+        # Of the two oldest ones, one was given up; it is stored until the retention removes it.
+        assert (cut.whole, cut.looked_at, cut.stored) == (False, 2, 3)
+        assert [(row.cause, row.letters) for row in cut.causes] == [("bad", 1)]
+
+
+async def test_letters_buried_since_a_moment_are_counted_alone() -> None:
+    clock = FakeClock()
+    async with run_terminal(clock=clock) as terminal, attach(terminal) as bus:
+        await bury(bus, ["early", "early"])
+        await all_buried(terminal, 2)
+        clock.advance(60.0)
+        since = terminal.broker.clock()
+        await bury(bus, ["late"])
+        await all_buried(terminal, 3)
+        found = await bus.letters.summary(topic="orders", since=since)
+        assert [(row.cause, row.letters) for row in found.causes] == [("late", 1)]
+        assert (found.whole, found.looked_at, found.stored) == (True, 1, 1)
+        everything = await bus.letters.summary(since=0)
+        assert sum(row.letters for row in everything.causes) == 3
+        clock.advance(60.0)
+        assert (await bus.letters.summary(since=terminal.broker.clock())).stored == 0

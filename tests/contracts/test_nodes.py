@@ -33,7 +33,8 @@ from landbridge.errors import (
 from landbridge.node.assembly import dial_to
 from landbridge.node.schedules import scheduling
 from landbridge.protocol import frames
-from landbridge.testing import FakeClock, attach
+from landbridge.stores.memory import MemoryStore
+from landbridge.testing import FakeClock, attach, run_terminal
 from landbridge.testing.cluster import Nodes, run_nodes
 from tests.waiting import LIMIT, eventually, turns
 
@@ -63,16 +64,16 @@ def topic_of(nodes: Nodes, node: str, *, skip: int = 0) -> str:
     return found[skip]
 
 
-async def owed(nodes: Nodes) -> list[str]:
+async def owed(store: MemoryStore) -> list[str]:
     """What is in the store of transactions that are not at their end."""
     kinds = ("handover", "reservation")
-    found = [await nodes.engine.documents(unit, kind) for unit in range(UNITS) for kind in kinds]
+    found = [await store.documents(unit, kind) for unit in range(UNITS) for kind in kinds]
     return [key for documents in found for key, _ in documents]
 
 
-async def until_nothing_is_owed(nodes: Nodes) -> None:
+async def until_nothing_is_owed(where: Nodes | MemoryStore) -> None:
     async with asyncio.timeout(LIMIT):
-        while await owed(nodes):
+        while await owed(where.engine if isinstance(where, Nodes) else where):
             await asyncio.sleep(0.01)
 
 
@@ -290,6 +291,52 @@ async def test_a_transaction_that_has_happened_settles_its_messages_whoever_owns
     await until_nothing_is_owed(nodes)
     for topic in (home, other):
         assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+async def test_wherever_all_nodes_end_a_transaction_has_happened_or_not(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored after each commit is opened by a process that owns all units."""
+    topics, out = [topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "b", skip=1)], "out"
+    await bus.groups.create(out, "g")
+    for topic in topics:
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    engine, ends = nodes.engine, [nodes.engine.copy()]
+    commit = engine.commit
+
+    async def copied(*given: Any) -> Any:
+        bounds = await commit(*given)
+        ends.append(engine.copy())
+        return bounds
+
+    async with AsyncExitStack() as stack:
+        reading = [await stack.enter_async_context(bus.subscribe(topic, group="g")) for topic in topics]
+        messages = [await each.poll(timeout=20) for each in reading]
+        monkeypatch.setattr(engine, "commit", copied)
+        async with bus.transaction() as transaction:
+            for message in messages:
+                await transaction.ack(message)
+            await transaction.publish(out, b"out")
+        await until_nothing_is_owed(nodes)
+        monkeypatch.undo()
+    found = []
+    for end in ends:
+        shown = end.copy()
+        await shown.open()
+        reserved = sum([len(await shown.documents(unit, "reservation")) for unit in range(UNITS)])
+        async with run_terminal(end) as terminal, attach(terminal) as reader:
+            await until_nothing_is_owed(end)
+            settled = [terminal.broker.group(topic, "g").settled(0) for topic in topics]
+            assert settled[0] == settled[1] == settled[2]
+            await eventually(lambda t=terminal, n=settled[0]: t.broker.topics[out].log.end == n)
+            if not settled[0]:
+                for topic in topics:
+                    assert await take(reader, topic, "g", 1) == [b"in"]
+            found.append((settled[0], reserved))
+    # None is reserved, then one after the other, until it has happened; then one after the other is settled.
+    assert found == sorted(found, key=lambda end: (end[0], -end[1] if end[0] else end[1]))
+    assert {(False, 0), (False, 2), (True, 2), (True, 0)} <= set(found)
 
 
 async def test_nobody_acks_apart_what_another_subject_holds(nodes: Nodes, bus: Any) -> None:

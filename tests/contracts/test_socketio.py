@@ -14,8 +14,9 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from landbridge.gateways.http.forms import plain_form
 from landbridge.gateways.socketio import client as gateway_client
-from landbridge.gateways.socketio import engine, front, register, tail
+from landbridge.gateways.socketio import engine, front, register, subscription, tail
 from landbridge.node.site import Site
 from tests.contracts.web import Web, web
 from tests.proxy import Proxy
@@ -557,6 +558,39 @@ async def test_a_slow_client_holds_up_nobody_and_little_memory(
         assert leased < 300  # the rest waits in the group, not in the gateway
         for client in (slow, group):
             client.socket.transport.abort()
+
+
+async def test_messages_for_a_slow_client_are_made_one_at_a_time(
+    site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its subscriptions has one, and as JSON a message may take six times its bytes."""
+    made: list[bytes] = []
+
+    def counted(payload: bytes, content_type: object) -> Any:
+        made.append(payload)
+        return plain_form(payload, content_type)
+
+    monkeypatch.setattr(subscription, "plain_form", counted)
+    monkeypatch.setattr(gateway_client, "LINGER", 0.01)
+    for _ in range(20):
+        await site.bus.publish("orders", bytes(1 << 20))
+    async with raw(site.url, site.token("subscribe:orders")) as slow:
+        await stuck(slow)
+        for number in range(20):
+            start = {"topic": "orders", "from": "earliest"}
+            if number % 2:
+                start |= {"group": f"g{number}", "settle": "receipt"}
+            await slow.say(f'42["subscribe",{json.dumps(start)}]')
+        [peer] = gateway(site).engine.peers.values()
+        await eventually(lambda: len(peer._reading) == 20)
+        queue = gateway(site).engine.queue_of(peer.id)
+        await eventually(lambda: queue.is_full)
+        groups = site.terminal.broker.topic("orders").groups
+        await eventually(lambda: sum(each.delivery.leased > 0 for each in groups.values()) == 10)
+        await turns(200)
+        assert len(made) < 8, "those that are on their way, and one that waits"
+        assert max(each.delivery.leased for each in groups.values()) < 6, "not as many as it may take"
+        slow.socket.transport.abort()
 
 
 async def test_a_client_that_reads_nothing_is_cut_and_its_messages_go_back(

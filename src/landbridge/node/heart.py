@@ -137,8 +137,9 @@ class Heart:
 
     def release(self, units: frozenset[int]) -> None:
         """This node has given units up: others may take them."""
-        self._released |= units
-        self._soon.set()
+        if units:
+            self._released |= units
+            self._soon.set()
 
     async def drain(self, name: str, draining: bool) -> ClusterTable:
         """Whether a node should have no units."""

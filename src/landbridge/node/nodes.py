@@ -285,7 +285,10 @@ class Node:
         terminal, heart = self.terminal, self.heart
         is_over = self._is_over()
         lapses = heart.lapses
-        wanted = heart.owned - frozenset(() if is_over else heart.plan.release)
+        leaving = frozenset(() if is_over else heart.plan.release)
+        wanted = heart.owned - leaving
+        # What the table gave this node and it has not taken yet, or could not, others may take at once.
+        heart.release((leaving & heart.owned) - terminal.broker.units.owned)
         # After a lapse, what this process knows of a unit may be older than what is stored.
         lost = sorted(terminal.broker.units.owned - (frozenset() if is_over else wanted), reverse=True)
         if 0 in lost:

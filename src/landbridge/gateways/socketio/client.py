@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,7 @@ from landbridge.gateways.socketio.forms import (
 )
 from landbridge.gateways.socketio.packet import StrictPacket, ack_text, event_text
 from landbridge.gateways.socketio.register import SocketRegister
-from landbridge.gateways.socketio.subscription import GroupSubscription, LogSubscription
+from landbridge.gateways.socketio.subscription import GroupSubscription, LogSubscription, MadePacket
 from landbridge.protocol.http import caller_known, cut_caller, problem_of
 
 log = structlog.get_logger("landbridge.http")
@@ -402,9 +403,13 @@ class SocketClient:
         self._last_callback += 1
         return self._last_callback
 
-    async def say(self, text: str, attachment: bytes | None = None) -> None:
-        """Send a packet. Returns when it waits for the client, after so much else that is bounded. A client
-        that reads nothing for SLOW_WITHIN is cut."""
+    async def say(self, text: str) -> None:
+        """Send a packet without attachments, as ``say_made``."""
+        await self.say_made(lambda: (text, None))
+
+    async def say_made(self, make: Callable[[], MadePacket]) -> None:
+        """Send a packet, which is made when there is room for it. Returns when it waits for the client, after
+        so much else that is bounded. A client that reads nothing for SLOW_WITHIN is cut."""
         async with self._saying:
             queue = self._engine.queue_of(self.id)
             if queue is None or self.is_ending:
@@ -416,6 +421,7 @@ class SocketClient:
                 except TimeoutError:
                     self._cut_slow()
                     return
+            text, attachment = make()
             await self._engine.say(self.id, text)
             if attachment is not None:
                 await self._engine.say(self.id, attachment)

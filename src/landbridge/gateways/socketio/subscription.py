@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -26,12 +27,15 @@ from landbridge.gateways.socketio.forms import (
 from landbridge.gateways.socketio.packet import event_text
 from landbridge.gateways.socketio.tail import tail_of
 
-#: Messages that are taken from a group at a time: what waits for a slow client stays in its group.
-AT_ONCE = 16
+#: Messages that are taken from a group at a time, and about how many bytes of them, which are judged by those
+#: before: what waits for a slow client stays in its group.
+AT_ONCE, BYTES_AT_ONCE = 16, 256 << 10
 #: Seconds that one pull waits.
 PULL_WITHIN = 30.0
 
 _encode = msgspec.json.Encoder().encode
+#: A packet as it is sent: its text, and its attachment.
+MadePacket: TypeAlias = tuple[str, bytes | None]
 
 
 class Speaking(Protocol):
@@ -40,8 +44,11 @@ class Speaking(Protocol):
     def next_callback(self) -> int:
         """A number for the callback of one more message."""
 
-    async def say(self, text: str, attachment: bytes | None = None) -> None:
+    async def say(self, text: str) -> None:
         """Send a packet. Returns when the client may be sent more."""
+
+    async def say_made(self, make: Callable[[], MadePacket]) -> None:
+        """The same for a packet that is made when there is room for it."""
 
 
 class LogSubscription:
@@ -126,9 +133,14 @@ class GroupSubscription:
 
     async def run(self, client: Speaking) -> None:
         """Send messages as long as the client takes them, until it is cancelled."""
+        count = 1
         while True:
-            for message in await self._subscription.pull(min(AT_ONCE, self._given.credit), PULL_WITHIN):
+            messages = await self._subscription.pull(min(count, self._given.credit), PULL_WITHIN)
+            for message in messages:
                 await self._deliver(client, message)
+            if messages:
+                mean = sum(len(message.payload) for message in messages) // len(messages)
+                count = max(1, min(AT_ONCE, BYTES_AT_ONCE // (mean + 1)))
 
     async def _deliver(self, client: Speaking, message: Message) -> None:
         receipt = receipt_of(self._session, message)
@@ -176,9 +188,14 @@ class GroupSubscription:
 
 async def _send(client: Speaking, callback: int | None, payload: bytes, **fields: Any) -> None:
     """Send a message: a payload that is neither JSON nor text as an attachment."""
-    form = plain_form(payload, fields["headers"].get("content-type"))
-    fields["headers"] = shown_headers(fields["headers"])
-    sent = MessageSent(**fields, **(form or {"payload": ATTACHED}))
-    attachment = None if form else payload
-    text = event_text(b"message", _encode(sent), id=callback, attachments=int(attachment is not None))
-    await client.say(text, attachment)
+
+    def make() -> MadePacket:
+        form = plain_form(payload, fields["headers"].get("content-type"))
+        fields["headers"] = shown_headers(fields["headers"])
+        sent = MessageSent(**fields, **(form or {"payload": ATTACHED}))
+        attachment = None if form else payload
+        text = event_text(b"message", _encode(sent), id=callback, attachments=int(attachment is not None))
+        return text, attachment
+
+    # As JSON, a message may take six times its bytes: one is made at a time, whatever else waits.
+    await client.say_made(make)
