@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from typer.main import get_command
 from landbridge.cli import output
 from landbridge.cli.options import Commands, OptionGroup, argument, flag, option, size, span
 from landbridge.cli.output import columns
+from landbridge.cli.pipeline_options import interrupts_later
 from tests.cli.conftest import Place
 
 
@@ -77,3 +80,21 @@ def test_help_names_no_type_of_a_flag(place: Place, page: tuple[str, ...]) -> No
     shown = place.call(*page, "--help").out
     assert "--help" in shown
     assert "<bool>" not in shown
+
+
+def test_an_interrupt_while_spark_starts_counts_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts_later():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("it has started")
+    assert done
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), interrupts_later():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("the second one is not waited with")
+    assert len(done) == 1
+    with interrupts_later():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before

@@ -83,7 +83,7 @@ def spark_session(
     # PySpark shows the whole stack of what it raises, also to those who catch it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    with progress("starting Spark"), stderr_to(log):
+    with progress("starting Spark"), stderr_to(log), interrupts_later():
         try:
             spark = session(master, **settings)
         except ImportError as error:
@@ -114,6 +114,31 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 def _missing(error: ImportError) -> SparkMissing:
     return SparkMissing(f"the module {error.name} is not installed")
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Ctrl-C counts when this is over; a second one at once. PySpark that is interrupted while it waits for
+    its Java to start leaves that process behind, which never ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = False
+
+    def on_signal(number: int, frame: Any) -> None:
+        nonlocal taken
+        taken = True
+        signal.signal(number, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        # PySpark has a handler of its own by now, which is for whoever has the session.
+        if taken or signal.getsignal(signal.SIGINT) is on_signal:
+            signal.signal(signal.SIGINT, before)
+    if taken:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -133,7 +133,10 @@ class MessageOperations:
             return [await self._at(topic, request.offset, id)]
         batch_id, moment = _parse(id)
         if batch_id is None and topic is None:
-            raise BadRequest("that id was given by its producer", hint="name the topic with --topic")
+            raise BadRequest(
+                f"{id[:60]!r} is no id that the bus has made, which would tell where to look",
+                hint="if its producer gave it that id, name the topic, too (--topic)",
+            )
         names = [topic] if topic is not None else [n for n in self._broker.topics if not is_reserved(n)]
         found = []
         turns = Turns()
