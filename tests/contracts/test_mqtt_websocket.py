@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from landbridge.node.assembly import dial_to
 from landbridge.node.http_port import HttpPort
 from landbridge.node.listening import Endpoint
 from landbridge.node.site import Site as HttpSite
+from landbridge.node.web_socket import WebSocketConnection
 from landbridge.protocol.mqtt.encoding import encode
 from landbridge.protocol.mqtt.packets import V5, ConnectPacket, PingPacket
 from tests.contracts.mqtt import V5 as PAHO_V5
@@ -87,6 +89,38 @@ async def test_packets_need_not_be_messages(site: Site) -> None:
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1003
     await eventually(lambda: not site.gateway.connections)
+
+
+async def test_pings_of_a_peer_that_reads_nothing_gather_no_answers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[WebSocketConnection] = []
+    pinged = []
+    connected, handled = WebSocketConnection.connection_made, WebSocketConnection.handle_ping
+
+    def connection_made(connection: WebSocketConnection, transport: Any) -> None:
+        made.append(connection)
+        connected(connection, transport)
+
+    def handle_ping(connection: WebSocketConnection, event: Any) -> None:
+        pinged.append(event.payload)
+        handled(connection, event)
+
+    monkeypatch.setattr(WebSocketConnection, "connection_made", connection_made)
+    monkeypatch.setattr(WebSocketConnection, "handle_ping", handle_ping)
+    count = 60_000
+    async with connect(url(site), subprotocols=["mqtt"]) as peer:  # type: ignore[list-item]
+        [connection] = made
+        peer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.transport.pause_reading()
+        frame = bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)
+        for _ in range(count // 500):
+            peer.transport.write(frame * 500)  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        await eventually(lambda: len(pinged) == count)
+        # What the sockets of both ends hold is not counted.
+        assert connection.transport.get_write_buffer_size() < 256 << 10
+        peer.transport.abort()
 
 
 async def test_strangers_are_kept_out(site: Site) -> None:

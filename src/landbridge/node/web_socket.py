@@ -8,6 +8,7 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
+from wsproto.events import Ping
 
 from landbridge.protocol.http import CUT, LET_IN, problem
 from landbridge.transport.reading_watch import ReadingWatch
@@ -44,6 +45,8 @@ class WebSocketConnection(WSProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.buffer.max_length = MOST_OF_STRANGERS
         self._reading = ReadingWatch()
+        #: The last ping that wasn't answered, because the peer takes nothing.
+        self._ping: Ping | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -64,6 +67,17 @@ class WebSocketConnection(WSProtocol):
         """Called by the transport: the peer has read."""
         self._reading.end()
         super().resume_writing()
+        if (ping := self._ping) is not None and not (self.close_sent or self.transport.is_closing()):
+            self._ping = None
+            super().handle_ping(ping)
+
+    def handle_ping(self, event: Ping) -> None:
+        """Answer a ping. Where the peer reads nothing, the answers would gather: it gets that to the last of
+        them alone, once it reads (RFC 6455, 5.5.3)."""
+        if self.writable.is_set():
+            super().handle_ping(event)
+        else:
+            self._ping = event
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         if len(self.tasks) > self._most:
