@@ -115,7 +115,7 @@ async def test_pings_of_a_peer_that_reads_nothing_gather_no_answers(
         peer.transport.pause_reading()
         frame = bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)
         for _ in range(count // 500):
-            peer.transport.write(frame * 500)  # type: ignore[attr-defined]
+            peer.transport.write(frame * 500)
             await asyncio.sleep(0)
         await eventually(lambda: len(pinged) == count)
         # What the sockets of both ends hold is not counted.

@@ -396,6 +396,30 @@ async def test_a_reservation_outlives_the_commit_that_made_it_when_the_unit_come
     assert await take(bus, other, "g", 1) == [b"in"]
 
 
+async def test_a_node_that_was_replaced_refuses_no_reservation(nodes: Nodes, bus: Any) -> None:
+    """The home's node has lost the unit of the other message and doesn't know it yet: transactions don't fail
+    for that again and again, until their messages are dead letters."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, "a", skip=1)
+    unit = nodes["a"].broker.units.unit_of(other)
+    assert unit != nodes["a"].broker.units.unit_of(home)
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    await nodes.usurp(unit, "c")
+    assert nodes["a"].broker.units.owns(unit)
+    async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+        for _ in range(3):
+            messages = [await left.poll(timeout=20), await right.poll(timeout=20)]
+            try:
+                await ack_together(bus, *messages)
+                break
+            except LeaseLost:
+                await asyncio.gather(*(each.requeue(0) for each in messages), return_exceptions=True)
+        else:
+            pytest.fail("the transaction never happens")
+    await until_nothing_is_owed(nodes)
+
+
 async def ack_together(bus: Any, *messages: Any) -> None:
     async with bus.transaction() as transaction:
         for message in messages:

@@ -124,7 +124,13 @@ class Reservations:
         """Set messages aside that consumers of this subject hold. LeaseLost where they don't hold all of
         them."""
         self._check(unit)
-        await self._units.writers[unit].put(partial(self._reserve, unit, token, home, subject, acks))
+        writer = self._units.writers[unit]
+        try:
+            await writer.put(partial(self._reserve, unit, token, home, subject, acks))
+        except LeaseLost:
+            # Nothing was written. Another node may own the unit by now, and have the lease: then this fails.
+            await writer.put(adding([DeleteDocument(KIND, f"no/{token.hex()}")]))
+            raise
 
     def _reserve(
         self, unit: int, token: bytes, home: int, subject: str, acks: Sequence[ApartAck], commit: BrokerCommit
