@@ -18,6 +18,7 @@ import pytest
 
 from landbridge.client.bus import Bus
 from landbridge.console import kept
+from landbridge.console.http import MOST_COOKIES, cookie_name
 from landbridge.console.kept import ConsoleSecret
 from landbridge.node.assembly import dial_to
 from landbridge.node.console import ConsolePart
@@ -172,6 +173,23 @@ async def test_a_revoked_token_ends_the_session_at_every_node(
             while (await browser.get(door, "/")).status_code != 401:
                 pass
     assert not await bus.documents.list(kept.SESSIONS)
+
+
+async def test_a_request_of_a_stranger_asks_the_store_for_a_few_sessions_at_most(
+    doors: tuple[Door, Door], browser: Balanced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    read = kept.KeptDocuments.read
+
+    async def counted(documents: Any, collection: str, key: str, kind: Any) -> Any:
+        asked.append(key)
+        return await read(documents, collection, key, kind)
+
+    monkeypatch.setattr(kept.KeptDocuments, "read", counted)
+    name = cookie_name({"headers": [(b"host", HOST.encode())], "scheme": "http"})
+    browser.cookie = "; ".join(f"{name}={ConsoleSecret.new().text}" for _ in range(40))
+    assert (await browser.get(doors[0], "/")).status_code == 401
+    assert len(asked) == MOST_COOKIES
 
 
 async def test_a_session_outlives_a_restart(browser: Balanced, tmp_path: Path, crashes: list[Any]) -> None:

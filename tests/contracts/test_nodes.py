@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
 from typing import Any
@@ -291,6 +291,140 @@ async def test_a_transaction_that_has_happened_settles_its_messages_whoever_owns
     await until_nothing_is_owed(nodes)
     for topic in (home, other):
         assert (await bus.call("group.show", topic=topic, name="g"))["lag"] == 0
+
+
+@pytest.mark.parametrize("end", ["done", "refused"])
+async def test_what_is_reserved_of_a_group_is_its_own_no_longer_when_it_seeks(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """While a transaction's commit is on its way, a group seeks back, and another transaction reserves the
+    message: what becomes of the first says nothing of the second."""
+    home, other, third = topic_of(nodes, "a"), topic_of(nodes, "b"), topic_of(nodes, "c")
+    at_home = nodes["a"].broker.units.unit_of(home)
+    for topic in (home, other, third):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    broken = StoreFailed("broken")
+    reserved, delivery = nodes["b"].broker.reservations, nodes["b"].broker.topics[other].groups["g"].delivery
+    async with (
+        bus.subscribe(home, group="g") as left,
+        bus.subscribe(other, group="g") as right,
+        bus.subscribe(third, group="g") as last,
+        hold_commits(nodes, at_home, monkeypatch, broken if end == "refused" else None) as may_go,
+        # The second one's home is another unit.
+        hold_commits(nodes, nodes["c"].broker.units.unit_of(third), monkeypatch, broken) as may_end,
+    ):
+        messages = await left.poll(timeout=20), await right.poll(timeout=20)
+        first = asyncio.ensure_future(ack_together(bus, *messages))
+        await eventually(lambda: len(reserved) == 1)
+        await bus.groups.seek(other, "g", to="earliest")
+        again = await right.poll(timeout=20)
+        second = asyncio.ensure_future(ack_together(bus, await last.poll(timeout=20), again))
+        await eventually(lambda: len(reserved) == 2)
+        may_go.set()
+        await asyncio.gather(first, return_exceptions=True)
+        await eventually(lambda: len(reserved) == 1)
+        assert (delivery.pending, delivery.cursor.lag(1)) == (0, 1)
+        may_end.set()
+        with pytest.raises(StoreFailed):
+            await second
+    assert await take(bus, other, "g", 1) == [b"in"]
+    await until_nothing_is_owed(nodes)
+
+
+@pytest.mark.parametrize("change", ["seek", "delete"])
+async def test_what_was_reserved_before_a_group_began_anew_is_not_settled_by_a_new_owner(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    home, other = topic_of(nodes, "a"), topic_of(nodes, "b")
+    unit, at_home = (nodes["a"].broker.units.unit_of(topic) for topic in (other, home))
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    async with hold_commits(nodes, at_home, monkeypatch):
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            messages = await left.poll(timeout=20), await right.poll(timeout=20)
+            acking = asyncio.ensure_future(ack_together(bus, *messages))
+            await eventually(lambda: len(nodes["b"].broker.reservations) == 1)
+        if change == "seek":
+            await bus.groups.seek(other, "g", to="earliest")
+        else:
+            await bus.call("group.delete", topic=other, name="g", force=True)
+            await bus.groups.create(other, "g", start="earliest")
+        await nodes.move(unit, "c")
+    await asyncio.gather(acking, return_exceptions=True)
+    await until_nothing_is_owed(nodes)
+    assert (await bus.call("group.show", topic=home, name="g"))["lag"] == 0
+    assert await take(bus, other, "g", 1) == [b"in"]
+
+
+async def test_a_reservation_outlives_the_commit_that_made_it_when_the_unit_comes_back(
+    nodes: Nodes, bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stored, and the answer is lost. The unit goes to another node and comes back, before the first
+    owner's commit has ended: that ends nothing of what was loaded since."""
+    home, other = topic_of(nodes, "a"), topic_of(nodes, "b")
+    unit, reserved = nodes["a"].broker.units.unit_of(other), nodes["b"].broker.reservations
+    for topic in (home, other):
+        await bus.groups.create(topic, "g")
+        await bus.publish(topic, b"in")
+    store, stored, may_go = nodes["b"].store, asyncio.Event(), asyncio.Event()
+    commit = store.commit
+
+    async def lost(of: int, epoch: int, writes: Any) -> Any:
+        done = await commit(of, epoch, writes)
+        if of == unit and any(getattr(write, "kind", "") == "reservation" for write in writes):
+            monkeypatch.setattr(store, "commit", commit)
+            stored.set()
+            await may_go.wait()
+            raise Fenced("asked again, it was somebody else's")
+        return done
+
+    try:
+        async with bus.subscribe(home, group="g") as left, bus.subscribe(other, group="g") as right:
+            messages = await left.poll(timeout=20), await right.poll(timeout=20)
+            monkeypatch.setattr(store, "commit", lost)
+            acking = asyncio.ensure_future(ack_together(bus, *messages))
+            await stored.wait()
+            await nodes.usurp(unit, "c")
+            await nodes.usurp(unit, "b")
+            assert len(reserved) == 1
+    finally:
+        may_go.set()
+    await asyncio.gather(acking, return_exceptions=True)
+    await until_nothing_is_owed(nodes)
+    assert await take(bus, other, "g", 1) == [b"in"]
+
+
+async def ack_together(bus: Any, *messages: Any) -> None:
+    async with bus.transaction() as transaction:
+        for message in messages:
+            await transaction.ack(message)
+
+
+@asynccontextmanager
+async def hold_commits(
+    nodes: Nodes, unit: int, monkeypatch: pytest.MonkeyPatch, error: BusError | None = None
+) -> AsyncIterator[asyncio.Event]:
+    """Commits of a unit with handovers wait for the event, at most until the end of this. Then they are done,
+    or fail with the error."""
+    store, may_go = nodes[nodes.owners[unit]].store, asyncio.Event()
+    commit = store.commit
+
+    async def slow(of: int, epoch: int, writes: Any) -> Any:
+        if of == unit and any(
+            isinstance(write, PutDocument) and write.kind == "handover" for write in writes
+        ):
+            await may_go.wait()
+            if error is not None:
+                raise error
+        return await commit(of, epoch, writes)
+
+    monkeypatch.setattr(store, "commit", slow)
+    try:
+        yield may_go
+    finally:
+        may_go.set()
 
 
 async def test_wherever_all_nodes_end_a_transaction_has_happened_or_not(

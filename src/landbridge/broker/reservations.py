@@ -34,7 +34,7 @@ from landbridge.core.log.store import DeleteDocument, PutDocument
 from landbridge.core.time import SECOND
 from landbridge.errors import BusError, LeaseLost
 from landbridge.protocol.frames import ApartAck
-from landbridge.stores.writer import Answered, adding
+from landbridge.stores.writer import Answered, Commit, adding
 
 #: The kind of the documents, by the transaction's token.
 KIND = "reservation"
@@ -74,8 +74,23 @@ class Reservation:
         self.unit, self.token, self.home, self.held = unit, token, home, held
         #: The transaction has happened.
         self.is_kept = False
+        #: The last commit that deletes its document.
+        self.ends_in: BrokerCommit | None = None
         #: When the home is asked, and whether it is being asked.
         self.ask_at, self.is_asked = ask_at, False
+
+
+def _written(found: Reservation) -> PutDocument:
+    parts = [ReservedRuns(each.group.topic.log.number, each.group.name, each.runs) for each in found.held]
+    return PutDocument(KIND, found.token.hex(), encode(ReservationDocument(found.home, parts)))
+
+
+def _concerns(found: Reservation, group: Group) -> bool:
+    return any(each.group is group for each in found.held)
+
+
+def _without(found: Reservation, group: Group) -> list[HeldRuns]:
+    return [each for each in found.held if each.group is not group]
 
 
 class ReservationHost(Protocol):
@@ -130,10 +145,9 @@ class Reservations:
             if not group.stored:
                 group.save(commit)  # after a crash the reservation has to find it
             commit.on_stored.append(group.pump)
-        parts = [ReservedRuns(held.group.topic.log.number, held.group.name, held.runs) for held in found]
-        commit.writes.append(PutDocument(KIND, token.hex(), encode(ReservationDocument(home, parts))))
-        made = Reservation(unit, token, home, found, commit.now + ASK_AFTER)
-        commit.on_stored.append(partial(self._open.__setitem__, (unit, token), made))
+        made = self._open[unit, token] = Reservation(unit, token, home, found, commit.now + ASK_AFTER)
+        commit.on_failed.append(partial(self._end, made))
+        commit.writes.append(_written(made))
 
     def _holder(self, unit: int, subject: str, ack: ApartAck) -> Consumer:
         """The consumer that holds a lease. A lease has one number in its group for ever."""
@@ -142,7 +156,7 @@ class Reservations:
             found = topic.groups.get(ack.group)
         else:
             found = next(iter(topic.groups.values()), None) if topic.spec.has_one_group else None
-        if found is not None and topic.writer.unit == unit and not topic.deleted:
+        if found is not None and topic.writer.unit == unit and not (topic.deleted or found.deleted):
             for consumer in found.consumers.values():
                 is_asked = (
                     consumer.subscription == ack.subscription and consumer.connection.subject == subject
@@ -175,8 +189,8 @@ class Reservations:
         for held in found.held:
             if not (held.group.deleted or held.group.topic.deleted):
                 held.group.save(commit)
-        commit.writes.append(DeleteDocument(KIND, found.token.hex()))
-        commit.on_stored.append(partial(self._open.pop, (found.unit, found.token), None))
+        self._delete(found, commit)
+        commit.on_stored.append(partial(self._end, found))
 
     async def drop(self, unit: int, token: bytes) -> None:
         """The transaction hasn't happened and never will: hand out again what is reserved for it."""
@@ -186,14 +200,46 @@ class Reservations:
             await self._units.writers[unit].put(partial(self._dropped, found))
 
     def _dropped(self, found: Reservation, commit: BrokerCommit) -> None:
-        commit.writes.append(DeleteDocument(KIND, found.token.hex()))
+        self._delete(found, commit)
         commit.on_stored.append(partial(self._put_back, found))
 
     def _put_back(self, found: Reservation) -> None:
-        if self._open.pop((found.unit, found.token), None) is found and not found.is_kept:
+        if self._end(found) and not found.is_kept:
             for group, runs, _, _ in found.held:
                 group.delivery.put_back(runs)
                 group.pump()
+
+    def _end(self, found: Reservation) -> bool:
+        """It is over. False where it isn't here any more: the unit may have been away and come back since."""
+        is_here = self._open.get((found.unit, found.token)) is found
+        if is_here:
+            del self._open[found.unit, found.token]
+        return is_here
+
+    def _delete(self, found: Reservation, commit: BrokerCommit) -> None:
+        found.ends_in = commit
+        commit.writes.append(DeleteDocument(KIND, found.token.hex()))
+
+    def let_go(self, group: Group) -> None:
+        """The group begins elsewhere: what was set aside of it is handed out again, whatever becomes of the
+        transactions. The documents say so in the commit that has the group's new cursor."""
+        touched = [found for found in self._open.values() if _concerns(found, group)]
+        for found in touched:
+            found.held = _without(found, group)
+        if touched:
+            group.owe_entry(lambda commit: self._rewrite(touched, commit))
+
+    def leave_out(self, group: Group, commit: BrokerCommit) -> None:
+        """The group is deleted in this commit: nothing is reserved of another one of its name."""
+        for found in [found for found in self._open.values() if _concerns(found, group)]:
+            before, found.held = found.held, _without(found, group)
+            commit.on_failed.append(partial(setattr, found, "held", before))
+            self._rewrite([found], commit)
+
+    def _rewrite(self, touched: list[Reservation], commit: Commit) -> None:
+        for found in touched:
+            if self._open.get((found.unit, found.token)) is found and found.ends_in is not commit:
+                commit.writes.append(_written(found))
 
     def _check(self, unit: int) -> None:
         if not self._units.owns(unit):

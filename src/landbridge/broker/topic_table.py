@@ -55,6 +55,13 @@ OWN = {
 }
 
 
+class LeavesGroupsOut(Protocol):
+    """What sets messages of groups aside."""
+
+    def leave_out(self, group: Group, commit: BrokerCommit) -> None:
+        """The group is deleted in this commit."""
+
+
 class TopicHost(Protocol):
     """What is asked of the broker."""
 
@@ -75,6 +82,9 @@ class TopicHost(Protocol):
 
     @property
     def consuming(self) -> groups.Hub: ...
+
+    @property
+    def reservations(self) -> LeavesGroupsOut: ...
 
     def observe(
         self, what: str, name: str, change: str, who: str = "", before: object = None, after: object = None
@@ -324,6 +334,7 @@ class TopicTable:
             if enter is not None:
                 enter(commit)
             commit.writes += group.documents_to_delete()
+            self._broker.reservations.leave_out(group, commit)
             commit.on_stored.append(forget)
             commit.on_failed.append(keep)
 

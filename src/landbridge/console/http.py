@@ -13,6 +13,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+#: Cookies of a request that are looked at.
+MOST_COOKIES = 4
 #: What answers are; litestar adds the charset to a text.
 HTML, JSON = "text/html", "application/json"
 #: Nothing from elsewhere, nothing inline, no page of others around it.
@@ -77,10 +79,11 @@ def cookie_name(scope: Mapping[str, Any]) -> str:
 
 
 def cookies(scope: Mapping[str, Any]) -> list[str]:
-    """The values of the console's cookie in a request."""
+    """The values of the console's cookie in a request: the first few, for each is looked up in the store. A
+    browser has more than one where others of the host have set it for other paths."""
     name = cookie_name(scope)
     pairs = (part.strip().partition("=") for part in header(scope, b"cookie").split(";"))
-    return [value for each, _, value in pairs if each == name]
+    return [value for each, _, value in pairs if each == name][:MOST_COOKIES]
 
 
 def set_cookie(scope: Mapping[str, Any], value: str, life: int) -> str:

@@ -146,6 +146,7 @@ class GroupOperations:
             floor = await broker.table.position(broker.topic(request.topic), at)
         before = {"floor": group.delivery.cursor.floor}
         name = f"{request.topic}/{request.name}"
+        broker.reservations.let_go(group)
         group.seek(floor)
         group.owe_entry(partial(caller.enter, name=name, before=before, after={"floor": floor}))
         await self._save(group)
@@ -173,6 +174,7 @@ class GroupOperations:
                     f"the group {name} of {topic} has consumers of its own", hint="use another group's name"
                 )
             if to > group.delivery.cursor.floor:
+                broker.reservations.let_go(group)
                 group.seek(to)
         await self._save(group)
         if found.spec.retention.settled:
