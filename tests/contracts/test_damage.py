@@ -263,4 +263,4 @@ async def test_what_the_store_finds_is_told(folder: Path) -> None:
         await works(bus)
         assert any("made anew" in line["detail"] for line in logs)
         assert terminal.broker.damage.found
-        await eventually(lambda: not terminal.broker.writers[0].is_busy)
+        await eventually(lambda: not terminal.broker.units.writers[0].is_busy)

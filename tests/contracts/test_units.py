@@ -164,7 +164,7 @@ async def test_outputs_and_acks_in_other_units_survive_a_crash_between_the_commi
         held = {key: dict(found) for key, found in memory._documents.items()}
         assert any(kind == HANDOVER and found for (_, kind), found in held.items())
         memory._is_open = False
-        for writer in dead.broker.writers:
+        for writer in dead.broker.units.writers:
             writer._store = MemoryStore(units=UNITS)
     async with run_terminal(memory) as again, attach(again) as bus:
         assert again.broker.group("orders", "g").delivery.cursor.floor == 1

@@ -197,7 +197,7 @@ class Outcomes:
             commit.on_failed.append(partial(self._beginning.pop, id, None))
             return event
 
-        return await broker.writers[0].put(work)
+        return await broker.units.writers[0].put(work)
 
     def _drop_count(self, subject: str) -> None:
         self._kept[subject] -= 1
@@ -416,7 +416,7 @@ class Outcomes:
                     commit.on_stored.append(partial(self._forget, event))
 
         try:
-            await self._broker.writers[0].put(work)
+            await self._broker.units.writers[0].put(work)
         except BusError as error:  # the disk is full, perhaps: they are looked at again
             self._broker.report(replies.TOPIC, error)
             await asyncio.sleep(AGAIN_AFTER)

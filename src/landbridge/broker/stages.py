@@ -193,7 +193,7 @@ class Stages:
 
     def _home(self, stage: str) -> Writer[BrokerCommit]:
         """The writer of the unit that a stage and what is decided of it live in."""
-        return self._broker.writers[unit_of(PREFIX + stage, self._broker.store.units)]
+        return self._broker.units.writers[unit_of(PREFIX + stage, self._broker.store.units)]
 
     async def _publish(self, stage: str, decision: Decision | None = None) -> None:
         """Bring a decision to its end. One that isn't stored yet is, with its first piece."""

@@ -406,7 +406,7 @@ class OutletOperations(Generic[S]):
         after: S | None = None,
     ) -> None:
         """Write documents, with the entry of the audit log."""
-        writer = self._broker.writers[self._documents.unit_of(place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(place.topic)]
         told = [None if each is None else self.told(each) for each in (before, after)]
 
         def work(commit: BrokerCommit) -> None:

@@ -319,7 +319,7 @@ class ScheduleOperations:
     ) -> None:
         value = None if stored is None else encode_value(msgspec.to_builtins(stored))
         edits = [Edit(place, value, expect)]
-        writer = self._broker.writers[self._documents.unit_of(place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(place.topic)]
         name = f"{place.topic}/{place.key}"
 
         def work(commit: BrokerCommit) -> None:

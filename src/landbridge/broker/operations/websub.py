@@ -499,7 +499,7 @@ class WebSubOperations:
 
     async def _commit(self, edits: list[Edit], subject: str, enter: Enter | None = None) -> None:
         """``enter``: writes the entry of the audit log, where an operator changes something."""
-        writer = self._broker.writers[self._documents.unit_of(edits[0].place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(edits[0].place.topic)]
 
         def work(commit: BrokerCommit) -> None:
             self._documents.write(commit, edits, subject)
