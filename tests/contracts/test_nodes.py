@@ -327,7 +327,7 @@ async def test_wherever_all_nodes_end_a_transaction_has_happened_or_not(
         reserved = sum([len(await shown.documents(unit, "reservation")) for unit in range(UNITS)])
         async with run_terminal(end) as terminal, attach(terminal) as reader:
             await until_nothing_is_owed(end)
-            settled = [terminal.broker.group(topic, "g").settled(0) for topic in topics]
+            settled = [terminal.broker.table.group(topic, "g").settled(0) for topic in topics]
             assert settled[0] == settled[1] == settled[2]
             await eventually(lambda t=terminal, n=settled[0]: t.broker.topics[out].log.end == n)
             if not settled[0]:

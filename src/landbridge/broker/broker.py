@@ -111,7 +111,6 @@ class Broker:
         self.transacting = Transacting(self)
         self.status_topic = StatusTopic(self)
         self.life = UnitLife(self)
-        self.topic, self.group, self.topic_for = self.table.topic, self.table.group, self.table.topic_for
         self._ticker: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:

@@ -594,7 +594,7 @@ class Cluster:
 
     async def _prepare(self, asked: PrepareAsked, batch: Batch) -> Batch:
         broker = self._terminal.broker
-        topic = broker.topic_for(asked.topic, who=asked.subject)
+        topic = broker.table.topic_for(asked.topic, who=asked.subject)
         topic.check_producer(asked.subject)
         broker.publishing.check_size(asked.topic, batch)
         topic.check_backlog()

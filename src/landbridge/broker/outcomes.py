@@ -278,7 +278,7 @@ class Outcomes:
         broker = self._broker
         if to in self.addresses or broker.crossing is None or not broker.crossing.reply_to(to):
             return
-        topic = broker.topic_for(replies.TOPIC)
+        topic = broker.table.topic_for(replies.TOPIC)
         if replies.group_of(to) not in topic.groups:
             broker.table.create_group(topic, group_to(to), topic.log.end)
 
@@ -362,7 +362,7 @@ class Outcomes:
             event = self._event(caller, id)
         if event.state != "done":
             return event, b""
-        found = await self._broker.topic_for(replies.TOPIC).log.read(event.offset)
+        found = await self._broker.table.topic_for(replies.TOPIC).log.read(event.offset)
         if found is None or not found[0] <= event.offset < found[0] + len(found[1]):
             raise UnknownEvent(f"the reply to the event {id[:60]!r} is no longer kept")
         return event, found[1].payload(event.offset - found[0])
@@ -446,7 +446,7 @@ class Inbox:
         self._broker = broker
         self._take = take
         self.closed = False
-        topic = broker.topic_for(replies.TOPIC)
+        topic = broker.table.topic_for(replies.TOPIC)
         group = topic.groups.get(replies.group_of(address))
         if group is None:
             group = broker.table.create_group(topic, group_to(address), topic.log.first)

@@ -290,7 +290,7 @@ class Stages:
         if piece:
             commit.need_room()
         kept = staged is not None and not staged.deleted and commit.keeps(staged.log)
-        topics = {each.topic: broker.topic_for(each.topic, create=True) for each in piece}
+        topics = {each.topic: broker.table.topic_for(each.topic, create=True) for each in piece}
         for name, topic in topics.items():  # before anything is changed
             if topic.spec.ids == "unique":
                 topic.keys.check_ids(commit, *(each.batch for each in piece if each.topic == name))

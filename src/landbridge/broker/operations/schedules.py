@@ -88,7 +88,7 @@ class ScheduleOperations:
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
             raise BadRequest(f"{spec.when!r} names no moment that is to come")
-        broker.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
+        broker.table.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
         stored = StoredSchedule(
             spec=spec,
             owner=caller.subject,
