@@ -85,6 +85,19 @@ async def test_a_process_that_is_killed_is_started_again(afar: ChecksAfar) -> No
     assert await afar.run("t", ask) is None
 
 
+async def test_a_process_that_is_found_dead_leaves_nothing_open(afar: ChecksAfar) -> None:
+    assert await afar.run("t", lambda: afar.first_misfit(b"true", [b"1"])) is None
+    dead = afar._process
+    assert dead is not None
+    dead.kill()
+    dead.wait()
+    assert await afar.run("t", lambda: afar.first_misfit(b"true", [b"1"])) is None
+    assert dead.stdin is not None
+    assert dead.stdout is not None
+    assert dead.stdin.closed
+    assert dead.stdout.closed
+
+
 async def test_closing_ends_a_check_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     afar, begun = ChecksAfar(), threading.Event()
     answer = checks_process.read_message

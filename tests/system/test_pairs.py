@@ -136,6 +136,6 @@ async def test_messages_of_two_nodes_are_in_one_pair_whatever_happens_to_the_nod
     url, seed = server.url("bus", units=UNITS), new_seed()
     faults = [*FAULTS, killed, paused] * ROUNDS
     random.Random(seed).shuffle(faults)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+    async with fleet_of(url, tmp_path, 3, "--no-registry", servers=[server.port]) as fleet:
         await pair_through(fleet, faults, seed)
     assert await findings(url) == []

@@ -127,7 +127,10 @@ class ChecksAfar:
         with self._lock:
             if self._is_closed:
                 raise ShuttingDown("the terminal is shutting down")
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.poll() is not None:
+                _end(self._process)
+                self._process = None
+            if self._process is None:
                 self._process = _start(self._seconds)
             stdin: Any = self._process.stdin
             stdout: Any = self._process.stdout
