@@ -132,7 +132,7 @@ def rows(
     emit(data, lambda data: table(columns, [show(row) for row in data], empty=empty))
 
 
-def without_own(data: Sequence[T], is_own: Callable[[T], bool]) -> Sequence[T]:
+def without_own(data: list[T], is_own: Callable[[T], bool]) -> list[T]:
     """The rows of a list without those that the bus has for itself, where somebody looks at it; programs get
     all of them."""
     if choice.json or not on_terminal():
