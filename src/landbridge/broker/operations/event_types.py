@@ -62,7 +62,7 @@ class EventTypeOperations:
 
         async def change(known: EventType | None) -> EventType:
             if wanted.is_costly:
-                return await self._broker.middleware.workshop.afar.register(topic.name, known, wanted)
+                return await self._broker.middleware.workshop.checking.register(topic.name, known, wanted)
             return core.register(known, wanted)
 
         if name not in (known := await types_of(self._documents, topic.name)) and len(known) >= MOST_TYPES:
