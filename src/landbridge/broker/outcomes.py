@@ -38,7 +38,6 @@ from landbridge.errors import (
     BadRequest,
     BusError,
     LeaseLost,
-    LimitReached,
     NameTaken,
     TooLarge,
     UnknownEvent,
@@ -52,6 +51,8 @@ KIND = "event"
 PREFETCH, PREFETCH_BYTES = 256, 8 << 20
 #: Seconds after which replies are read again that could not be taken in.
 AGAIN_AFTER = 1.0
+#: What the limit of their number is about, in words.
+KEPT = "events with an outcome, which are kept for a day"
 #: Events that are looked at in one commit because their time has come.
 DUE_AT_ONCE = 256
 
@@ -152,8 +153,7 @@ class Outcomes:
             )
         if len(payload) > min(replies.LARGEST, broker.limits.max_payload):
             raise TooLarge(f"an event of {len(payload)} bytes, allowed are {replies.LARGEST}")
-        if len(self.events) >= broker.limits.max_events:
-            raise LimitReached(f"{len(self.events)} events are kept, as many as max_events allows")
+        broker.shares.check_all("max_events", KEPT, len(self.events))
         check_headers(request.headers)
         topic = broker.publishing.output(caller, request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
@@ -206,8 +206,7 @@ class Outcomes:
 
     def _check_share(self, subject: str) -> None:
         """No service takes the place of all others."""
-        what = "events with an outcome, which are kept for a day"
-        self._broker.shares.check_own("max_events", what, self._kept[subject], subject)
+        self._broker.shares.check_own("max_events", KEPT, self._kept[subject], subject)
 
     def _same(self, caller: TokenBearer, known: TriggeredEvent) -> TriggeredEvent:
         if known.subject != caller.subject:
