@@ -347,7 +347,7 @@ class Arrivals:
 
     def _drop(self, arrival: Arrival, error: BusError) -> None:
         self._refuse(arrival.parcel, error)
-        self._perform(self.table.drop(arrival))
+        self._perform(self.table.drop(self._now(), arrival))
 
     def _wait_for_key(self, arrival: Arrival) -> None:
         self._perform(self.table.postpone(arrival))
