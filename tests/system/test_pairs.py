@@ -14,9 +14,9 @@ import pytest
 from landbridge.errors import LeaseLost
 from tests.servers import server_folder
 from tests.system.nodes import FAULTS, Fleet, fleet_of, killed, paused
-from tests.system.test_promise import new_seed, read_all, until
+from tests.system.test_promise import new_seed, read_all
 from tests.system.test_stores import ENGINES, findings
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, until
 
 UNITS = 8
 PAIRS = 4
