@@ -110,7 +110,7 @@ async def stage_alone(data: list[bytes]) -> float:
         for at in range(0, len(data), PER_BATCH)
     ]
     workshop = Workshop()
-    stages = make_ready([ValidateStage()], "orders", types, counts, workshop.afar)
+    stages = make_ready([ValidateStage()], "orders", types, counts, workshop.checking)
     gc.collect()
     begin = time.perf_counter()
     for batch in batches:

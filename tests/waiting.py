@@ -19,6 +19,13 @@ async def eventually(holds: Callable[..., Any], what: str = "") -> None:
         await asyncio.sleep(0.001)
 
 
+async def until(holds: Callable[[], Awaitable[Any]]) -> None:
+    """Ask again and again, for what has to be awaited, until the answer is true."""
+    async with asyncio.timeout(LIMIT):
+        while not await holds():
+            await asyncio.sleep(0.01)
+
+
 async def promised(
     measure: Callable[[], Awaitable[float]], within: float, again: Callable[[], Awaitable[None]]
 ) -> None:

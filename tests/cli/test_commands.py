@@ -16,7 +16,7 @@ from landbridge import __version__
 from landbridge.__main__ import run
 from landbridge.cli.main import COMMANDS, build
 from landbridge.cli.other_names import OURS
-from tests.cli.conftest import Place, Screen
+from tests.cli.conftest import Place, Screen, until
 
 # -- topics and groups ---------------------------------------------------------------------------------
 
@@ -639,6 +639,30 @@ def test_table_on_a_terminal(shared: Place, topic: str, screens: Callable[..., S
     assert "1,500" in row
     assert "2.3 MB" in row
     assert "ago" in row or "now" in row
+
+
+def test_lists_on_a_terminal_leave_out_what_the_bus_has_for_itself(
+    shared: Place, topic: str, screens: Callable[..., Screen]
+) -> None:
+    shared.call("group", "create", topic, "g")
+    shared.call("rule", "create", '{"n": [1]}', "--source", topic)
+    until(lambda: "$audit" in shared.call("topic", "list").out)
+    made = next(row["rule"] for row in shared.call("rule", "list", "--source", topic, "--json").json)
+
+    def listed(*args: str) -> str:
+        status, screen = screens(shared, *args).finish()
+        assert status == 0
+        return screen
+
+    shown, whole = listed("topic", "list"), listed("topic", "list", "--all")
+    assert topic in shown
+    assert topic in whole
+    assert [name in shown for name in ("$audit", made[:12])] == [False, False]
+    assert [name in whole for name in ("$audit", made[:12])] == [True, True]
+    assert {"$audit", made} <= {row["name"] for row in shared.call("topic", "list", "--json").json}
+    assert "$rules" not in listed("group", "list")
+    assert "$rules" in listed("group", "list", "--all")
+    assert "$rules" in listed("group", "list", topic)
 
 
 def test_messages_on_a_terminal(shared: Place, topic: str, screens: Callable[..., Screen]) -> None:

@@ -217,9 +217,9 @@ async def test_a_change_whose_commit_fails_has_no_entry(crashes: list[Any]) -> N
                 and broker.topics["orders"].stored,
                 ("topic", "t", "topic.update"): broker.topics["t"].spec.max_backlog == 1 << 20,
                 ("group", "t/g", "group.create"): "g" in broker.topics["t"].groups
-                and broker.group("t", "g").stored,
+                and broker.table.group("t", "g").stored,
                 ("group", "t/g", "group.pause"): "g" in broker.topics["t"].groups
-                and broker.group("t", "g").pause is not None,
+                and broker.table.group("t", "g").pause is not None,
                 ("topic", "t", "topic.pause"): broker.topics["t"].pause is not None,
                 ("service", "shop", "service.register"): "shop" in terminal.services.names(),
             }

@@ -155,7 +155,9 @@ async def test_the_terminal_s_own_topics_have_no_dead_letters_by_default(termina
     async with attach(terminal) as bus, Reader(bus.subscribe("$status", group="g")) as reader:
         message = await reader.next()
         await message.bury("unwanted")
-        await eventually(lambda: terminal.broker.group("$status", "g").delivery.cursor.floor > message.offset)
+        await eventually(
+            lambda: terminal.broker.table.group("$status", "g").delivery.cursor.floor > message.offset
+        )
         assert "$status.dead" not in terminal.broker.topics
 
 
@@ -434,7 +436,7 @@ async def test_a_renewal_with_fewer_scopes_ends_the_subscriptions_that_they_do_n
             with pytest.raises(Forbidden):
                 await orders.next()
             assert await mail.payloads(1) == [b"1"]
-        assert not terminal.broker.group("orders", "g").consumers
+        assert not terminal.broker.table.group("orders", "g").consumers
 
 
 async def test_a_bad_renewal_changes_nothing(timed: Terminal, clock: FakeClock, way: Way) -> None:

@@ -365,7 +365,7 @@ async def test_batches(terminal: Terminal, bus: Any) -> None:
         if len(seen) >= 10_000:
             break
     assert seen == [b"%d" % n for n in range(10_000)]
-    assert terminal.broker.group("orders", "lake").delivery.cursor.floor == 10_000
+    assert terminal.broker.table.group("orders", "lake").delivery.cursor.floor == 10_000
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 7, 1000])
@@ -373,7 +373,7 @@ async def test_prefetch_bounds_what_is_unsettled(terminal: Terminal, bus: Any, p
     async with bus.publisher("orders") as out:
         await out.send_many([b"x"] * 50)
     async with Reader(bus.subscribe("orders", group="g", prefetch=prefetch)) as reader:
-        group = terminal.broker.group("orders", "g")
+        group = terminal.broker.table.group("orders", "g")
         for _ in range(50):
             message = await reader.next()
             assert sum(lease.size for lease in group.delivery.leases.values()) <= prefetch
@@ -414,7 +414,7 @@ async def test_consumers_of_a_group_share(terminal: Terminal, bus: Any) -> None:
     ):
         async with bus.publisher("orders") as out:
             await out.send_many([b"%d" % n for n in range(100)])
-        group = terminal.broker.group("orders", "g")
+        group = terminal.broker.table.group("orders", "g")
         await eventually(lambda: group.delivery.pending == 0, "everything is handed out")
         holders = {n: group.delivery.held_by(n)[0] for n in group.consumers}
         assert sum(holders.values()) == 100
@@ -433,7 +433,7 @@ async def test_nothing_is_left_lying_while_consumers_have_room(terminal: Termina
     ):
         async with bus.publisher("orders") as out:
             await out.send_many([b"x"] * 10)
-        group = terminal.broker.group("orders", "g")
+        group = terminal.broker.table.group("orders", "g")
         await eventually(lambda: group.delivery.pending == 0, "everything is handed out")
 
 
@@ -543,7 +543,7 @@ async def test_deliver_at_and_expires_at(timed: Terminal, clock: FakeClock, way:
             assert await reader.payloads(1) == [b"later"]
         async with Reader(bus.subscribe("orders", group="late")) as reader:
             assert await reader.payloads(4) == [b"later", b"now", b"long", b"marker"]
-            await eventually(lambda: timed.broker.group("orders", "late").delivery.cursor.floor == 5)
+            await eventually(lambda: timed.broker.table.group("orders", "late").delivery.cursor.floor == 5)
 
 
 async def test_a_span_is_a_timedelta_and_no_number(bus: Any) -> None:

@@ -114,7 +114,7 @@ async def test_a_damaged_group_stops_until_it_is_moved(folder: Path, kind: str, 
         await terminal.broker.drain()
     async with started(folder) as (terminal, bus, logs):
         assert not logs, "the seek has mended it"
-        assert terminal.broker.group("orders", "g").delivery.cursor.floor == 2
+        assert terminal.broker.table.group("orders", "g").delivery.cursor.floor == 2
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=IDS)
@@ -263,4 +263,4 @@ async def test_what_the_store_finds_is_told(folder: Path) -> None:
         await works(bus)
         assert any("made anew" in line["detail"] for line in logs)
         assert terminal.broker.damage.found
-        await eventually(lambda: not terminal.broker.writers[0].is_busy)
+        await eventually(lambda: not terminal.broker.units.writers[0].is_busy)

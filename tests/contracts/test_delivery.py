@@ -34,7 +34,7 @@ async def test_ack_settles(terminal: Terminal, bus: Any) -> None:
     async with Reader(bus.subscribe("orders", group="g")) as reader:
         for message in await reader.take(3):
             await message.ack(wait=True)
-    assert settled(terminal.broker.group("orders", "g")) == 3
+    assert settled(terminal.broker.table.group("orders", "g")) == 3
 
 
 async def test_acks_out_of_order_settle_those_alone(terminal: Terminal, bus: Any) -> None:
@@ -45,7 +45,7 @@ async def test_acks_out_of_order_settle_those_alone(terminal: Terminal, bus: Any
             await messages[index].ack(wait=True)
     async with Reader(bus.subscribe("orders", group="g")) as reader:
         assert await reader.payloads(2) == [b"0", b"2"]
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 5)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 5)
 
 
 async def test_closing_sends_the_acks(terminal: Terminal, bus: Any) -> None:
@@ -83,7 +83,7 @@ async def test_backoff_doubles(timed: Terminal, clock: FakeClock) -> None:
     async with attach(timed) as bus:
         await bus.call("group.create", topic="orders", name="g", backoff=1.0, backoff_most=4.0)
         await publish(bus, "orders", 1)
-        group = timed.broker.group("orders", "g")
+        group = timed.broker.table.group("orders", "g")
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             for delay in (1.0, 2.0, 4.0, 4.0):
                 await (await reader.next()).requeue()
@@ -112,7 +112,7 @@ async def test_bury_goes_to_the_dead_letter_topic(timed: Terminal, clock: FakeCl
                 "lb-cause": "can't parse",
                 "lb-attempts": 1,
             }
-        await eventually(lambda: settled(timed.broker.group("orders", "g")) == 2)
+        await eventually(lambda: settled(timed.broker.table.group("orders", "g")) == 2)
 
 
 async def test_max_attempts_buries(terminal: Terminal, bus: Any) -> None:
@@ -128,7 +128,7 @@ async def test_max_attempts_buries(terminal: Terminal, bus: Any) -> None:
             assert letter.payload == b"0"
             assert letter.headers["lb-attempts"] == 3
             assert letter.headers["lb-cause"] in ("disk on fire", "max_attempts")
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 1)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 1)
     assert "orders.dead" not in terminal.broker.topics
 
 
@@ -138,7 +138,7 @@ async def test_an_empty_dead_letter_name_only_settles(terminal: Terminal, bus: A
     async with Reader(bus.subscribe("orders", group="g")) as reader:
         for message in await reader.take(2):
             await message.bury()
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 2)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 2)
     assert set(terminal.broker.topics) - {"$audit", "$status"} == {"orders"}
 
 
@@ -158,7 +158,7 @@ async def test_burying_needs_no_permission_to_create_topics(crashes: list[Any]) 
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             await (await reader.next()).bury("bad")
         await eventually(lambda: "orders.dead" in terminal.broker.topics, "there is a dead-letter topic")
-        await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 1)
+        await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 1)
 
 
 async def test_batches_are_requeued_and_buried_whole(terminal: Terminal, bus: Any) -> None:
@@ -175,7 +175,7 @@ async def test_batches_are_requeued_and_buried_whole(terminal: Terminal, bus: An
             assert {m.attempt for m in batch} == {2}
             seen += len(batch)
             await batch.bury("all bad")
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 10)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 10)
     assert terminal.broker.topics["orders.dead"].log.end == 10
 
 
@@ -189,7 +189,7 @@ async def test_extend_keeps_the_lease(timed: Terminal, clock: FakeClock, way: Wa
                 clock.advance(9)
                 await message.extend()
             await message.ack(wait=True)
-        assert settled(timed.broker.group("orders", "g")) == 1
+        assert settled(timed.broker.table.group("orders", "g")) == 1
 
 
 async def test_extend_of_a_lost_lease_is_refused(timed: Terminal, clock: FakeClock, way: Way) -> None:
@@ -233,7 +233,7 @@ async def test_acks_of_a_batch_one_by_one_and_then_all(bus: Any, terminal: Termi
         await messages[4].ack(wait=True)
         await messages[2].ack()
         await batch.ack(wait=True)  # the rest
-        assert settled(terminal.broker.group("orders", "g")) == len(batch)
+        assert settled(terminal.broker.table.group("orders", "g")) == len(batch)
         await batch.ack(wait=True)  # nothing is left to settle
 
 
@@ -253,7 +253,7 @@ async def test_an_ack_that_failed_has_settled_nothing(crashes: list[Any], whole:
             with pytest.raises(LeaseLost, match="no longer this consumer's"):  # it was given back
                 await act(wait=True)
             await (await reader.next()).ack(wait=True)
-        assert settled(terminal.broker.group("orders", "g")) == 1
+        assert settled(terminal.broker.table.group("orders", "g")) == 1
 
 
 # -- leases that end ----------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ async def test_expired_lease_comes_again_and_its_late_ack_is_refused(
                     await late.ack(wait=True)
             for message in again:
                 await message.ack(wait=True)
-        assert settled(timed.broker.group("orders", "g")) == 2
+        assert settled(timed.broker.table.group("orders", "g")) == 2
 
 
 async def test_progress_keeps_what_waits_behind(timed: Terminal, clock: FakeClock) -> None:
@@ -288,7 +288,7 @@ async def test_progress_keeps_what_waits_behind(timed: Terminal, clock: FakeCloc
                 clock.advance(9)
                 assert message.attempt == 1
                 await message.ack(wait=True)
-        assert settled(timed.broker.group("orders", "g")) == 100
+        assert settled(timed.broker.table.group("orders", "g")) == 100
 
 
 async def test_a_vanished_consumer_gives_back(terminal: Terminal, way: Way) -> None:
@@ -376,10 +376,10 @@ async def test_what_was_acked_just_before_a_clean_shutdown_stays_acked(crashes: 
         bus.closed = LeaseLost("done")
         (connection,) = terminal.connections
         await turns(3)  # the acks are with the terminal, perhaps not yet on disk
-        assert terminal.broker.group("orders", "g").delivery.cursor.floor == 100
+        assert terminal.broker.table.group("orders", "g").delivery.cursor.floor == 100
         assert connection in terminal.connections
     async with run_terminal(store) as terminal:
-        assert settled(terminal.broker.group("orders", "g")) == 100
+        assert settled(terminal.broker.table.group("orders", "g")) == 100
 
 
 # -- dead letters again -------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ async def test_redrive_gives_the_group_its_letters_again_and_nobody_else(timed: 
             assert len(await lake.payloads(5)) == 5
             for message in await billing.take(5):
                 await (message.bury("bad") if message.payload in (b"1", b"3") else message.ack())
-            await eventually(lambda: settled(timed.broker.group("orders", "billing")) == 5)
+            await eventually(lambda: settled(timed.broker.table.group("orders", "billing")) == 5)
             assert await bus.call("group.redrive", topic="orders", name="lake") == {"redriven": 0}
             assert await bus.call("group.redrive", topic="orders", name="billing") == {"redriven": 2}
             again = await billing.take(2)
@@ -433,7 +433,7 @@ async def test_redrives_at_the_same_time_send_each_letter_once(terminal: Termina
                 batch = await reader.next()
                 seen += len(batch)
                 await batch.bury("bad")
-            await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 3000)
+            await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 3000)
             redriven = await asyncio.gather(
                 *(b.call("group.redrive", topic="orders", name="g") for b in (bus, other, bus, other))
             )
@@ -517,7 +517,7 @@ async def test_every_discipline_settles_all_in_batches(terminal: Terminal, bus: 
             seen += batch.payloads
             await batch.ack()
     assert sorted(seen, key=int) == [b"%d" % n for n in range(1000)]
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 1000)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 1000)
 
 
 @pytest.mark.parametrize("discipline", ["lifo", "priority"])
@@ -539,7 +539,7 @@ async def test_single_messages_of_a_mixed_batch_are_settled_right(
     async with Reader(bus.subscribe("orders", group="g")) as reader:
         left = await reader.payloads(10)
         assert sorted(map(int, left)) == [n for n in range(30) if n % 3 == 2]
-    await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 30)
+    await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 30)
 
 
 # -- moving a group -----------------------------------------------------------------------------------
@@ -641,9 +641,9 @@ async def test_filters(terminal: Terminal, bus: Any) -> None:
         async with Reader(bus.subscribe("orders", group=name)) as reader:
             assert await reader.payloads(len(payloads)) == payloads
     async with Reader(bus.subscribe("orders", group="nothing")):
-        await eventually(lambda: settled(terminal.broker.group("orders", "nothing")) == 6)
+        await eventually(lambda: settled(terminal.broker.table.group("orders", "nothing")) == 6)
     for name in expected:
-        await eventually(lambda name=name: settled(terminal.broker.group("orders", name)) == 6)
+        await eventually(lambda name=name: settled(terminal.broker.table.group("orders", name)) == 6)
 
 
 async def test_a_filter_that_takes_one_in_ten_thousand(terminal: Terminal) -> None:
@@ -686,7 +686,7 @@ async def test_fewer_attempts_bury_what_had_more(terminal: Terminal) -> None:
             await (await reader.next()).requeue(after=1000.0)
             await bus.call("group.update", topic="orders", name="g", max_attempts=2)
             await eventually(lambda: "orders.dead" in terminal.broker.topics)
-            await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 1)
+            await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 1)
 
 
 async def test_options_changed_while_they_are_being_stored_survive(crashes: list[Any]) -> None:
@@ -697,12 +697,12 @@ async def test_options_changed_while_they_are_being_stored_survive(crashes: list
         made = asyncio.ensure_future(bus.call("group.create", topic="orders", name="g"))
         await eventually(lambda: "g" in terminal.broker.topics["orders"].groups)
         changed = asyncio.ensure_future(bus.call("group.update", topic="orders", name="g", max_attempts=3))
-        await eventually(lambda: terminal.broker.group("orders", "g").spec.max_attempts == 3)
+        await eventually(lambda: terminal.broker.table.group("orders", "g").spec.max_attempts == 3)
         store.gate.set()
         await made
         await changed
     async with run_terminal(store._store) as terminal:
-        assert terminal.broker.group("orders", "g").spec.max_attempts == 3
+        assert terminal.broker.table.group("orders", "g").spec.max_attempts == 3
 
 
 # -- topics that end ----------------------------------------------------------------------------------
@@ -733,7 +733,7 @@ async def test_deleting_a_group_ends_its_subscriptions(terminal: Terminal, bus: 
     await publish(bus, "orders", 3)
     async with Reader(bus.subscribe("orders", group="g")) as reader:
         await reader.payloads(3)
-        await eventually(lambda: settled(terminal.broker.group("orders", "g")) == 3)
+        await eventually(lambda: settled(terminal.broker.table.group("orders", "g")) == 3)
         await bus.call("group.delete", topic="orders", name="g")
         with pytest.raises(UnknownGroup):
             await reader.next()

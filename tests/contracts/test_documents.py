@@ -139,7 +139,7 @@ async def test_a_transaction_writes_documents_with_outputs_and_acks(terminal: Te
     async with attach(terminal) as plain:
         found = await plain.documents.read("cursors", "g", topic="orders")
         assert found.value == {"last": 1}
-        assert terminal.broker.group("orders", "g").delivery.cursor.floor == 1
+        assert terminal.broker.table.group("orders", "g").delivery.cursor.floor == 1
         assert terminal.broker.topics["bills"].log.end == 1
 
 

@@ -81,7 +81,7 @@ async def test_nothing_that_a_handler_raises_ends_its_service(
         for value in range(3):
             await bus.publish("orders", value)
         await eventually(lambda: seen == [0, 1, 2])
-        cursor = terminal.broker.group("orders", "fragile").delivery.cursor
+        cursor = terminal.broker.table.group("orders", "fragile").delivery.cursor
         await eventually(lambda: cursor.floor == 3)
     assert len(crashes) == 1
     crashes.clear()

@@ -120,7 +120,7 @@ async def test_an_ack_that_is_not_stored_is_refused_and_the_message_comes_again(
             store.failing = True
             with pytest.raises(StoreFull):
                 await message.ack(wait=True)
-            assert faulty.broker.group("orders", "g").delivery.cursor.floor == 0
+            assert faulty.broker.table.group("orders", "g").delivery.cursor.floor == 0
             store.failing = False
             again = await reader.next()
             assert again.payload == b"1"
@@ -141,7 +141,7 @@ async def test_acks_that_nobody_waits_for_do_not_end_the_subscription(
                 await message.ack()
             await eventually(lambda: store.commits > commits)
             store.failing = False
-            group = faulty.broker.group("orders", "g")
+            group = faulty.broker.table.group("orders", "g")
             while group.delivery.cursor.floor < 3:
                 await (await reader.next()).ack(wait=True)
 
@@ -160,7 +160,7 @@ async def test_requeue_and_bury_while_the_disk_is_full(faulty: Terminal, store: 
                 await second.requeue(after=0.0)
             store.failing = False
             # Whatever became of them: nothing is lost.
-            group = faulty.broker.group("orders", "g")
+            group = faulty.broker.table.group("orders", "g")
             dead: set[bytes] = set()
             while group.delivery.cursor.floor < 2:
                 if group.delivery.pending or group.delivery.leases or reader.subscription._batches:

@@ -83,7 +83,7 @@ async def test_what_was_trimmed_is_told_by_the_bounds(timed: Terminal, clock: Fa
         await bus.publish("orders", b"old")
         clock.advance(20)
         await bus.publish("orders", b"new")
-        while await timed.broker.trimmer.trim(timed.broker.topic("orders")):
+        while await timed.broker.trimmer.trim(timed.broker.table.topic("orders")):
             pass
         stretch = await bus.fetch("orders", 0)
         assert (stretch.first, stretch.end, stretch.batches[0].first) == (1, 2, 1)
@@ -135,7 +135,7 @@ async def test_waiting_ends_when_a_topic_grows(terminal: Terminal, bus: Any) -> 
     at = {"orders": 1, "bills": 1}
     assert await ends(bus, offsets=at) == {"orders": 1, "bills": 1}
     waiting = asyncio.ensure_future(ends(bus, offsets=at, within=60.0))
-    log = terminal.broker.topic("bills").log
+    log = terminal.broker.table.topic("bills").log
     await eventually(lambda: log._growth)
     await bus.publish("bills", b"y")
     assert await waiting == {"orders": 1, "bills": 2}
@@ -146,7 +146,7 @@ async def test_waiting_ends_at_the_offset_and_not_before(terminal: Terminal) -> 
     async with attach(terminal) as bus:
         await bus.publish("orders", b"0")
         waiting = asyncio.ensure_future(ends(bus, offsets={"orders": 2}, within=60.0))
-        log = terminal.broker.topic("orders").log
+        log = terminal.broker.table.topic("orders").log
         for end in (2, 3):
             while not log._growth:
                 await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_a_log_has_an_identity(terminal: Terminal) -> None:
 async def test_where_a_batch_came_from_is_told(terminal: Terminal) -> None:
     async with attach(terminal) as bus:
         await bus.publish("orders", b"here")
-        topic = terminal.broker.topic("orders")
+        topic = terminal.broker.table.topic("orders")
         batch = Batch.decode(build([b"there"], id=bus.new_id(), time=1))
         batch.origin = Origin("ter_lyon", 1, [(7, 8)], ["ter_lyon"], 2)
         batch.audience = frozenset({"billing"})

@@ -62,9 +62,9 @@ async def test_acks_and_publishes_in_one_commit(faulty: Terminal, full: FaultySt
                 with pytest.raises(StoreFull):
                     await refused
             await acked
-            assert faulty.broker.group("orders", "g").delivery.cursor.floor == 1
+            assert faulty.broker.table.group("orders", "g").delivery.cursor.floor == 1
     async with run_terminal(full._store.copy()) as again:  # type: ignore[attr-defined]
-        assert again.broker.group("orders", "g").delivery.cursor.floor == 1
+        assert again.broker.table.group("orders", "g").delivery.cursor.floor == 1
         assert again.broker.topics["orders"].log.end == 1
 
 
@@ -127,7 +127,7 @@ async def test_a_transaction_that_only_acks_goes_through(faulty: Terminal, full:
                 async with bus.transaction() as t:
                     await t.ack(first)
                     await t.publish("out", b"x")
-            group = faulty.broker.group("orders", "g")
+            group = faulty.broker.table.group("orders", "g")
             assert group.delivery.cursor.floor == 0, "nothing of the refused transaction has happened"
             async with bus.transaction() as t:
                 await t.ack(second)
@@ -146,7 +146,7 @@ async def test_the_buried_stay_where_they_are_until_there_is_room(
             await faulty.broker.drain()
             full.full = True
             await message.bury("bad")
-            group = faulty.broker.group("orders", "g")
+            group = faulty.broker.table.group("orders", "g")
             await faulty.broker.drain()
             assert group.delivery.cursor.floor == 0
             assert len(group.delivery.condemned) == 1
@@ -177,7 +177,7 @@ async def test_a_delete_that_fails_leaves_the_topic_as_it_was(faulty: Terminal, 
             await bus.publish("orders", b"%d" % number)
         async with Reader(bus.subscribe("orders", group="g", prefetch=1)) as reader:
             message = await reader.next()
-            await eventually(lambda: faulty.broker.group("orders", "g").stored)
+            await eventually(lambda: faulty.broker.table.group("orders", "g").stored)
             await faulty.broker.drain()
             store.failing = True
             store.gate.clear()
@@ -192,7 +192,7 @@ async def test_a_delete_that_fails_leaves_the_topic_as_it_was(faulty: Terminal, 
             assert (await reader.next()).payload == b"1"
             await faulty.broker.drain()
     async with run_terminal(store._store.copy()) as again:  # type: ignore[attr-defined]
-        assert again.broker.group("orders", "g").delivery.cursor.floor == 1
+        assert again.broker.table.group("orders", "g").delivery.cursor.floor == 1
 
 
 # -- telling of it
@@ -299,7 +299,7 @@ async def test_the_way_out_of_a_full_disk(small_disk: Path, crashes: list[Any]) 
             await bus.publish("other", PAYLOAD)
     # Not a byte is free, and yet it starts.
     async with run_terminal(JournalStore(data)) as terminal, attach(terminal, patience=0.0) as bus:
-        group = terminal.broker.group("orders", "g")
+        group = terminal.broker.table.group("orders", "g")
         assert group.delivery.cursor.floor == first + second
         with pytest.raises(StoreFull):
             for _ in range(100):
@@ -336,5 +336,5 @@ async def test_acks_under_a_storm_of_publishes_on_a_full_disk(small_disk: Path, 
                 message = await reader.next()
                 storm = [bus.publish(f"storm-{number % 3}", PAYLOAD) for _ in range(3)]
                 await asyncio.gather(message.ack(wait=True), *storm, return_exceptions=True)
-                floor = terminal.broker.group("orders", "g").delivery.cursor.floor
+                floor = terminal.broker.table.group("orders", "g").delivery.cursor.floor
                 assert floor == number + 1, "the ack was stored, whatever became of the publishes"

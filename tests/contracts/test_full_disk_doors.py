@@ -118,7 +118,7 @@ async def test_a_publish_of_mqtt_on_a_full_disk_is_not_acked(
             await eventually(lambda: dev.ended is not None)
             assert info.mid not in dev.acked
             store.full = False
-    assert mqtt.terminal.broker.topic("orders.eu").log.end == (1 if version == V5 else 0)
+    assert mqtt.terminal.broker.table.topic("orders.eu").log.end == (1 if version == V5 else 0)
 
 
 # -- outlets -------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ async def test_an_outlet_whose_receiver_comes_back_makes_room_on_a_full_disk(
 
         await eventually(lambda: after(7, len(receiver.requests) > seen))
         answers[0] = OK
-        group = terminal.broker.group("orders", "webhook.shop")
+        group = terminal.broker.table.group("orders", "webhook.shop")
         await eventually(lambda: after(30, group.delivery.cursor.floor == 12))
         sent = len(receiver.requests)
         store.full = False
@@ -229,7 +229,7 @@ async def test_a_provider_that_calls_back_on_a_full_disk_is_told_so(
         assert await provider.call(url, sms) == 507
         store.full = False
         assert [await provider.call(url, sms) for _ in range(2)] == [204, 204]
-        assert site.terminal.broker.topic("sms.in").log.end == 1
+        assert site.terminal.broker.table.topic("sms.in").log.end == 1
 
 
 async def test_a_client_of_socketio_settles_on_a_full_disk(
@@ -246,7 +246,7 @@ async def test_a_client_of_socketio_settles_on_a_full_disk(
             assert refused["problem"]["code"] == "store_full"
             await client.done("subscribe", topic="orders", group="g", **{"from": "earliest"})
             await client.have(20)
-            group = site.terminal.broker.group("orders", "g")
+            group = site.terminal.broker.table.group("orders", "g")
             await eventually(lambda: group.delivery.cursor.floor == 20)
             store.full = False
             stored = [

@@ -139,7 +139,7 @@ async def test_redrive_reads_for_one_group_alone(terminal: Terminal) -> None:
             await bus.publish(topic, f"{topic}/{group}".encode())
             async with Reader(bus.subscribe(topic, group=group)) as reader:
                 await (await reader.next()).bury("bad")
-                floor = terminal.broker.group(topic, group).delivery
+                floor = terminal.broker.table.group(topic, group).delivery
                 await eventually(lambda floor=floor: floor.cursor.floor == 1)
         for topic, group in places:
             assert (await bus.groups.redrive(topic, group)).redriven == 1

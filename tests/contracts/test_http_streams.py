@@ -179,8 +179,8 @@ async def test_a_websocket_that_nobody_reads_is_cut(site: Web, monkeypatch: pyte
         await stream.send(
             json.dumps({"op": "subscribe", "id": 1, "topic": "orders", "group": "g", "start": "earliest"})
         )
-        await eventually(lambda: "g" in site.terminal.broker.topic("orders").groups)
-        group = site.terminal.broker.group("orders", "g")
+        await eventually(lambda: "g" in site.terminal.broker.table.topic("orders").groups)
+        group = site.terminal.broker.table.group("orders", "g")
         await eventually(lambda: group.delivery.leased)
         await eventually(lambda: not group.delivery.leased, "what it has not settled went back")
         stream.transport.abort()

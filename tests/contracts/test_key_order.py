@@ -74,7 +74,7 @@ async def test_one_service_with_concurrency(terminal: Terminal) -> None:
         await publish(bus, "orders", COUNTS)
         async with service.running(bus):
             await eventually(lambda: sum(map(len, witness.handled.values())) == sum(COUNTS.values()))
-            group = terminal.broker.group("orders", "billing")
+            group = terminal.broker.table.group("orders", "billing")
             await eventually(lambda: group.delivery.cursor.floor == sum(COUNTS.values()))
         assert group.spec.order == "key"
     witness.check(COUNTS)
@@ -136,7 +136,7 @@ async def test_lost_connections_repeat_and_never_overtake(terminal: Terminal) ->
                 await eventually(lambda seen=seen: len(witness.handled["a"]) >= seen)
                 for connection in list(terminal.connections):
                     connection._transport.abort()
-            group = terminal.broker.group("orders", "billing")
+            group = terminal.broker.table.group("orders", "billing")
             await eventually(lambda: group.delivery.cursor.floor == 120)
     witness.check(counts, repeats=True)
 

@@ -37,7 +37,7 @@ async def post(bus: Bus, *batches: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def found(terminal: Terminal, name: str) -> Group:
-    return terminal.broker.group(TOPIC, name)
+    return terminal.broker.table.group(TOPIC, name)
 
 
 async def test_batches_of_a_transaction_stay_apart_and_in_order(terminal: Terminal) -> None:
@@ -49,7 +49,7 @@ async def test_batches_of_a_transaction_stay_apart_and_in_order(terminal: Termin
             await transaction.publish(TOPIC, b"1")
             await transaction.publish_rows(TOPIC, rows)
             await transaction.publish(TOPIC, b"4")
-        log = terminal.broker.topic(TOPIC).log
+        log = terminal.broker.table.topic(TOPIC).log
         assert [(first, log.batches[first].payloads()) for first in log.firsts] == [
             (0, [b"0", b"1"]),
             (2, [b"2", b"3"]),
@@ -107,7 +107,7 @@ async def test_what_came_of_other_keys_holds_nothing_back_from_retention(termina
         async with Reader(bus.subscribe(TOPIC, group="other")) as reader:
             await post(bus, *([(b"b", b"%d" % n)] for n in range(20)))
             await reader.payloads(20)
-        assert terminal.broker.topic(TOPIC).settled_to() == 20
+        assert terminal.broker.table.topic(TOPIC).settled_to() == 20
 
 
 async def test_group_that_is_away_keeps_a_bounded_memory_of_what_it_passed_over(terminal: Terminal) -> None:

@@ -29,7 +29,7 @@ def end(terminal: Terminal, topic: str) -> int:
 
 
 def floor(terminal: Terminal, topic: str, group: str) -> int:
-    return terminal.broker.group(topic, group).delivery.cursor.floor
+    return terminal.broker.table.group(topic, group).delivery.cursor.floor
 
 
 # -- backlog ------------------------------------------------------------------------------------------
@@ -211,7 +211,9 @@ async def test_a_slow_consumer_slows_only_itself(terminal: Terminal, way: Way) -
             await batch.ack()
         assert floor(terminal, "orders", "slow") == 0
         assert (
-            sum(lease.size for lease in terminal.broker.group("orders", "slow").delivery.leases.values())
+            sum(
+                lease.size for lease in terminal.broker.table.group("orders", "slow").delivery.leases.values()
+            )
             == 10
         )
 
@@ -278,7 +280,7 @@ async def test_small_messages_fill_the_prefetch_although_large_ones_were_there(c
         async with Reader(bus.subscribe("orders", group="g", prefetch=600)) as reader:
             assert len(await reader.payloads(5)) == 5
             await reader.subscription.flush()
-            group = terminal.broker.group("orders", "g")
+            group = terminal.broker.table.group("orders", "g")
             (consumer,) = group.consumers
             await eventually(lambda: group.delivery.held_by(consumer)[0] == 600)
 

@@ -65,7 +65,7 @@ class Site:
         return b"EHLO x\r\nAUTH PLAIN " + secret + b"\r\n"
 
     async def stored(self, topic: str) -> list[Any]:
-        log = self.terminal.broker.topic(topic).log
+        log = self.terminal.broker.table.topic(topic).log
         found: list[Any] = []
         async with self.bus.subscribe(topic, group="reader", start="earliest") as subscription:
             while len(found) < log.end - log.first:

@@ -55,7 +55,7 @@ class Scene:
     async def dead(self) -> list[tuple[bytes, str]]:
         found: list[tuple[bytes, str]] = []
         async with self.bus.subscribe("alerts.dead", group="reader", start="earliest") as subscription:
-            log = self.terminal.broker.topic("alerts.dead").log
+            log = self.terminal.broker.table.topic("alerts.dead").log
             while len(found) < log.end - log.first:
                 message = await subscription.poll(30)
                 assert message is not None

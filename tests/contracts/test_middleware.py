@@ -36,7 +36,7 @@ from landbridge.errors import (
 from landbridge.protocol import frames
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import attach, run_terminal
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -642,9 +642,7 @@ async def test_a_transform_has_a_budget_of_time_and_holds_nobody_else_up(termina
                 return False
             return True
 
-        async with asyncio.timeout(10):
-            while not await goes_on():
-                await asyncio.sleep(0.01)
+        await until(goes_on)
 
 
 @pytest.mark.usefixtures("entry_point")

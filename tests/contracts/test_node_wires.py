@@ -18,7 +18,7 @@ from landbridge.errors import BusError, Disconnected, NotOwner, TerminalUnreacha
 from landbridge.testing import attach
 from landbridge.testing.cluster import Nodes, run_nodes
 from landbridge.transport.memory import join
-from tests.waiting import LIMIT, eventually
+from tests.waiting import eventually, until
 
 UNITS = 8
 
@@ -163,9 +163,11 @@ async def test_transactions_go_where_their_acks_are(nodes: Nodes) -> None:
             await both.ack(fourth)
             await both.ack(second)
         assert (await bus.groups.show(near, "g")).lag == 0
-        async with asyncio.timeout(LIMIT):
-            while (await bus.groups.show(far, "g")).lag > 1:
-                await asyncio.sleep(0.01)
+
+        async def is_settled_there() -> bool:
+            return (await bus.groups.show(far, "g")).lag <= 1
+
+        await until(is_settled_there)
         third = await two.poll(timeout=20)
         assert third is not None
         assert bytes(third.payload) == b"3"

@@ -36,7 +36,7 @@ from landbridge.protocol import frames
 from landbridge.stores.memory import MemoryStore
 from landbridge.testing import FakeClock, attach, run_terminal
 from landbridge.testing.cluster import Nodes, run_nodes
-from tests.waiting import LIMIT, eventually, turns
+from tests.waiting import LIMIT, eventually, turns, until
 
 UNITS = 8
 
@@ -72,9 +72,10 @@ async def owed(store: MemoryStore) -> list[str]:
 
 
 async def until_nothing_is_owed(where: Nodes | MemoryStore) -> None:
-    async with asyncio.timeout(LIMIT):
-        while await owed(where.engine if isinstance(where, Nodes) else where):
-            await asyncio.sleep(0.01)
+    async def is_nothing_owed() -> bool:
+        return not await owed(where.engine if isinstance(where, Nodes) else where)
+
+    await until(is_nothing_owed)
 
 
 async def take(bus: Any, topic: str, group: str, count: int) -> list[bytes]:
@@ -485,7 +486,7 @@ async def test_wherever_all_nodes_end_a_transaction_has_happened_or_not(
         reserved = sum([len(await shown.documents(unit, "reservation")) for unit in range(UNITS)])
         async with run_terminal(end) as terminal, attach(terminal) as reader:
             await until_nothing_is_owed(end)
-            settled = [terminal.broker.group(topic, "g").settled(0) for topic in topics]
+            settled = [terminal.broker.table.group(topic, "g").settled(0) for topic in topics]
             assert settled[0] == settled[1] == settled[2]
             await eventually(lambda t=terminal, n=settled[0]: t.broker.topics[out].log.end == n)
             if not settled[0]:
@@ -684,9 +685,7 @@ async def test_a_subscription_without_a_group_goes_on_where_its_unit_has_moved(
             found = [await each.poll(timeout=1) for each in (messages, of_the_owner)]
             return all(message is not None for message in found)
 
-        async with asyncio.timeout(LIMIT):
-            while not await is_read():
-                pass
+        await until(is_read)
 
 
 async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nodes: Nodes, bus: Any) -> None:
@@ -698,13 +697,9 @@ async def test_a_pattern_does_not_read_again_what_was_at_no_node_for_a_while(nod
         nodes.owners.pop(unit)
         await nodes["a"].give_up(unit)
         nodes.tell()
-        async with asyncio.timeout(LIMIT):
-            while topic in messages.topics:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: topic not in messages.topics)
         await nodes.take("b", unit)
-        async with asyncio.timeout(LIMIT):
-            while topic not in messages.topics:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: topic in messages.topics)
         found = None
         async with asyncio.timeout(LIMIT):
             while found is None:

@@ -162,7 +162,7 @@ async def test_what_a_provider_calls_back_with_is_stored_where_its_topic_is(node
         await writer.open()
         await writer.publish(topic, b"delivered")
         await writer.close()
-    assert nodes["b"].broker.topic(topic).log.end == 1
+    assert nodes["b"].broker.table.topic(topic).log.end == 1
 
 
 async def test_what_is_at_a_node_whose_lease_is_over_waits_for_the_next_owner(nodes: Nodes, bus: Any) -> None:

@@ -141,7 +141,7 @@ async def test_who_was_fenced_drops_the_unit_and_writes_nothing(crashes: list[An
         assert name not in first.broker.topics
         assert second.broker.topics[name].log.end == 1
         with pytest.raises(NotOwner):
-            first.broker.topic(name)
+            first.broker.table.topic(name)
 
 
 def one_message(terminal: Terminal) -> Batch:
@@ -189,13 +189,13 @@ async def test_nothing_is_made_in_a_unit_that_is_not_loaded_yet(crashes: list[An
             while not taking.done():
                 await asyncio.sleep(0)
                 if 1 in second.broker.units.owned:
-                    assert second.broker.topic_for(name).groups.keys() == {"g"}
+                    assert second.broker.table.topic_for(name).groups.keys() == {"g"}
                     continue
                 refused += 1
                 with pytest.raises(NotOwner):
-                    second.broker.topic_for(name)
+                    second.broker.table.topic_for(name)
                 with pytest.raises(NotOwner):
-                    second.broker.topic(name)
+                    second.broker.table.topic(name)
             await taking
             assert refused > 3
             assert second.broker.topics[name].log.end == 1

@@ -174,7 +174,9 @@ async def test_a_paused_group_loses_nothing_and_repeats_nothing(terminal: Termin
         assert sorted(got) == list(range(count))
         if options.get("order") == "key":
             assert all([n for n in got if n % 4 == key] == list(range(key, count, 4)) for key in range(4))
-        await eventually(lambda: terminal.broker.group("orders", "billing").delivery.cursor.lag(count) == 0)
+        await eventually(
+            lambda: terminal.broker.table.group("orders", "billing").delivery.cursor.lag(count) == 0
+        )
 
 
 async def test_a_paused_group_keeps_leases_and_order(terminal: Terminal, bus: Any) -> None:
@@ -345,7 +347,7 @@ async def answering_later(terminal: Terminal, name: str) -> AsyncIterator[None]:
     async def quote(value: Any) -> Any:
         return {"by": name}
 
-    group = terminal.broker.group("quotes", "quoting")
+    group = terminal.broker.table.group("quotes", "quoting")
     before = len(group.consumers)
     async with attach(terminal, subject=name) as bus, service.running(bus):
         await eventually(lambda: len(group.consumers) == before + 1)

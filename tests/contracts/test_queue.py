@@ -106,7 +106,7 @@ async def test_ack_waits_for_the_disk(terminal: Terminal, queue: Any) -> None:
     await queue.publish("jobs", b"1")
     async with Reader(queue.subscribe("jobs", group="workers")) as reader:
         await (await reader.next()).ack()
-        assert terminal.broker.group("jobs", "workers").delivery.cursor.floor == 1
+        assert terminal.broker.table.group("jobs", "workers").delivery.cursor.floor == 1
 
 
 async def test_a_late_ack_of_a_lost_lease_is_refused(timed: Terminal, clock: FakeClock, way: Way) -> None:
@@ -144,7 +144,7 @@ async def test_an_ack_from_an_earlier_connection_is_refused(terminal: Terminal, 
                     await message.ack()
             for message in fresh:
                 await message.ack()
-        assert terminal.broker.group("jobs", "workers").delivery.cursor.floor == 3
+        assert terminal.broker.table.group("jobs", "workers").delivery.cursor.floor == 3
 
 
 async def test_an_ack_while_disconnected_is_refused_and_so_are_those_after_it(terminal: Terminal) -> None:
@@ -175,7 +175,7 @@ async def test_at_most_once_settles_on_delivery(terminal: Terminal, bus: Any) ->
     async with Reader(bus.subscribe("jobs", group="workers", prefetch=3)) as reader:
         message = await reader.next()
         assert message.payload == b"0"
-        group = terminal.broker.group("jobs", "workers")
+        group = terminal.broker.table.group("jobs", "workers")
         # Without any ack, what was handed over is settled; what was not sent is still there.
         assert group.delivery.cursor.floor >= 1
         await message.ack()
@@ -243,7 +243,7 @@ async def test_exactly_once_over_lost_connections(terminal: Terminal, way: Way) 
             await out.send_many([b"%d" % n for n in range(60)])
         async with Reader(bus.subscribe("jobs", group="workers", prefetch=5)) as reader:
             done = 0
-            while terminal.broker.group("jobs", "workers").delivery.cursor.floor < 60:
+            while terminal.broker.table.group("jobs", "workers").delivery.cursor.floor < 60:
                 message = await reader.next()
                 try:
                     async with bus.transaction() as t:

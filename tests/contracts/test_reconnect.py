@@ -273,7 +273,7 @@ async def test_subscriptions_go_on(terminal: Terminal, way: Way) -> None:
     # At least once: acks that were on their way when the connection was lost may cost a repetition.
     assert sorted(set(seen)) == list(range(200))
     assert len(seen) <= 200 + 10 * 10
-    await eventually(lambda: terminal.broker.group("orders", "g").delivery.cursor.floor == 200)
+    await eventually(lambda: terminal.broker.table.group("orders", "g").delivery.cursor.floor == 200)
 
 
 async def test_ephemeral_subscriptions_go_on(terminal: Terminal) -> None:

@@ -114,7 +114,7 @@ async def test_a_failed_handler_replies_an_error_and_settles(
             assert text is None or str(error) == text
         assert (await request(bus, payload={"n": 1}, durable=durable)).json() == {"price": 2}
         if durable:
-            cursor = terminal.broker.group(QUOTES, "quotes").delivery.cursor
+            cursor = terminal.broker.table.group(QUOTES, "quotes").delivery.cursor
             await eventually(lambda: cursor.floor == terminal.broker.topics[QUOTES].log.end)
     assert len(crashes) == 3
     crashes.clear()
@@ -164,7 +164,7 @@ async def test_requests_are_spread_over_the_consumers_of_a_group(terminal: Termi
             services.append(service.running(each))
         async with services[0], services[1]:
             await eventually(lambda: terminal.broker.requests.answers(QUOTES))
-            await eventually(lambda: len(terminal.broker.group(QUOTES, "quotes").consumers) == 2)
+            await eventually(lambda: len(terminal.broker.table.group(QUOTES, "quotes").consumers) == 2)
             sources = {(await request(bus, payload={"n": n})).source for n in range(4)}
     assert sources == {"one", "two"}
 

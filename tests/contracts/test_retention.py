@@ -139,7 +139,7 @@ async def test_discard_any_removes_regardless_and_groups_skip(timed: Terminal, c
         await look(timed, clock, DAY)
         assert bounds(timed, "telemetry") == (7, 7)
         for name in ("g", "delayed"):
-            cursor = timed.broker.group("telemetry", name).delivery.cursor
+            cursor = timed.broker.table.group("telemetry", name).delivery.cursor
             assert (cursor.floor, dict(cursor.tries)) == (7, {})
 
 
@@ -287,7 +287,7 @@ async def test_a_cursor_that_did_not_hear_of_the_last_trim_goes_on_behind_it(
         async with Reader(bus.subscribe("orders", group="g")) as reader:
             assert sorted(payload[:1] for payload in await reader.payloads(4)) == [b"6", b"7", b"8", b"9"]
             await reader.subscription.flush()
-        assert terminal.broker.group("orders", "g").delivery.cursor.floor == 10
+        assert terminal.broker.table.group("orders", "g").delivery.cursor.floor == 10
 
 
 async def test_topics_that_come_and_go_leave_no_plans(terminal: Terminal, bus: Any) -> None:

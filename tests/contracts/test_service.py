@@ -34,7 +34,7 @@ class Person:
 
 
 def settled(terminal: Terminal, topic: str, group: str) -> int:
-    return terminal.broker.group(topic, group).delivery.cursor.floor
+    return terminal.broker.table.group(topic, group).delivery.cursor.floor
 
 
 async def letters(bus: Any, topic: str, count: int) -> list[Any]:
@@ -155,8 +155,8 @@ async def test_a_handler_that_fails_is_tried_again(
             await bus.publish("orders", {"id": 1})
             await eventually(lambda: attempts == [1])
             for count, delay in ((2, 2.0), (3, 4.0)):
-                await eventually(lambda: timed.broker.group("orders", "billing").delivery.cursor.tries)
-                group = timed.broker.group("orders", "billing")
+                await eventually(lambda: timed.broker.table.group("orders", "billing").delivery.cursor.tries)
+                group = timed.broker.table.group("orders", "billing")
                 await eventually(lambda group=group: not group.delivery.leases)
                 clock.advance(delay - 0.1)
                 assert group.delivery.pending == 0
@@ -287,7 +287,7 @@ async def test_stop_while_idle_returns(terminal: Terminal) -> None:
         async with asyncio.timeout(LIMIT):
             await running
         assert settled(terminal, "orders", "billing") == 1
-        assert not terminal.broker.group("orders", "billing").consumers
+        assert not terminal.broker.table.group("orders", "billing").consumers
 
 
 async def test_stop_in_the_middle_of_a_flood_acks_what_was_done(terminal: Terminal) -> None:
@@ -335,7 +335,7 @@ async def test_a_route_that_is_forbidden_ends_the_service(terminal: Terminal) ->
         async with asyncio.timeout(LIMIT):
             with pytest.raises(Forbidden):
                 await service.run(bus)
-        assert not terminal.broker.group("orders", "billing").consumers
+        assert not terminal.broker.table.group("orders", "billing").consumers
 
 
 async def test_a_closed_bus_ends_the_service(terminal: Terminal) -> None:
@@ -412,7 +412,7 @@ async def test_options_of_the_group(terminal: Terminal) -> None:
             await bus.publish("orders", 2, key="eu")
             await eventually(lambda: seen)
         assert seen == [2]
-        spec = terminal.broker.group("orders", "billing").spec
+        spec = terminal.broker.table.group("orders", "billing").spec
         assert (spec.discipline, spec.max_attempts) == ("priority", 3)
         # What it doesn't speak of is the operator's to change.
         await bus.call("group.update", topic="orders", name="billing", ack_within=5.0)
@@ -498,7 +498,7 @@ async def test_a_slow_handler_keeps_its_message(timed: Terminal, clock: FakeCloc
             await out.send_many([b"0", b"1", b"2", b"3"])
         async with service.running(bus):
             await eventually(lambda: len(handled) == 2)
-            delivery = timed.broker.group("orders", "slow").delivery
+            delivery = timed.broker.table.group("orders", "slow").delivery
             for _ in range(30):
                 clock.advance(0.08)
                 await eventually(

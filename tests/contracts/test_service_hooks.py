@@ -31,7 +31,7 @@ class Cache:
 
 
 def settled(terminal: Terminal, topic: str, group: str) -> int:
-    return terminal.broker.group(topic, group).delivery.cursor.floor
+    return terminal.broker.table.group(topic, group).delivery.cursor.floor
 
 
 def recording(service: Service) -> list[str]:
@@ -282,7 +282,7 @@ async def test_a_slow_plain_handler_keeps_its_message(terminal: Terminal) -> Non
         await bus.publish("orders", b"x")
         async with service.running(bus):
             await eventually(lambda: calls)
-            group = terminal.broker.group("orders", "billing")
+            group = terminal.broker.table.group("orders", "billing")
             (lease,) = group.delivery.leases.values()
             handed = lease.touched
             await eventually(lambda: lease.touched > handed + 300_000)  # three times as long as ack_within
@@ -331,7 +331,7 @@ async def test_a_handler_of_several_topics(terminal: Terminal, topics: Any) -> N
             await eventually(lambda: sorted(seen) == ["orders.eu", "orders.us"])
             for topic in ("orders.eu", "orders.us"):
                 await eventually(lambda topic=topic: settled(terminal, topic, "billing") == 1)
-                assert terminal.broker.group(topic, "billing").spec.ack_within == 12.0
+                assert terminal.broker.table.group(topic, "billing").spec.ack_within == 12.0
             for connection in list(terminal.connections):
                 connection._transport.abort()
             await bus.publish("orders.us", b"3")

@@ -58,7 +58,7 @@ class Scene:
 
     async def stored(self, topic: str) -> list[Any]:
         found: list[Any] = []
-        log = self.site.terminal.broker.topic(topic).log
+        log = self.site.terminal.broker.table.topic(topic).log
         async with self.bus.subscribe(topic, group="reader", start="earliest") as subscription:
             while len(found) < log.end - log.first:
                 message = await subscription.poll(30)

@@ -162,7 +162,7 @@ async def test_a_client_that_comes_back_loses_nothing_and_gets_nothing_twice(
             await client.done("subscribe", topic="orders", **{"from": len(seen)})
             await client.have(min(137, 1000 - len(seen)))
             seen += [message["offset"] for message in client.messages]
-        if site.terminal.broker.topic("orders").log.end == 400:
+        if site.terminal.broker.table.topic("orders").log.end == 400:
             await fill(site, 400, 1000)
     assert seen == list(range(1000))
 
@@ -585,7 +585,7 @@ async def test_messages_for_a_slow_client_are_made_one_at_a_time(
         await eventually(lambda: len(peer._reading) == 20)
         queue = gateway(site).engine.queue_of(peer.id)
         await eventually(lambda: queue.is_full)
-        groups = site.terminal.broker.topic("orders").groups
+        groups = site.terminal.broker.table.topic("orders").groups
         await eventually(lambda: sum(each.delivery.leased > 0 for each in groups.values()) == 10)
         await turns(200)
         assert len(made) < 8, "those that are on their way, and one that waits"
@@ -697,7 +697,7 @@ async def test_a_repeated_poll_gets_the_same_answer(site: Web) -> None:
     assert first == again
     assert first.startswith('430[{"id"')
     await site.http.post(place, content=b"1")
-    assert site.terminal.broker.topic("orders").log.end == 1
+    assert site.terminal.broker.table.topic("orders").log.end == 1
 
 
 async def test_a_connection_that_is_cut_loses_and_doubles_nothing(
@@ -752,7 +752,7 @@ async def test_attachments_are_bounded_together_and_in_time(
         assert "did not come within" in str(await client.next())
         with pytest.raises(ConnectionClosed):
             await client.next()
-    assert site.terminal.broker.topic("orders").log.end == 0
+    assert site.terminal.broker.table.topic("orders").log.end == 0
 
 
 async def test_an_upgrade_that_fails_leaves_long_polling_as_it_was(

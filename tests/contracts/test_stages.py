@@ -274,7 +274,7 @@ async def test_a_stage_trimmed_in_the_same_commit_is_no_source_and_no_trouble(cr
     store = WatchedStore(MemoryStore())
     async with run_terminal(store) as terminal, attach(terminal) as bus:
         log, (first, end) = await put(bus, "q", b"a", b"b")
-        writer = terminal.broker.writers[0]
+        writer = terminal.broker.units.writers[0]
         put_work = writer.put
 
         def trim_before(work: Any) -> Any:

@@ -35,7 +35,7 @@ class Status:
         await self._terminal.broker.drain()
         log = self._terminal.broker.topics["$status"].log
         events = []
-        while self._terminal.broker.group("$status", "watch").delivery.cursor.floor < log.end:
+        while self._terminal.broker.table.group("$status", "watch").delivery.cursor.floor < log.end:
             message = await self._reader.next()
             events.append(message.json())
             await message.ack(wait=True)

@@ -22,7 +22,7 @@ def end(terminal: Terminal, topic: str) -> int:
 
 
 def floor(terminal: Terminal, topic: str, group: str = "g") -> int:
-    return terminal.broker.group(topic, group).delivery.cursor.floor
+    return terminal.broker.table.group(topic, group).delivery.cursor.floor
 
 
 async def test_outputs_and_acks_happen_together(terminal: Terminal, bus: Any) -> None:

@@ -173,7 +173,7 @@ async def test_ten_thousand_single_ranges(terminal: Terminal, asker: Asker, shap
 
     answers = await promptly(settle)
     assert all(isinstance(answer, frames.Done) for answer in answers)
-    delivery = terminal.broker.group("orders", "g").delivery
+    delivery = terminal.broker.table.group("orders", "g").delivery
     assert [lease.size for lease in delivery.leases.values()] == [10_000]
 
 

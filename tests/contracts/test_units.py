@@ -157,18 +157,18 @@ async def test_outputs_and_acks_in_other_units_survive_a_crash_between_the_commi
         await t.ack(await two.next())
         await t.publish(out, b"bill")
         task = asyncio.ensure_future(t.commit())
-        await eventually(lambda: dead.broker.group("orders", "g").delivery.cursor.floor == 1)
+        await eventually(lambda: dead.broker.table.group("orders", "g").delivery.cursor.floor == 1)
         await eventually(lambda: bool(memory._documents.get((store.home, HANDOVER))))
         task.cancel()
         # kill -9: nothing more of it reaches the disk
         held = {key: dict(found) for key, found in memory._documents.items()}
         assert any(kind == HANDOVER and found for (_, kind), found in held.items())
         memory._is_open = False
-        for writer in dead.broker.writers:
+        for writer in dead.broker.units.writers:
             writer._store = MemoryStore(units=UNITS)
     async with run_terminal(memory) as again, attach(again) as bus:
-        assert again.broker.group("orders", "g").delivery.cursor.floor == 1
-        assert again.broker.group(source, "g").delivery.cursor.floor == 1
+        assert again.broker.table.group("orders", "g").delivery.cursor.floor == 1
+        assert again.broker.table.group(source, "g").delivery.cursor.floor == 1
         await eventually(lambda: out in again.broker.topics and again.broker.topics[out].log.end == 1)
         await again.broker.drain()
         assert [each.batch.payloads() for each in (await bus.fetch(out, 0)).batches] == [[b"bill"]]
@@ -222,7 +222,7 @@ async def test_nobody_gets_what_a_transaction_on_its_way_settles_in_another_unit
             await t.ack(await one.next())
             await t.ack(await two.next())
             await t.publish("orders", b"bill")
-            group = terminal.broker.group(source, "g")
+            group = terminal.broker.table.group(source, "g")
             asyncio.get_running_loop().call_later(LIMIT, store.open_gate.set)  # also where the test fails
             task = asyncio.ensure_future(t.commit())
             await eventually(lambda: not group.delivery.leases)

@@ -434,9 +434,19 @@ async def test_the_circuit_opens_and_one_request_finds_out_whether_it_may_close(
         assert set(receiver.bodies) == {b"%d" % number for number in range(30)}
 
 
-async def test_an_address_that_is_not_allowed_gets_nothing(crashes: list[Any]) -> None:
+async def test_an_address_that_is_not_allowed_is_refused_and_gets_nothing(
+    crashes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with staged(allowed=[]) as scene, Receiver() as receiver:
-        await scene.create(receiver)
+        with pytest.raises(BadRequest, match=r"may not send to 127\.0\.0\.1") as refused:
+            await scene.create(receiver)
+        assert "--allow-outgoing 127.0.0.1" in str(refused.value.hint)
+        # One that was made while the address was allowed.
+        with monkeypatch.context() as earlier:
+            earlier.setattr(scene.terminal.operations.webhooks, "check_url", lambda url: None)
+            await scene.create(receiver)
+        with pytest.raises(BadRequest, match="may not send to"):
+            await scene.bus.webhooks.update("orders", "shop", url="http://10.0.0.1/")
         await scene.bus.publish("orders", b"1")
         shown = await scene.until(lambda shown: shown.failed == 1)
         assert "may not send to" in shown.attempts[0].detail

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+from landbridge.broker.broker import Broker
 from landbridge.broker.server import Terminal
 from landbridge.broker.topic import Topic
 from landbridge.testing import run_terminal
@@ -36,14 +37,26 @@ class WholeBroker:
     def topics(self) -> ChainMap[str, Topic]:
         return ChainMap(*(terminal.broker.topics for terminal in self._nodes.terminals.values()))
 
-    def topic(self, name: str) -> Topic:
-        return self.topics[name]
-
-    def group(self, topic: str, name: str) -> Any:
-        return self.topics[topic].groups[name]
+    @property
+    def table(self) -> WholeTable:
+        return WholeTable(self.topics, self._broker)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
+
+
+class WholeTable:
+    def __init__(self, topics: Mapping[str, Topic], broker: Broker) -> None:
+        self._topics, self._table = topics, broker.table
+
+    def topic(self, name: str) -> Topic:
+        return self._topics[name]
+
+    def group(self, topic: str, name: str) -> Any:
+        return self._topics[topic].groups[name]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from landbridge.core.middleware.event_types import DEFAULT, EventType, SchemaVer
 from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.schema import check_form, resolve
 from landbridge.core.middleware.validate import Misfit, TopicSchemas, Validation
-from landbridge.core.middleware.weight import CHECKED_AFAR, CHECKED_HERE, instructions, weigh
+from landbridge.core.middleware.weight import CHECKED_BY_PROCESS, CHECKED_HERE, instructions, weigh
 from landbridge.errors import BadRequest
 
 
@@ -158,7 +158,7 @@ def test_a_schema_that_is_costly_to_compile_is_noticed() -> None:
         is_costly({"enum": ["v" * 100_000]})
 
 
-class Elsewhere:
+class OtherProcess:
     """Notes what it is asked, and lets everything pass."""
 
     def __init__(self) -> None:
@@ -190,30 +190,30 @@ def test_parts_are_bounded_and_cover_all_messages(given_rows: list[tuple[str, in
     payloads = [msgspec.json.encode([1] * count) for _, count in given_rows]
     headers = [encode_headers({"type": kind}) for kind, _ in given_rows]
     rows = BatchRows(Batch.decode(build(payloads, id=b"i" * 16, time=5, headers=headers)))
-    schemas, elsewhere = schemas_of(cheap=CHEAP, dear=DEAR), Elsewhere()
-    validation = Validation(schemas, elsewhere, refuses_unlisted=False)
+    schemas, process = schemas_of(cheap=CHEAP, dear=DEAR), OtherProcess()
+    validation = Validation(schemas, process, refuses_unlisted=False)
     parts = []
     for part in validation.parts(rows, 0, len(rows)):
         parts.append(part)
-        validation.work(rows, part.lo, part.hi, is_elsewhere=part.is_elsewhere)
+        validation.work(rows, part.lo, part.hi, by_process=part.by_process)
         rows.end_slice()
     assert [part.lo for part in parts] == [0, *(part.hi for part in parts[:-1])]
     assert parts[-1].hi == len(rows)
     sent = []
-    for lo, hi, is_elsewhere in parts:
+    for lo, hi, by_process in parts:
         cost = 0
         for at in range(lo, hi):
             kind = given_rows[at][0]
             units = 0 if kind == "none" else schemas.find(kind, None).units(1, len(payloads[at]))
             assert units is not None
-            assert (units > CHECKED_HERE) == is_elsewhere
+            assert (units > CHECKED_HERE) == by_process
             cost += units
-        assert hi - lo == 1 or cost <= (CHECKED_AFAR if is_elsewhere else CHECKED_HERE)
-        sent += payloads[lo:hi] if is_elsewhere else []
-    assert elsewhere.asked == sent
+        assert hi - lo == 1 or cost <= (CHECKED_BY_PROCESS if by_process else CHECKED_HERE)
+        sent += payloads[lo:hi] if by_process else []
+    assert process.asked == sent
 
 
 def test_small_messages_without_types_are_one_part() -> None:
     rows = BatchRows(Batch.decode(build([b"[1]"] * 100, id=b"i" * 16, time=5)))
-    validation = Validation(schemas_of(**{DEFAULT: CHEAP}), Elsewhere(), refuses_unlisted=True)
+    validation = Validation(schemas_of(**{DEFAULT: CHEAP}), OtherProcess(), refuses_unlisted=True)
     assert list(validation.parts(rows, 0, 100)) == [(0, 100, False)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landbridge.core.names import MAX_LENGTH, check_name, check_pattern, matches
+from landbridge.core.names import MAX_LENGTH, check_name, check_pattern, is_own, matches
 from landbridge.core.names import covers as pattern_covers
 from landbridge.errors import BadName
 
@@ -108,3 +108,9 @@ def test_a_pattern_covers_itself(pattern):
     assert pattern_covers(pattern, pattern)
     assert pattern_covers("#", pattern) == (not pattern.startswith("$"))
     assert not pattern_covers(pattern, "$x.y")
+
+
+def test_topics_of_the_bus_itself_and_those_of_rules_are_its_own():
+    rule = "match." + "0a" * 16
+    assert all(map(is_own, ("$status", "$content.dead", rule, f"{rule}.dead")))
+    assert not any(map(is_own, ("orders", "orders.dead", "match.orders", f"{rule}0")))

@@ -244,7 +244,7 @@ class Arriving(RuleBasedStateMachine):
         """What is on the shelf can't be opened at all; its source has to send it again."""
         arrival = self.reads.pop(0)
         self.forgiven.add(arrival.key)
-        self.perform(self.table.drop(arrival))
+        self.perform(self.table.drop(self.now, arrival))
 
     # -- the store ---------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Arriving(RuleBasedStateMachine):
             room -= 1
             if is_refused:
                 self.forgiven.add(arrival.key)
-                self.perform(self.table.drop(arrival))
+                self.perform(self.table.drop(self.now, arrival))
                 break
             assert arrival.key[1] == position.expected(arrival.key[0], arrival.manifest.oldest), "in order"
             position = Position(arrival.key[0], arrival.key[1] + 1)
@@ -431,6 +431,23 @@ def test_what_had_to_wait_for_one_that_found_no_room_is_opened() -> None:
     state.bring((2, 1))
     state.load(works=True)
     state.shelve(is_full=True)
+    state.nothing_rests_that_could_be_stored()
+    assert state.queued
+    state.teardown()
+
+
+def test_what_is_left_when_a_commit_fails_is_opened() -> None:
+    state = Arriving()
+    state.begin()
+    state.ship(count=1)
+    state.arrive_next()
+    state.begin_epoch()
+    state.keys.add(0)
+    state.load(works=True)
+    state.fail()
+    state.bring((2, 1))
+    state.arrive_next()  # the first one again, which its source has numbered anew
+    state.fail()
     state.nothing_rests_that_could_be_stored()
     assert state.queued
     state.teardown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,29 +17,28 @@ FACADE = ROOT / "src/landbridge/client/sync.py"
 TEMPLATES = "templates"
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
+def sources() -> Iterator[tuple[Path, str]]:
     for folder in ("src", "examples"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if TEMPLATES not in path.parts:
-                yield path, ast.parse(path.read_text())
+                yield path, path.read_text()
 
 
 def test_a_class_name_is_defined_once() -> None:
     found: dict[str, list[str]] = defaultdict(list)
-    for path, tree in sources():
+    for path, text in sources():
         if path != FACADE:
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    found[node.name].append(str(path.relative_to(ROOT)))
+            for name in re.findall(r"^class (\w+)[(:\[]", text, re.MULTILINE):
+                found[name].append(str(path.relative_to(ROOT)))
+    assert len(found) > 500, "classes are found"
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
 def test_a_second_is_defined_once() -> None:
     places = [
         str(path.relative_to(ROOT))
-        for path, tree in sources()
-        for node in tree.body
-        if isinstance(node, ast.Assign) and any(getattr(to, "id", "") == "SECOND" for to in node.targets)
+        for path, text in sources()
+        if re.search(r"^SECOND\b.*=", text, re.MULTILINE)
     ]
     assert places == ["src/landbridge/core/time.py"]
 
@@ -46,10 +46,8 @@ def test_a_second_is_defined_once() -> None:
 @pytest.mark.parametrize("package", ["client", "registry"])
 def test_public_names_have_docstrings(package: str) -> None:
     missing = []
-    for path, tree in sources():
-        if path.parent != ROOT / "src/landbridge" / package:
-            continue
-        name = path.name
+    for path in sorted((ROOT / "src/landbridge" / package).glob("*.py")):
+        name, tree = path.name, ast.parse(path.read_text())
         if ast.get_docstring(tree) is None:
             missing.append(name)
         for node in tree.body:

@@ -47,7 +47,7 @@ async def test_a_terminal_in_transit_starts_with_damage(
             for number in range(1, 4):
                 await here.publish("orders", {"id": number})
                 await eventually(lambda: len(hub.network.carrier.transits) == number)  # noqa: B023
-            shelf = hub.terminal.broker.group("$transit", GROUP)
+            shelf = hub.terminal.broker.table.group("$transit", GROUP)
             first = next(iter(shelf.delivery.cursor.unsettled(shelf.topic.log.end)))[0]
             await fleet.stop(hub)
             if what == "batch":

@@ -89,6 +89,6 @@ async def test_what_comes_in_everywhere_is_in_the_table(spark: Any, crashes: lis
                     async with way_in.open(found, topic) as send:
                         expected[topic] = await send(parcel)
                         async with asyncio.timeout(LIMIT):
-                            while not found.web.terminal.broker.topic(topic).log.end:
+                            while not found.web.terminal.broker.table.topic(topic).log.end:
                                 await asyncio.sleep(0.005)
         assert await asyncio.to_thread(rows_of, spark, found, list(expected)) == expected

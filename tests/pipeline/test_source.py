@@ -60,7 +60,7 @@ def trim(terminal: Terminal, topic: str, before: int) -> None:
     """As retention would: everything below is gone. The offset has to be where a batch begins."""
     import asyncio
 
-    found = terminal.broker.topic(topic)
+    found = terminal.broker.table.topic(topic)
 
     async def work() -> None:
         await terminal.broker.write([Trim(found.log.number, before)], unit=found.writer.unit)

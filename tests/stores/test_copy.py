@@ -120,7 +120,7 @@ async def check(store: Store, was: dict[str, Any]) -> None:
         pause = terminal.broker.topics["topic-4"].pause
         assert pause is not None
         assert pause.note == "moving"
-        assert terminal.broker.group("numbers", "some").pause is not None
+        assert terminal.broker.table.group("numbers", "some").pause is not None
         half = await bus.call("group.show", topic="numbers", name="half")
         assert half["lag"] == 250
         async with Reader(bus.subscribe("numbers", group="half", prefetch=1)) as reader:

@@ -25,10 +25,9 @@ from tests.system.test_promise import (
     Load,
     check,
     read_all,
-    until,
     until_caught_up,
 )
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, until
 
 #: Seconds of a node's lease in these tests.
 LIFE = 2.0

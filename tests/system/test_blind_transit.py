@@ -5,12 +5,11 @@ left ── c ── right        c carries, and is searched: disk, mapped files
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,17 +35,11 @@ from landbridge.errors import BusError, Unauthenticated
 from landbridge.protocol import frames
 from tests.system.fleet_process import FleetProcess, Member, stored
 from tests.system.rogue import Recording, Rogue
-from tests.waiting import LIMIT, Reader
+from tests.waiting import Reader, until
 
 
 def now() -> int:
     return time.time_ns() // 1000
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not await holds():
-            await asyncio.sleep(0.02)
 
 
 async def taken(member: Member, topic: str, group: str, count: int) -> list[str]:

@@ -32,9 +32,9 @@ from tests.system.nodes import (
     paused,
     suffer,
 )
-from tests.system.test_promise import SOURCE, new_seed, read_all, until
+from tests.system.test_promise import SOURCE, new_seed, read_all
 from tests.system.test_stores import ENGINES, OnePrimary, findings
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT, eventually, until
 
 UNITS = 8
 #: Of each kind, in the slow test.

@@ -4,7 +4,7 @@ in order and once, unless its topic says that nothing late is to be opened."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from landbridge.registry.limits import RegistryLimits
 from tests.system.fleet_process import FleetProcess, Member, stored
-from tests.waiting import LIMIT, Reader
+from tests.waiting import LIMIT, Reader, until
 
 #: Seconds that a ticket lives in these tests; it seals for a fifth of that.
 TICKET_LIFE = 3.0
@@ -74,12 +74,6 @@ async def outage(folder: Path, *, ticket_life: float = TICKET_LIFE, **options: A
         await made.publish(5)
         assert await made.take(5) == made.published
         yield made
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not await holds():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_line_that_is_down_for_longer_than_a_ticket_lives(tmp_path: Path) -> None:

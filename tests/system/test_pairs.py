@@ -14,9 +14,9 @@ import pytest
 from landbridge.errors import LeaseLost
 from tests.servers import server_folder
 from tests.system.nodes import FAULTS, Fleet, fleet_of, killed, paused
-from tests.system.test_promise import new_seed, read_all, until
+from tests.system.test_promise import new_seed, read_all
 from tests.system.test_stores import ENGINES, findings
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, until
 
 UNITS = 8
 PAIRS = 4
@@ -136,6 +136,6 @@ async def test_messages_of_two_nodes_are_in_one_pair_whatever_happens_to_the_nod
     url, seed = server.url("bus", units=UNITS), new_seed()
     faults = [*FAULTS, killed, paused] * ROUNDS
     random.Random(seed).shuffle(faults)
-    async with fleet_of(url, tmp_path, 3, "--no-registry") as fleet:
+    async with fleet_of(url, tmp_path, 3, "--no-registry", servers=[server.port]) as fleet:
         await pair_through(fleet, faults, seed)
     assert await findings(url) == []

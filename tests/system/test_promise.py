@@ -17,7 +17,7 @@ from landbridge.errors import Disconnected, LeaseLost, TooOld, Unavailable
 from landbridge.stores.journal.store import JournalFolder
 from tests.ports import free_port
 from tests.system.history import Deliveries, History, duplicated, gaps, out_of_order
-from tests.waiting import LIMIT, Reader
+from tests.waiting import LIMIT, Reader, until
 
 HERE = Path(__file__).parent
 SOURCE = Path(landbridge.__path__[0]).parent
@@ -264,12 +264,6 @@ async def read_all(bus: Bus, topic: str) -> list[tuple[int, str]]:
             found += zip(batch.offsets, (payload.decode() for payload in batch.payloads), strict=True)
             await batch.ack()
     return found
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not await holds():
-            await asyncio.sleep(0.01)
 
 
 async def until_caught_up(bus: Bus, topic: str, group: str) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.committing import Committing
-from landbridge.broker.topic import Topic
+from landbridge.broker.topic_table import TopicTable
 from landbridge.broker.units import Units
 from landbridge.core import audit
 from landbridge.core.audit import AuditEntry
@@ -65,6 +65,7 @@ class AuditedBroker(Protocol):
 
     clock: Callable[[], int]
     units: Units
+    table: TopicTable
     committing: Committing
     status: StatusLog
     #: Topics whose document is damaged.
@@ -74,7 +75,6 @@ class AuditedBroker(Protocol):
     def totals(self) -> RefusalTotals: ...
 
     def new_id(self) -> bytes: ...
-    def topic_for(self, name: str) -> Topic: ...
 
 
 class AuditedCall:
@@ -148,7 +148,7 @@ class AuditLog:
         """Of the unit that the topic lives in, or of one that this node owns; None where it owns none."""
         broker = self._broker
         return (
-            broker.topic_for(audit.TOPIC).writer
+            broker.table.topic_for(audit.TOPIC).writer
             if broker.units.has(audit.TOPIC)
             else next(iter(broker.units.writers), None)
         )
@@ -187,7 +187,7 @@ class AuditLog:
         a handover, which is as small as what the disk's reserve is there for, and the entry follows when
         there is room."""
         broker = self._broker
-        topic = broker.topic_for(audit.TOPIC) if broker.units.has(audit.TOPIC) else None
+        topic = broker.table.topic_for(audit.TOPIC) if broker.units.has(audit.TOPIC) else None
         raw = build([audit.encode(entry)], id=broker.new_id(), time=commit.now, keys=[entry.key])
         batch = Batch.decode(raw)
         if topic is not None and topic.writer.unit == commit.unit and commit.full is None:

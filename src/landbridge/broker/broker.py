@@ -86,7 +86,6 @@ class Broker:
         #: The other terminals of this customer; None where this one stands alone.
         self.crossing: Crossing | None = None
         self.units = Units(store.units, self.topics)
-        self.writers, self.handovers = self.units.writers, self.units.handovers
         self.documents = Documents(store, self.units.unit_of, self._note_damaged)
         self.trimmer = Trimmer(self)
         self.room = DiskRoom(self, self.trimmer.run)
@@ -112,7 +111,6 @@ class Broker:
         self.transacting = Transacting(self)
         self.status_topic = StatusTopic(self)
         self.life = UnitLife(self)
-        self.topic, self.group, self.topic_for = self.table.topic, self.table.group, self.table.topic_for
         self._ticker: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:

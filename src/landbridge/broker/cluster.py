@@ -25,7 +25,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -529,19 +529,10 @@ class Cluster:
                 await self._settle(msgspec.convert(frame.args, SettleAsked))
                 return None, b""
             case "reserve":
-                reserve = msgspec.convert(frame.args, ReserveAsked)
-                await broker.reservations.reserve(
-                    reserve.unit, reserve.token, reserve.home, reserve.subject, reserve.acks
-                )
+                await self._reserve(msgspec.convert(frame.args, ReserveAsked))
                 return None, b""
-            case "keep" | "drop" as verb:
-                asked = msgspec.convert(frame.args, ReservationAsked)
-                reservations = broker.reservations
-                await (reservations.keep if verb == "keep" else reservations.drop)(asked.unit, asked.token)
-                return None, b""
-            case "decide":
-                decide = msgspec.convert(frame.args, ReservationAsked)
-                return await broker.attempts.decide(decide.unit, decide.token), b""
+            case "keep" | "drop" | "decide" as verb:
+                return await self._follow(verb, msgspec.convert(frame.args, ReservationAsked)), b""
             case "prepare":
                 prepare = msgspec.convert(frame.args, PrepareAsked)
                 return None, record.wrap(await self._prepare(prepare, record.unwrap(bytes(data))))
@@ -551,13 +542,7 @@ class Cluster:
                 broker.committing.tell(tell.topic, record.unwrap(bytes(data)))
                 return None, b""
             case "rows":
-                rows = msgspec.convert(frame.args, RowsAsked)
-                at, batches = 0, []
-                for size in rows.sizes:
-                    batches.append(record.unwrap(bytes(data[at : at + size])))
-                    at += size
-                broker.units.check_has(rows.topic)
-                await append_rows(broker, rows.topic, rows.producer, rows.left, rows.subject, batches)
+                await self._append_rows(msgspec.convert(frame.args, RowsAsked), data)
                 return None, b""
             case "forget":
                 forget = msgspec.convert(frame.args, ForgetAsked)
@@ -592,9 +577,33 @@ class Cluster:
             # What was acked is in the cursor since the unit was loaded.
             await group.topic.writer.put(group.save)
 
+    async def _reserve(self, asked: ReserveAsked) -> None:
+        reservations = self._terminal.broker.reservations
+        await reservations.reserve(asked.unit, asked.token, asked.home, asked.subject, asked.acks)
+
+    async def _follow(self, verb: Literal["keep", "drop", "decide"], asked: ReservationAsked) -> bool | None:
+        """What is to become of a reservation, or has become of its transaction."""
+        broker = self._terminal.broker
+        if verb == "decide":
+            return await broker.attempts.decide(asked.unit, asked.token)
+        if verb == "keep":
+            await broker.reservations.keep(asked.unit, asked.token)
+        else:
+            await broker.reservations.drop(asked.unit, asked.token)
+        return None
+
+    async def _append_rows(self, asked: RowsAsked, data: memoryview) -> None:
+        at, batches = 0, []
+        for size in asked.sizes:
+            batches.append(record.unwrap(bytes(data[at : at + size])))
+            at += size
+        broker = self._terminal.broker
+        broker.units.check_has(asked.topic)
+        await append_rows(broker, asked.topic, asked.producer, asked.left, asked.subject, batches)
+
     async def _prepare(self, asked: PrepareAsked, batch: Batch) -> Batch:
         broker = self._terminal.broker
-        topic = broker.topic_for(asked.topic, who=asked.subject)
+        topic = broker.table.topic_for(asked.topic, who=asked.subject)
         topic.check_producer(asked.subject)
         broker.publishing.check_size(asked.topic, batch)
         topic.check_backlog()

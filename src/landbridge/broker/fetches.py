@@ -45,7 +45,7 @@ class Fetches:
     def put(self, frame: frames.Fetch) -> None:
         connection = self._connection
         demand_read(connection.broker.topics, connection.scopes, frame.topic)
-        connection.broker.topic(frame.topic)
+        connection.broker.table.topic(frame.topic)
         if len(self._waiting) >= MOST_WAITING:
             raise LimitReached(f"{len(self._waiting)} fetches wait already, as many as may")
         self._waiting.append(frame)
@@ -71,7 +71,7 @@ class Fetches:
         connection = self._connection
         # Meanwhile the topic may have been deleted, or the token replaced by one that may less.
         demand_read(connection.broker.topics, connection.scopes, frame.topic)
-        topic = connection.broker.topic(frame.topic)
+        topic = connection.broker.table.topic(frame.topic)
         log = topic.log
         most = connection.broker.limits.max_frame
         found = await topic.reader_for(None).fetch(

@@ -210,7 +210,7 @@ class TopicViews:
         if places not in self._ready:
             counts = self._middleware.counts_of(self._topic)
             self._ready[places] = make_ready(
-                [self._late[at] for at in places], self._topic, {}, counts, self._middleware.workshop.afar
+                [self._late[at] for at in places], self._topic, {}, counts, self._middleware.workshop.checking
             )
         return self._ready[places]
 
@@ -342,8 +342,8 @@ class Chain:
                 types = await self._middleware.host.types_of(self.topic)
             if version == self._version:  # else something has changed meanwhile
                 counts = self._middleware.counts_of(self.topic)
-                afar = self._middleware.workshop.afar
-                self._stages = make_ready(specs, self.topic, types, counts, afar)
+                checking = self._middleware.workshop.checking
+                self._stages = make_ready(specs, self.topic, types, counts, checking)
         changed = await self._middleware.workshop.run(batch, stages, publisher.claims, self.topic)
         if changed is not batch:
             self._middleware.host.check_size(self.topic, changed)

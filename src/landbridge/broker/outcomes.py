@@ -38,7 +38,6 @@ from landbridge.errors import (
     BadRequest,
     BusError,
     LeaseLost,
-    LimitReached,
     NameTaken,
     TooLarge,
     UnknownEvent,
@@ -52,6 +51,8 @@ KIND = "event"
 PREFETCH, PREFETCH_BYTES = 256, 8 << 20
 #: Seconds after which replies are read again that could not be taken in.
 AGAIN_AFTER = 1.0
+#: What the limit of their number is about, in words.
+KEPT = "events with an outcome, which are kept for a day"
 #: Events that are looked at in one commit because their time has come.
 DUE_AT_ONCE = 256
 
@@ -152,8 +153,7 @@ class Outcomes:
             )
         if len(payload) > min(replies.LARGEST, broker.limits.max_payload):
             raise TooLarge(f"an event of {len(payload)} bytes, allowed are {replies.LARGEST}")
-        if len(self.events) >= broker.limits.max_events:
-            raise LimitReached(f"{len(self.events)} events are kept, as many as max_events allows")
+        broker.shares.check_all("max_events", KEPT, len(self.events))
         check_headers(request.headers)
         topic = broker.publishing.output(caller, request.topic)
         deadline = broker.clock() + int(request.within * SECOND)
@@ -197,7 +197,7 @@ class Outcomes:
             commit.on_failed.append(partial(self._beginning.pop, id, None))
             return event
 
-        return await broker.writers[0].put(work)
+        return await broker.units.writers[0].put(work)
 
     def _drop_count(self, subject: str) -> None:
         self._kept[subject] -= 1
@@ -206,8 +206,7 @@ class Outcomes:
 
     def _check_share(self, subject: str) -> None:
         """No service takes the place of all others."""
-        what = "events with an outcome, which are kept for a day"
-        self._broker.shares.check_own("max_events", what, self._kept[subject], subject)
+        self._broker.shares.check_own("max_events", KEPT, self._kept[subject], subject)
 
     def _same(self, caller: TokenBearer, known: TriggeredEvent) -> TriggeredEvent:
         if known.subject != caller.subject:
@@ -278,7 +277,7 @@ class Outcomes:
         broker = self._broker
         if to in self.addresses or broker.crossing is None or not broker.crossing.reply_to(to):
             return
-        topic = broker.topic_for(replies.TOPIC)
+        topic = broker.table.topic_for(replies.TOPIC)
         if replies.group_of(to) not in topic.groups:
             broker.table.create_group(topic, group_to(to), topic.log.end)
 
@@ -362,7 +361,7 @@ class Outcomes:
             event = self._event(caller, id)
         if event.state != "done":
             return event, b""
-        found = await self._broker.topic_for(replies.TOPIC).log.read(event.offset)
+        found = await self._broker.table.topic_for(replies.TOPIC).log.read(event.offset)
         if found is None or not found[0] <= event.offset < found[0] + len(found[1]):
             raise UnknownEvent(f"the reply to the event {id[:60]!r} is no longer kept")
         return event, found[1].payload(event.offset - found[0])
@@ -416,7 +415,7 @@ class Outcomes:
                     commit.on_stored.append(partial(self._forget, event))
 
         try:
-            await self._broker.writers[0].put(work)
+            await self._broker.units.writers[0].put(work)
         except BusError as error:  # the disk is full, perhaps: they are looked at again
             self._broker.report(replies.TOPIC, error)
             await asyncio.sleep(AGAIN_AFTER)
@@ -446,7 +445,7 @@ class Inbox:
         self._broker = broker
         self._take = take
         self.closed = False
-        topic = broker.topic_for(replies.TOPIC)
+        topic = broker.table.topic_for(replies.TOPIC)
         group = topic.groups.get(replies.group_of(address))
         if group is None:
             group = broker.table.create_group(topic, group_to(address), topic.log.first)

@@ -19,14 +19,13 @@ from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.damage import Damage
 from landbridge.broker.group import PAUSE as KIND
 from landbridge.broker.group import Consumer, Group
-from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.topic import Topic
+from landbridge.broker.units import Units
 from landbridge.core.log.store import DeleteDocument, PutDocument, Store
 from landbridge.core.names import is_reserved
 from landbridge.core.pauses import PauseNote
 from landbridge.errors import BadRequest, UnknownGroup, UnknownTopic
 from landbridge.protocol import frames
-from landbridge.stores.writer import Writer
 
 T = TypeVar("T", Topic, Group)
 #: A pause that can't be read goes on: nobody has resumed what is paused.
@@ -63,7 +62,7 @@ class PausingBroker(Protocol):
     store: Store
     damage: Damage
     topics: dict[str, Topic]
-    writers: OwnedUnits[Writer[BrokerCommit]]
+    units: Units
 
     @property
     def requests(self) -> WithheldRequests: ...
@@ -183,7 +182,7 @@ class Pauses:
         def look() -> None:
             self._look_at_service(name)
 
-        return await self._broker.writers[0].put(work)
+        return await self._broker.units.writers[0].put(work)
 
     def _look_at_service(self, name: str) -> None:
         own = list(self._consumers.get(name, ()))

@@ -488,7 +488,7 @@ class Routing:
         self.broker.shares.check("max_rules", "rules", count, own, caller)
 
     def _source(self, name: str, owner: str) -> Topic:
-        source = self.broker.topic_for(name, who=owner)
+        source = self.broker.table.topic_for(name, who=owner)
         if source.spec.has_one_group:
             raise BadRequest(
                 f"{name} is a queue, whose messages are for one group", hint="let rules choose from a stream"

@@ -322,7 +322,7 @@ class Services:
                     before = self._stored.get(name)
                     caller.enter(commit, name, _told(before), _told(service), what="service")
 
-            await self._broker.writers[0].put(work)
+            await self._broker.units.writers[0].put(work)
             return service
 
     async def remove(self, name: str, caller: AuditedCaller | None) -> None:
@@ -345,7 +345,7 @@ class Services:
                 self._removed_until = until
                 self._now(name, None)
 
-            await self._broker.writers[0].put(work)
+            await self._broker.units.writers[0].put(work)
 
     def _now(self, name: str, service: RegisteredService | None) -> None:
         """What is on disk of a service has changed."""

@@ -13,9 +13,8 @@ from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.commit import SETTINGS, BrokerCommit
 from landbridge.broker.damage import Damage
 from landbridge.broker.limits import CEILINGS, Limits, SetLimit, about_limits, check_limit
-from landbridge.broker.owned import OwnedUnits
+from landbridge.broker.units import Units
 from landbridge.core.log.store import PutDocument, Store
-from landbridge.stores.writer import Writer
 
 #: The document of the store's settings that has them.
 KEY = "limits"
@@ -45,7 +44,7 @@ class LimitedBroker(Protocol):
     store: Store
     damage: Damage
     clock: Callable[[], int]
-    writers: OwnedUnits[Writer[BrokerCommit]]
+    units: Units
 
 
 class SetLimits:
@@ -94,7 +93,7 @@ class SetLimits:
             self._use(after)
             commit.on_failed.append(lambda: self._use(before))
 
-        await broker.writers[0].put(work)
+        await broker.units.writers[0].put(work)
 
     def _told(self, found: dict[str, SetLimit], name: str) -> int | float:
         """The value of a limit, for the audit log."""

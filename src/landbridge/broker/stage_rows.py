@@ -13,6 +13,7 @@ from typing import Protocol
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.publishing import Publishing
 from landbridge.broker.topic import Topic
+from landbridge.broker.topic_table import TopicTable
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.ledger import Entry
 from landbridge.core.log.store import PutLedger
@@ -26,16 +27,15 @@ class RowTopics(Protocol):
     """What is asked of the broker."""
 
     topics: dict[str, Topic]
+    table: TopicTable
     publishing: Publishing
-
-    def topic_for(self, name: str, *, create: bool = False) -> Topic: ...
 
 
 async def append_rows(
     broker: RowTopics, name: str, producer: bytes, left: int, subject: str, batches: Sequence[Batch]
 ) -> None:
     """``left``: rows for this topic that were left before these."""
-    topic = broker.topic_for(name, create=True)
+    topic = broker.table.topic_for(name, create=True)
 
     def work(commit: BrokerCommit) -> None:
         stored = commit.entry(topic.log, producer).last

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from landbridge.broker.checks_afar import ChecksAfar
+from landbridge.broker.checking_process import CheckingProcess
 from landbridge.broker.transforms import Transforming, load_transform
 from landbridge.core.log.batch import Batch
 from landbridge.core.log.packing import check_library, pack, pack_all
@@ -81,17 +81,17 @@ class StepPlace(enum.Enum):
     HERE = enum.auto()
     #: In a thread: one large message.
     THREAD = enum.auto()
-    #: Where ``ChecksAfar`` is asked: it may take seconds, of which the interpreter is not needed.
-    AFAR = enum.auto()
+    #: Where ``CheckingProcess`` is asked: it may take seconds, of which the interpreter is not needed.
+    PROCESS = enum.auto()
 
 
 class StagePace:
     """Shares the event loop among all batches that are on their way through stages."""
 
-    def __init__(self, threads: ThreadPoolExecutor, afar: ChecksAfar) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, checking: CheckingProcess) -> None:
         self._lock = asyncio.Lock()
         self._threads = threads
-        self._afar = afar
+        self._checking = checking
 
     async def work(self, steps: Iterable[StepPlace], user: str) -> None:
         """Take these steps, as many in one turn of the loop as belong into it. Each says where the next one
@@ -99,8 +99,8 @@ class StagePace:
         left = iter(steps)
         where = StepPlace.HERE
         while True:
-            if where is StepPlace.AFAR:
-                where = await self._afar.run(user, partial(next, left))
+            if where is StepPlace.PROCESS:
+                where = await self._checking.run(user, partial(next, left))
             elif where is StepPlace.THREAD:
                 where = await asyncio.get_running_loop().run_in_executor(self._threads, next, left)
             else:
@@ -119,8 +119,8 @@ class Workshop:
 
     def __init__(self) -> None:
         self._packers = ThreadPoolExecutor(PACKERS, "landbridge-pack")
-        self.afar = ChecksAfar()
-        self._pace = StagePace(self._packers, self.afar)
+        self.checking = CheckingProcess()
+        self._pace = StagePace(self._packers, self.checking)
 
     async def run(
         self, batch: Batch, stages: Sequence[WorkingStage], claims: Mapping[str, str], topic: str = ""
@@ -170,17 +170,17 @@ class Workshop:
     def close(self) -> None:
         """Let the threads end."""
         self._packers.shutdown(wait=False)
-        self.afar.close()
+        self.checking.close()
 
 
 def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Iterator[StepPlace]:
     """Take the messages through these stages, a part of a slice with each step."""
     checks = next((stage for stage, _ in stages if isinstance(stage, Validation)), None)
     for lo, hi in rows.slices(SLICE_MESSAGES, SLICE_BYTES):
-        whole = (RowsPart(lo, hi, is_elsewhere=False),)
+        whole = (RowsPart(lo, hi, by_process=False),)
         for part in whole if checks is None else checks.parts(rows, lo, hi):
-            if part.is_elsewhere:
-                yield StepPlace.AFAR
+            if part.by_process:
+                yield StepPlace.PROCESS
             elif hi - lo == 1 and len(rows.payloads[lo]) > LARGE:
                 yield StepPlace.THREAD
             for stage, counts in stages:
@@ -191,16 +191,16 @@ def _steps(rows: BatchRows, stages: list[tuple[RowStage, StageCounts]]) -> Itera
 
 def _take(rows: BatchRows, part: RowsPart, stage: RowStage, counts: StageCounts) -> Iterator[StepPlace]:
     """Take some messages through one stage."""
-    lo, hi, is_elsewhere = part
+    lo, hi, by_process = part
     began = perf_counter()
     try:
         if isinstance(stage, Validation):
-            stage.work(rows, lo, hi, is_elsewhere=is_elsewhere)
+            stage.work(rows, lo, hi, by_process=by_process)
         else:
             stage.work(rows, lo, hi)
     except ToBeExplained as misfit:
         counts.refused += 1
-        yield StepPlace.AFAR
+        yield StepPlace.PROCESS
         misfit.tell()
     except BusError:
         counts.refused += 1
@@ -229,12 +229,12 @@ def make_ready(
     topic: str,
     types: Mapping[str, EventType],
     counts: Mapping[str, StageCounts],
-    afar: ChecksAfar,
+    checking: CheckingProcess,
 ) -> list[WorkingStage]:
     """Stages, ready for use. MiddlewareFailed where one can't work here any more. ``counts``: of each name of
-    a stage. ``afar``: where checks are made that may take long."""
+    a stage. ``checking``: where checks are made that may take long."""
     try:
-        return _make_ready(specs, topic, types, counts, afar)
+        return _make_ready(specs, topic, types, counts, checking)
     except BadRequest as error:  # it was good when it was set, but a package may be gone since
         raise MiddlewareFailed(str(error), hint=error.hint) from None
 
@@ -244,13 +244,13 @@ def _make_ready(
     topic: str,
     types: Mapping[str, EventType],
     counts: Mapping[str, StageCounts],
-    afar: ChecksAfar,
+    checking: CheckingProcess,
 ) -> list[WorkingStage]:
     ready = []
     for spec in specs:
         works: RowStage | Transforming | None = None
         if isinstance(spec, ValidateStage):
-            works = Validation(TopicSchemas(types), afar, refuses_unlisted=spec.unlisted == "refuse")
+            works = Validation(TopicSchemas(types), checking, refuses_unlisted=spec.unlisted == "refuse")
         elif isinstance(spec, AuthoriseStage):
             works = Authorisation(spec)
         elif isinstance(spec, RedactStage):

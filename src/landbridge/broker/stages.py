@@ -193,7 +193,7 @@ class Stages:
 
     def _home(self, stage: str) -> Writer[BrokerCommit]:
         """The writer of the unit that a stage and what is decided of it live in."""
-        return self._broker.writers[unit_of(PREFIX + stage, self._broker.store.units)]
+        return self._broker.units.writers[unit_of(PREFIX + stage, self._broker.store.units)]
 
     async def _publish(self, stage: str, decision: Decision | None = None) -> None:
         """Bring a decision to its end. One that isn't stored yet is, with its first piece."""
@@ -290,7 +290,7 @@ class Stages:
         if piece:
             commit.need_room()
         kept = staged is not None and not staged.deleted and commit.keeps(staged.log)
-        topics = {each.topic: broker.topic_for(each.topic, create=True) for each in piece}
+        topics = {each.topic: broker.table.topic_for(each.topic, create=True) for each in piece}
         for name, topic in topics.items():  # before anything is changed
             if topic.spec.ids == "unique":
                 topic.keys.check_ids(commit, *(each.batch for each in piece if each.topic == name))

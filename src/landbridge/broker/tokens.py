@@ -68,7 +68,7 @@ class Issued:
             if enter is not None:
                 enter(commit)
 
-        await self._broker.writers[0].put(work)
+        await self._broker.units.writers[0].put(work)
         tokens[token.expires_at, token.id] = token
         for key in expired:
             tokens.pop(key, None)  # or another call has, meanwhile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -80,6 +79,33 @@ class TransactionKey(NamedTuple):
         )
 
 
+class AskedTransaction(NamedTuple):
+    """A transaction that a client asks for, checked, on its way to its commit."""
+
+    connection: Client
+    frame: frames.Transact
+    #: The outputs as they came, and what the middleware of their topics makes of each.
+    publishes: list[tuple[Topic | DistantTopic, Batch]]
+    outcomes: list[Outcome]
+    once: TransactionKey | None
+    edits: list[Edit]
+    #: Acks that are in its commit, and those of messages that are reserved before.
+    acks: list[tuple[int, int, list[Range]]]
+    apart: list[frames.ApartAck]
+    #: None where nothing is reserved.
+    attempt: TransactionAttempt | None
+
+    @property
+    def has_middleware(self) -> bool:
+        return any(topic.chain is not None for topic, _ in self.publishes)
+
+    async def apply_middleware(self) -> None:
+        """Take the outputs through the middleware of their topics."""
+        if self.has_middleware:
+            chains = [(topic.chain, batch) for topic, batch in self.publishes]
+            self.outcomes[:] = await run_all(chains, self.connection)
+
+
 async def all_of(outputs: asyncio.Future[TransactionOutputs]) -> TransactionOutcome:
     """What became of a transaction, once the outputs in other units have their offsets."""
     found = await outputs
@@ -144,8 +170,20 @@ class Transacting:
         that happened before, unless it has a key."""
         writer = self._home_of(connection, frame, publishes)
         ledger.check_producer(frame.producer)
-        outcomes: list[Outcome] = [batch for _, batch in publishes]
         once = self._once(connection, frame, publishes) if frame.key else None
+        edits = self._edits(connection, frame, writer.unit)
+        acks, apart = self._apart(connection, frame, writer.unit)
+        attempt = TransactionAttempt(writer.unit, frame.producer, frame.number) if apart else None
+        outcomes: list[Outcome] = [batch for _, batch in publishes]
+        asked = AskedTransaction(connection, frame, publishes, outcomes, once, edits, acks, apart, attempt)
+        if attempt is not None:
+            return asyncio.ensure_future(self._with_reservations(writer, asked, attempt))
+        if asked.has_middleware:
+            return asyncio.ensure_future(self._after_middleware(writer, asked))
+        return asyncio.ensure_future(all_of(writer.put(partial(self._form, asked))))
+
+    def _edits(self, connection: Client, frame: frames.Transact, home: int) -> list[Edit]:
+        """What a transaction writes into documents, checked: all of them are in its own unit."""
         edits = [
             Edit(check_place(edit.collection, edit.topic, edit.key), edit.value, edit.expect)
             for edit in frame.documents
@@ -156,87 +194,77 @@ class Transacting:
                 check_value(edit.value)
                 if edit.expect is None:
                     raise BadRequest("a document is written by the version that it has", hint="version=…")
-            if self._broker.documents.unit_of(edit.place.topic) != writer.unit:
+            if self._broker.documents.unit_of(edit.place.topic) != home:
                 raise BadRequest(
                     f"the document {edit.place.collection}/{edit.place.key} lives apart from the transaction",
                     hint="let it live with the topic whose messages are acked: topic=…",
                 )
+        return edits
 
-        acks, apart = self._apart(connection, frame, writer.unit)
-        attempt = TransactionAttempt(writer.unit, frame.producer, frame.number) if apart else None
+    def _form(self, asked: AskedTransaction, commit: BrokerCommit) -> TransactionOutputs:
+        """Write a transaction into a commit, unless it has happened."""
+        connection, frame, once = asked.connection, asked.frame, asked.once
+        commit.work += frame.parts // PARTS_PER_WORK
+        happened = self._broker.ledger.of(commit, frame.producer)
+        if once is not None and (known := once.known(self._broker.publishing, commit)) is not None:
+            return known
+        if happened.known(frame.number):
+            self._broker.totals.repeated += 1
+            if frame.producer in commit.transactions:
+                return TransactionOutputs([])
+            raise Answered(TransactionOutputs([]))
+        if not happened.stored and 0 < frame.begun <= self._broker.ledger.forgotten(commit.unit):
+            raise _forgotten()
+        outputs = self._check_outputs(asked, commit)
+        self._broker.documents.check(commit, asked.edits)  # before the acks: it may have to read, or refuse
+        if asked.attempt is not None and not self._broker.attempts.is_latest(asked.attempt):
+            raise LeaseLost("the messages of the transaction are no longer reserved for it")
+        self.ack_all(commit, connection, asked.acks)
+        if asked.attempt is not None:
+            asked.attempt.join(commit, self._units.handovers[commit.unit])
+        self._broker.documents.write(commit, asked.edits, connection.subject)
+        commit.transactions[frame.producer] = happened.after(
+            frame.number, frame.floor, commit.now if frame.begun else 0
+        )
+        firsts = [
+            self._broker.committing.append(commit, topic, batch, connection.subject)
+            for topic, batch in outputs
+        ]
+        if once is not None:
+            once.remember(commit, firsts)
+        return TransactionOutputs(firsts)
 
-        def work(commit: BrokerCommit) -> TransactionOutputs:
-            commit.work += frame.parts // PARTS_PER_WORK
-            happened = self._broker.ledger.of(commit, frame.producer)
-            if once is not None and (known := once.known(self._broker.publishing, commit)) is not None:
-                return known
-            if happened.known(frame.number):
-                self._broker.totals.repeated += 1
-                if frame.producer in commit.transactions:
-                    return TransactionOutputs([])
-                raise Answered(TransactionOutputs([]))
-            if not happened.stored and 0 < frame.begun <= self._broker.ledger.forgotten(commit.unit):
-                raise TooOld("it is no longer known whether this transaction has happened")
-            if publishes:
-                commit.need_room()
-            accepting = [
-                (topic, accepted(each)) for (topic, _), each in zip(publishes, outcomes, strict=True)
-            ]
-            for topic, _ in publishes:
-                if isinstance(topic, DistantTopic):
-                    continue  # its owner has looked at it
-                if topic.deleted:  # or its unit has moved meanwhile: then the client comes again
-                    self._broker.table.topic(topic.name)
-                    raise self._units.not_owner(topic.writer.unit)
-                topic.claim_for(connection, frame.producer)
-                topic.check_backlog()
-                if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
-                    topic.keys.check_ids(commit, *(batch for other, batch in accepting if other is topic))
-            self._broker.documents.check(commit, edits)  # before the acks: it may have to read, or refuse
-            if attempt is not None and not self._broker.attempts.is_latest(attempt):
-                raise LeaseLost("the messages of the transaction are no longer reserved for it")
-            self.ack_all(commit, connection, acks)
-            if attempt is not None:
-                attempt.join(commit, self._units.handovers[commit.unit])
-            self._broker.documents.write(commit, edits, connection.subject)
-            commit.transactions[frame.producer] = happened.after(
-                frame.number, frame.floor, commit.now if frame.begun else 0
-            )
-            firsts = [
-                self._broker.committing.append(commit, topic, batch, connection.subject)
-                for topic, batch in accepting
-            ]
-            if once is not None:
-                once.remember(commit, firsts)
-            return TransactionOutputs(firsts)
+    def _check_outputs(
+        self, asked: AskedTransaction, commit: BrokerCommit
+    ) -> list[tuple[Topic | DistantTopic, Batch]]:
+        """The outputs of a transaction as its topics' middleware has let them through."""
+        if asked.publishes:
+            commit.need_room()
+        outputs = [
+            (topic, accepted(outcome))
+            for (topic, _), outcome in zip(asked.publishes, asked.outcomes, strict=True)
+        ]
+        for topic, _ in asked.publishes:
+            if isinstance(topic, DistantTopic):
+                continue  # its owner has looked at it
+            if topic.deleted:  # or its unit has moved meanwhile: then the client comes again
+                self._broker.table.topic(topic.name)
+                raise self._units.not_owner(topic.writer.unit)
+            topic.claim_for(asked.connection, asked.frame.producer)
+            topic.check_backlog()
+            if topic.spec.ids == "unique" and topic.writer.unit == commit.unit:
+                topic.keys.check_ids(commit, *(batch for other, batch in outputs if other is topic))
+        return outputs
 
-        has_middleware = any(topic.chain is not None for topic, _ in publishes)
-        if attempt is not None:
-
-            async def apply_middleware() -> None:
-                if has_middleware:
-                    outcomes[:] = await run_all(
-                        [(topic.chain, batch) for topic, batch in publishes], connection
-                    )
-
-            begin = partial(self._begin, attempt, once)
-            reserve = partial(self._reserve, attempt, connection.subject, apart)
-            return asyncio.ensure_future(
-                self._with_reservations(writer, attempt, begin, [apply_middleware, reserve], work)
-            )
-        if not has_middleware:
-            return asyncio.ensure_future(all_of(writer.put(work)))
-
-        async def middleware_first() -> TransactionOutcome:
-            if self._broker.ledger.remembers(writer.unit, frame.producer, frame.number):
-                # Nobody looks at them, unless the ledger has forgotten it when the commit is formed.
-                forgotten = TooOld("it is no longer known whether this transaction has happened")
-                outcomes[:] = [forgotten] * len(outcomes)
-            else:
-                outcomes[:] = await run_all([(topic.chain, batch) for topic, batch in publishes], connection)
-            return await all_of(writer.put(work))
-
-        return asyncio.ensure_future(middleware_first())
+    async def _after_middleware(
+        self, writer: Writer[BrokerCommit], asked: AskedTransaction
+    ) -> TransactionOutcome:
+        if self._broker.ledger.remembers(writer.unit, asked.frame.producer, asked.frame.number):
+            # Nobody looks at the outputs, unless the ledger has forgotten it when the commit is formed.
+            asked.outcomes[:] = [_forgotten()] * len(asked.outcomes)
+        else:
+            await asked.apply_middleware()
+        return await all_of(writer.put(partial(self._form, asked)))
 
     def _apart(
         self, connection: Client, frame: frames.Transact, home: int
@@ -258,19 +286,14 @@ class Transacting:
         return acks, apart
 
     async def _with_reservations(
-        self,
-        writer: Writer[BrokerCommit],
-        attempt: TransactionAttempt,
-        begin: Callable[[BrokerCommit], bool],
-        before: list[Callable[[], Awaitable[None]]],
-        work: Callable[[BrokerCommit], TransactionOutputs],
+        self, writer: Writer[BrokerCommit], asked: AskedTransaction, attempt: TransactionAttempt
     ) -> TransactionOutcome:
         """Unless it has happened: what comes before its commit, and then the commit."""
         try:
-            if await writer.put(begin) is False:
-                for step in before:
-                    await step()
-            return await all_of(writer.put(work))
+            if await writer.put(partial(self._begin, attempt, asked.once)) is False:
+                await asked.apply_middleware()
+                await self._reserve(attempt, asked.connection.subject, asked.apart)
+            return await all_of(writer.put(partial(self._form, asked)))
         finally:
             self._broker.attempts.end(attempt)
             if not attempt.is_formed:  # else the commit may be on disk, whatever became of it here
@@ -409,3 +432,7 @@ class Transacting:
         self._broker.consuming.settled(
             now, consumer.group, consumer, "ack", "", count(settled), settled, published
         )
+
+
+def _forgotten() -> TooOld:
+    return TooOld("it is no longer known whether this transaction has happened")

@@ -16,6 +16,7 @@ from landbridge.cli.options import (
     Group,
     OptionGroup,
     Registry,
+    ShowAll,
     Topic,
     argument,
     flag,
@@ -28,6 +29,7 @@ from landbridge.cli.options import (
 from landbridge.cli.output import columns
 from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
+from landbridge.core.names import is_reserved
 from landbridge.core.wording import counted
 
 if TYPE_CHECKING:
@@ -214,6 +216,7 @@ def update(topic: Topic, name: Group, *, options: GroupFlags, context: ContextNa
 def list_groups(
     topic: str | None = argument("TOPIC", "Only this topic's.", show_default=True),
     registry: Registry = False,
+    all: ShowAll = False,
     context: ContextName = None,
 ) -> None:
     """List groups, with how far behind they are.
@@ -230,6 +233,8 @@ def list_groups(
         output.rows(LIST_CROSSING, groups, empty=empty, show=lambda group: _crossing_row(group, names))
         return
     rows = ask(context, lambda bus: bus.groups.list(topic=topic))
+    if not all and topic is None:
+        rows = output.without_own(rows, lambda row: is_reserved(row.topic) or is_reserved(row.name))
     empty = "no groups yet: 'landbridge group create TOPIC GROUP', or just subscribe with one"
     output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 

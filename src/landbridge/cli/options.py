@@ -123,6 +123,10 @@ ContextName = Annotated[
 Registry = Annotated[
     bool, option("The registry's, which is known at all terminals of the customer.", "--registry")
 ]
+ShowAll = Annotated[
+    bool,
+    flag("On a screen: those that the bus has for itself, too. Pipes and --json always have them.", "--all"),
+]
 ListenOn = Annotated[str, option("Address to listen on. Other than this machine's own needs TLS.")]
 CertificateFile = Annotated[Path | None, option("Certificate chain, PEM.", metavar="FILE")]
 KeyFile = Annotated[Path | None, option("Its private key, PEM.", metavar="FILE")]

@@ -132,6 +132,17 @@ def rows(
     emit(data, lambda data: table(columns, [show(row) for row in data], empty=empty))
 
 
+def without_own(data: list[T], is_own: Callable[[T], bool]) -> list[T]:
+    """The rows of a list without those that the bus has for itself, where somebody looks at it; programs get
+    all of them."""
+    if choice.json or not on_terminal():
+        return data
+    shown = [row for row in data if not is_own(row)]
+    if len(shown) < len(data):
+        note(f"{len(data) - len(shown)} of the bus itself are left out: --all shows them")
+    return shown
+
+
 def note(text: str) -> None:
     """Advice for people. Programs don't see it."""
     if not choice.json and sys.stderr.isatty():

@@ -15,6 +15,7 @@ from landbridge.cli.options import (
     ContextName,
     OptionGroup,
     Registry,
+    ShowAll,
     Topic,
     argument,
     flag,
@@ -26,6 +27,7 @@ from landbridge.cli.options import (
 from landbridge.cli.output import columns
 from landbridge.cli.pausing import and_paused, told, with_pause
 from landbridge.cli.registry_access import as_admin, change, everything, find_terminals, terminal_names
+from landbridge.core.names import is_own
 
 if TYPE_CHECKING:
     from landbridge.client.registry import RegistryClient
@@ -240,11 +242,12 @@ def update(
 
 
 @app.command("list")
-def list_topics(registry: Registry = False, context: ContextName = None) -> None:
+def list_topics(registry: Registry = False, all: ShowAll = False, context: ContextName = None) -> None:
     """List the topics that you may publish or subscribe to.
 
     Examples:
       landbridge topic list
+      landbridge topic list --all
       landbridge topic list --json | jq -r '.[].name'
     """
     if registry:
@@ -253,6 +256,8 @@ def list_topics(registry: Registry = False, context: ContextName = None) -> None
         output.rows(LIST_CROSSING, crossing, empty=empty, show=lambda topic: _crossing_row(topic, {}))
         return
     rows = ask(context, lambda bus: bus.topics.list())
+    if not all:
+        rows = output.without_own(rows, lambda row: is_own(row.name))
     empty = "no topics yet: 'landbridge topic create NAME', or just publish to one"
     output.rows(and_paused(LIST, rows), rows, empty=empty, show=with_pause)
 

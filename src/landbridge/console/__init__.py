@@ -7,6 +7,7 @@ Jinja2; the browser gets one style sheet and one module of our own, and nothing 
 
 Read in this order:
 
+    kept         links and sessions as documents that only their secret opens
     sessions     one-time links, sessions and their cookies
     page         what a page is: ``Page``, ``Fragment``, ``PageView``
     action       what an action is: a form bound to an operation of the terminal
@@ -14,6 +15,8 @@ Read in this order:
     navigation   the places of the pages, in their order
     pages/       the pages, one file per noun; ``pages/__init__.py`` lists them
     rendering    templates, and the filters by which values are shown
+    searching    looking for messages of a topic, forwards and backwards
+    payloads     payloads as a page shows them
     samples      what is measured once for all sessions, in rings of fixed size
     stream       the one stream of server-sent events of an open page
     app          the application: routes, sign-in, headers, errors

@@ -48,6 +48,11 @@ def is_rule_topic(name: str) -> bool:
     return _RULE_TOPIC.fullmatch(name) is not None
 
 
+def is_own(topic: str) -> bool:
+    """Is the topic one that the bus has made for itself? Those of rules and their dead letters count, too."""
+    return is_reserved(topic) or is_rule_topic(topic.removesuffix(".dead"))
+
+
 def is_pattern(name: str) -> bool:
     """Does it stand for several topics?"""
     return "*" in name or "#" in name

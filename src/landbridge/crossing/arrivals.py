@@ -286,7 +286,7 @@ class Arrivals:
     def _topic_for(self, arrival: Arrival) -> Topic:
         if is_rule_topic(arrival.source.topic):
             raise BadRequest(f"{arrival.source.topic} is filled by a rule of this terminal alone")
-        topic = self._broker.topic_for(arrival.source.topic, create=True)
+        topic = self._broker.table.topic_for(arrival.source.topic, create=True)
         for name in arrival.manifest.groups:
             if name not in topic.groups:
                 # The directory that names the group has not come yet. Messages of this terminal may be for
@@ -347,7 +347,7 @@ class Arrivals:
 
     def _drop(self, arrival: Arrival, error: BusError) -> None:
         self._refuse(arrival.parcel, error)
-        self._perform(self.table.drop(arrival))
+        self._perform(self.table.drop(self._now(), arrival))
 
     def _wait_for_key(self, arrival: Arrival) -> None:
         self._perform(self.table.postpone(arrival))

@@ -268,7 +268,7 @@ class Ground:
         for entry in found.topics:
             # A terminal of the group needs the topic, so that messages for it have somewhere to wait.
             if any(self.me in self.members(group) for group in entry.groups):
-                self.broker.topic_for(entry.name, create=True)
+                self.broker.table.topic_for(entry.name, create=True)
         return True
 
     def _enter_replies(self) -> None:

@@ -179,6 +179,17 @@ class OutgoingHttp:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def check_address(self, url: str) -> None:
+        """BadRequest for a URL with an address that nothing may be sent to. One with a name is taken: where
+        that leads may change, and each request looks."""
+        target = read_url(url)
+        if target.address is not None and not self._allowed.allows(target.host, target.address):
+            raise BadRequest(
+                f"the terminal may not send to {target.host}, which is no public address",
+                hint=f"its operator may allow that: 'landbridge up --allow-outgoing {target.host}', "
+                "or allow_outgoing in its file",
+            )
+
     async def close(self) -> None:
         """Close all connections."""
         endpoints, self._endpoints = list(self._endpoints.values()), OrderedDict()

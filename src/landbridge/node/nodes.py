@@ -155,7 +155,7 @@ class Node:
         for name, (help, value) in found.items():
             yield GatewayFigure(name, help, labels, float(value), counts=False)
         late = "late commits that the store has refused: another node had the unit"
-        yield GatewayFigure("landbridge_node_fenced_total", late, labels, float(self._store.fenced))
+        yield GatewayFigure("landbridge_node_fenced", late, labels, float(self._store.fenced))
 
     def _dial(self, other: NodeRecord) -> Dial:
         if not other.url:

@@ -27,5 +27,6 @@ async def webhooks_of(
         http or OutgoingHttp(allowed) as way_out,
         WebhookSenders(buses.bus, buses.reader_of, way_out, terminal.broker.clock) as senders,
     ):
+        terminal.operations.webhooks.check_url = way_out.check_address
         with counted_in(terminal, senders):
             yield senders

@@ -139,7 +139,7 @@ class Router:
     def route(self, frame: Frame, here: Callable[[int], str | None]) -> Decision:
         """Where a frame is to go. ``here``: tells the topic of a subscription at this node, None where
         there is no such subscription here.
-        BadRequest for what can't be done over nodes."""
+        BadRequest for a subscription whose number the client has used already."""
         if isinstance(frame, _OF_A_TOPIC):
             return self._to(frame.topic, frame.request)
         if isinstance(frame, frames.Settle | frames.Unsubscribe | frames.SendReply):

@@ -41,7 +41,7 @@ class DocumentOperations:
         self, caller: TokenBearer, place: DocumentPlace, value: bytes | None, expect: str | None
     ) -> str:
         """Returns the new version; empty where the document is deleted."""
-        writer = self._broker.writers[self._documents.unit_of(place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(place.topic)]
         edits = [Edit(place, value, expect)]
         versions = await writer.put(lambda commit: self._documents.write(commit, edits, caller.subject))
         return versions[0] or ""

@@ -55,7 +55,7 @@ class ErrorOperations:
                 headers=[encode_headers(headers)],
             )
         )
-        topic = broker.topic_for(faults.TOPIC)
+        topic = broker.table.topic_for(faults.TOPIC)
         await topic.writer.put(lambda commit: broker.committing.append(commit, topic, batch))
         broker.totals.reports += 1
         return table.ErrorReported(stored=True)

@@ -49,7 +49,7 @@ class EventTypeOperations:
         name = core.check_type_name(request.name)
         if is_reserved(request.topic):
             raise BadRequest(f"{request.topic} is the terminal's own")
-        topic = self._broker.topic_for(request.topic, who=caller.subject)
+        topic = self._broker.table.topic_for(request.topic, who=caller.subject)
         now = self._broker.clock()
 
         wanted = core.TypeRegistration(
@@ -62,7 +62,7 @@ class EventTypeOperations:
 
         async def change(known: EventType | None) -> EventType:
             if wanted.is_costly:
-                return await self._broker.middleware.workshop.afar.register(topic.name, known, wanted)
+                return await self._broker.middleware.workshop.checking.register(topic.name, known, wanted)
             return core.register(known, wanted)
 
         if name not in (known := await types_of(self._documents, topic.name)) and len(known) >= MOST_TYPES:
@@ -81,7 +81,7 @@ class EventTypeOperations:
         """Read a type, change it and write it, again where somebody else was faster. None removes it."""
         place = check_place(COLLECTION, topic, name)
         writer = self._broker.units.writer_for(topic)
-        found_topic = self._broker.topic(topic)
+        found_topic = self._broker.table.topic(topic)
         for _ in range(TRIES):
             version, known = await self._read(place)
             changed = await change(known)
@@ -128,19 +128,19 @@ class EventTypeOperations:
         return stored.version, decoded(what, core.decode, stored.value, hint)
 
     async def list_all(self, caller: TokenBearer, request: table.OfTypes) -> table.TypeRows:
-        topic = self._broker.topic(request.topic).name
+        topic = self._broker.table.topic(request.topic).name
         found = await types_of(self._documents, topic)
         return table.TypeRows(types=[_row(topic, name, found[name]) for name in sorted(found)])
 
     async def show(self, caller: TokenBearer, request: table.OfType) -> table.TypeDetails:
-        topic = self._broker.topic(request.topic).name
+        topic = self._broker.table.topic(request.topic).name
         _, found = await self._read(_place(topic, request.name))
         if found is None:
             raise UnknownType(f"{topic} lists no event type {request.name[:60]!r}")
         return _details(topic, request.name, found)
 
     async def remove(self, caller: AuditedCaller, request: table.TypeRemove) -> table.Deleted:
-        topic, number = self._broker.topic(request.topic).name, request.version
+        topic, number = self._broker.table.topic(request.topic).name, request.version
         place = _place(topic, request.name)
 
         async def change(known: EventType | None) -> EventType | None:

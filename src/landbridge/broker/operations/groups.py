@@ -45,7 +45,7 @@ class GroupOperations:
         options = {key: options[key] for key in options if key not in ("start", "offset")}
         group_spec(options)  # what is wrong is refused before a topic is made
         broker.table.check_group_name(name)
-        found = broker.topic_for(topic, who=caller.subject, enter=topic_made(caller, topic))
+        found = broker.table.topic_for(topic, who=caller.subject, enter=topic_made(caller, topic))
         group = found.groups.get(name)
         # Its topic's discipline, unless it names one; and what is there already keeps the one that it has.
         default = found.spec.discipline if group is None else group.spec.discipline
@@ -100,7 +100,7 @@ class GroupOperations:
 
     async def list_page(self, caller: TokenBearer, request: table.GroupList) -> table.GroupRows:
         if request.topic is not None:
-            topics = [self._broker.topic(request.topic)]
+            topics = [self._broker.table.topic(request.topic)]
         else:
             begin = request.after.partition("/")[0]
             topics = [self._broker.topics[n] for n in sorted(n for n in self._broker.topics if n >= begin)]
@@ -119,7 +119,7 @@ class GroupOperations:
         return table.GroupRows(groups=rows, next="")
 
     async def show(self, caller: TokenBearer, request: table.OfGroup) -> table.GroupDetails:
-        group = self._broker.group(request.topic, request.name)
+        group = self._broker.table.group(request.topic, request.name)
         consumers = [
             table.ConsumerRow(
                 who=each.connection.who,
@@ -134,7 +134,7 @@ class GroupOperations:
 
     async def seek(self, caller: AuditedCaller, request: table.GroupSeek) -> table.GroupRow:
         broker = self._broker
-        group = broker.group(request.topic, request.name)
+        group = broker.table.group(request.topic, request.name)
         to, time = request.to, request.time
         if (to is None) == (time is None):
             raise BadRequest("seek wants either 'to' or 'time'")
@@ -143,14 +143,14 @@ class GroupOperations:
         else:
             at = time if to is None else to
             assert at is not None
-            floor = await broker.table.position(broker.topic(request.topic), at)
+            floor = await broker.table.position(broker.table.topic(request.topic), at)
         before = {"floor": group.delivery.cursor.floor}
         name = f"{request.topic}/{request.name}"
         broker.reservations.let_go(group)
         group.seek(floor)
         group.owe_entry(partial(caller.enter, name=name, before=before, after={"floor": floor}))
         await self._save(group)
-        if (rules := broker.topic(request.topic).on_grown) is not None:
+        if (rules := broker.table.topic(request.topic).on_grown) is not None:
             rules()  # they go on from there
         broker.observe_group(group, "moved", caller.subject, before, {"floor": floor})
         return describe_group(group)
@@ -158,7 +158,7 @@ class GroupOperations:
     async def advance(self, caller: TokenBearer, request: table.GroupAdvance) -> table.GroupRow:
         """A consumer that reads by offset is a Spark query, for example."""
         broker, topic, name = self._broker, request.topic, request.name
-        found = broker.topic(topic)
+        found = broker.table.topic(topic)
         if request.log not in (None, found.log_id):
             raise OtherLog(f"offset {request.to} is of the log {request.log}, and {topic} has {found.log_id}")
         group = found.groups.get(name)
@@ -196,7 +196,7 @@ class GroupOperations:
 
 def changeable(broker: Broker, topic: str, name: str) -> Group:
     """A group that is to be changed. BadRequest for the one whose cursor rules move."""
-    group = broker.group(topic, name)
+    group = broker.table.group(topic, name)
     if name == RULES_GROUP and group.damaged is None:
         raise BadRequest(
             f"the group {name} of {topic} says how far rules have come",

@@ -115,7 +115,7 @@ class LetterOperations:
 
     def _are_here(self, topic: str | None) -> bool:
         """False where letters are in a topic that another node owns."""
-        topics = self._broker.topics.values() if topic is None else [self._broker.topic(topic)]
+        topics = self._broker.topics.values() if topic is None else [self._broker.table.topic(topic)]
         groups = [group for found in topics for group in found.groups.values()]
         return all(self._broker.units.has(group.spec.dead_topic) for group in groups if group.spec.dead_topic)
 
@@ -124,7 +124,7 @@ class LetterOperations:
 
     def _dead_topics(self, topic: str | None, group: str | None) -> list[Topic]:
         """The dead-letter topics that there are, of all groups or of some."""
-        topics = self._broker.topics.values() if topic is None else [self._broker.topic(topic)]
+        topics = self._broker.topics.values() if topic is None else [self._broker.table.topic(topic)]
         names = {
             each.spec.dead_topic
             for found in topics
@@ -135,7 +135,7 @@ class LetterOperations:
         return [dead for dead in there if dead.log.end > dead.log.first]
 
     async def list_page(self, caller: TokenBearer, request: table.LetterList) -> table.LetterRows:
-        group = self._broker.group(request.topic, request.group)
+        group = self._broker.table.group(request.topic, request.group)
         dead = dead_topic_of(self._broker, group)
         if dead is None:
             return table.LetterRows(dead_topic=group.spec.dead_topic, letters=[], next="")

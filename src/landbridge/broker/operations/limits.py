@@ -8,11 +8,10 @@ from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import Dispatcher
-from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.set_limits import SetLimits
+from landbridge.broker.units import Units
 from landbridge.errors import BadRequest
 from landbridge.protocol import operations as table
-from landbridge.stores.writer import Writer
 
 
 class LogLevelPort(Protocol):
@@ -28,7 +27,7 @@ class LimitsBroker(Protocol):
     """What the handlers ask of the broker."""
 
     set_limits: SetLimits
-    writers: OwnedUnits[Writer[BrokerCommit]]
+    units: Units
 
 
 class LogsHost(Protocol):
@@ -78,7 +77,7 @@ class LimitsOperations:
             caller.enter(commit, "level", before, after)
             commit.on_stored.append(lambda: setattr(found, "level", wanted))
 
-        await self._broker.writers[0].put(work)
+        await self._broker.units.writers[0].put(work)
         return await self.show_level(caller, table.Nothing())
 
     @property

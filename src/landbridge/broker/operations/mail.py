@@ -135,7 +135,7 @@ class MailOperations(OutletOperations[StoredMail]):
                 caller.change_nothing()
                 return table.MailBounced(messages=0)
             await self._note(caller, place, known, bounced)
-            group, topic = self.group(stored), self._broker.topic(stored.reads)
+            group, topic = self.group(stored), self._broker.table.topic(stored.reads)
             first, end = max(request.first, topic.log.first), min(request.end, topic.log.end)
             messages = group.replay(first, end) if first < end else 0
             await save_group(group)

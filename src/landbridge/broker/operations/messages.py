@@ -54,7 +54,7 @@ class MessageOperations:
     async def wait(self, caller: TokenBearer, request: table.MessageWait) -> table.MessageReached:
         topic, offset, until = request.topic, request.offset, request.until
         within = None if request.within is None else max(0.0, min(request.within, LONGEST_WAIT))
-        found = self._broker.topic(topic)
+        found = self._broker.table.topic(topic)
         if not 0 <= offset < found.log.end:
             raise BadRequest(f"{topic} has no offset {offset} yet")
         if until != "stored":
@@ -146,7 +146,7 @@ class MessageOperations:
                 if name == topic or (
                     name in self._broker.topics and may_see(self._broker.topics, caller, name)
                 ):
-                    place = await self._search(turns, self._broker.topic(name), id, batch_id, moment)
+                    place = await self._search(turns, self._broker.table.topic(name), id, batch_id, moment)
                     if place is not None:
                         found.append(place)
         if not found:
@@ -157,7 +157,7 @@ class MessageOperations:
         """The message of this id at an offset; of any id, if that is empty."""
         if topic is None:
             raise BadRequest("an offset is of one topic", hint="name the topic")
-        found = self._broker.topic(topic)
+        found = self._broker.table.topic(topic)
         here = await found.log.read(offset) if found.log.first <= offset < found.log.end else None
         if here is None or here[0] > offset or id not in ("", here[1].id_of(offset - here[0])):
             raise UnknownMessage(f"no message {id[:100]!r} at offset {offset} of {topic}")

@@ -8,12 +8,11 @@ from landbridge.broker.audit import AuditedCaller
 from landbridge.broker.authority import TokenBearer
 from landbridge.broker.commit import BrokerCommit
 from landbridge.broker.operations.dispatcher import Dispatcher
-from landbridge.broker.owned import OwnedUnits
 from landbridge.broker.surroundings import NodesPort
+from landbridge.broker.units import Units
 from landbridge.core.cluster.table import ClusterTable, NodeRecord
 from landbridge.errors import UnknownNode
 from landbridge.protocol import operations as table
-from landbridge.stores.writer import Writer
 
 #: Topics that are looked at for one question.
 MOST_FOUND = 1000
@@ -22,7 +21,7 @@ MOST_FOUND = 1000
 class NodesBroker(Protocol):
     """What the handlers ask of the broker."""
 
-    writers: OwnedUnits[Writer[BrokerCommit]]
+    units: Units
 
 
 class NodeOwners(Protocol):
@@ -103,7 +102,7 @@ class NodeOperations:
             caller.enter(commit, name, {"draining": node.draining}, {"draining": draining})
 
         # The table of nodes is in no unit: the entry first, so that nothing is done that nobody knows of.
-        await self._broker.writers[0].put(work)
+        await self._broker.units.writers[0].put(work)
         after = await nodes.drain(name, draining)
         return self._row(nodes, after, after.named(name) or node)
 

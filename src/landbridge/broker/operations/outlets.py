@@ -117,7 +117,9 @@ class OutletOperations(Generic[S]):
         """Make an outlet and its group: (where it is, what is stored, whether it is new). ``new``: makes what
         is stored, at a moment. One that is there with the same options stays as it is."""
         place = self.place(spec.topic, spec.name)
-        topic = self._broker.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
+        topic = self._broker.table.topic_for(
+            spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic)
+        )
         if topic.spec.delivery == "at-most-once":
             raise BadRequest(
                 f"the queue {topic.name} settles a message when it is handed out, before anybody has got it",
@@ -216,7 +218,7 @@ class OutletOperations(Generic[S]):
         _, stored = await self.read(place)
         self.check_may_change(caller, stored)
         group = self.group(stored)
-        topic = self._broker.topic(stored.reads)
+        topic = self._broker.table.topic(stored.reads)
         if by_offset:
             first, end = request.first or 0, topic.log.end if request.end is None else request.end
         else:
@@ -261,7 +263,7 @@ class OutletOperations(Generic[S]):
         # The documents first: without them nobody reads the group, and so nobody makes it anew.
         try:
             reads = place.topic if stored is None else stored.reads
-            group = self._broker.group(reads, self.group_name(place.key))
+            group = self._broker.table.group(reads, self.group_name(place.key))
             name = f"{group.topic.name}/{group.name}"
             enter = partial(caller.enter, name=name, before=group.spec, what="group")
             await self._broker.table.delete_group(group, caller.subject, enter)
@@ -369,7 +371,7 @@ class OutletOperations(Generic[S]):
 
     def group(self, stored: S) -> Group:
         """Its group. UnknownGroup where somebody has deleted it."""
-        return self._broker.group(stored.reads, self.group_name(stored.spec.name))
+        return self._broker.table.group(stored.reads, self.group_name(stored.spec.name))
 
     def has_group(self, stored: S) -> bool:
         """Whether it is there: somebody may have deleted it, or the rule with its topic."""
@@ -406,7 +408,7 @@ class OutletOperations(Generic[S]):
         after: S | None = None,
     ) -> None:
         """Write documents, with the entry of the audit log."""
-        writer = self._broker.writers[self._documents.unit_of(place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(place.topic)]
         told = [None if each is None else self.told(each) for each in (before, after)]
 
         def work(commit: BrokerCommit) -> None:

@@ -45,7 +45,7 @@ class PausingOperations:
 
     async def pause_topic(self, caller: AuditedCaller, request: table.TopicPause) -> table.TopicRow:
         edit = self._pause(caller, request.note, delivery=request.delivery)
-        rule = self._broker.topic(request.name).spec.rule
+        rule = self._broker.table.topic(request.name).spec.rule
         if rule is not None and not request.delivery:
             raise BadRequest(
                 f"{request.name} is the topic of a rule: nobody publishes to it, and the rule goes on",
@@ -57,7 +57,7 @@ class PausingOperations:
         return await self._change_topic(caller, request.name, _nothing)
 
     async def _change_topic(self, caller: AuditedCaller, name: str, edit: PauseEdit) -> table.TopicRow:
-        topic = self._broker.topic(name)
+        topic = self._broker.table.topic(name)
         change = await self._broker.pauses.change_topic(topic, edit, _noting(caller, name))
         self._observe(caller, "topic", name, change)
         return describe_topic(topic)
@@ -71,7 +71,7 @@ class PausingOperations:
     async def _change_group(
         self, caller: AuditedCaller, request: table.OfGroup, edit: PauseEdit
     ) -> table.GroupRow:
-        group, name = self._broker.group(request.topic, request.name), f"{request.topic}/{request.name}"
+        group, name = self._broker.table.group(request.topic, request.name), f"{request.topic}/{request.name}"
         change = await self._broker.pauses.change_group(group, edit, _noting(caller, name))
         self._observe(caller, "group", name, change)
         return describe_group(group)

@@ -88,7 +88,7 @@ class ScheduleOperations:
         now = broker.clock()
         if timetable_of(spec, now).after(now) is None:
             raise BadRequest(f"{spec.when!r} names no moment that is to come")
-        broker.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
+        broker.table.topic_for(spec.topic, who=caller.subject, enter=topic_made(caller, spec.topic))
         stored = StoredSchedule(
             spec=spec,
             owner=caller.subject,
@@ -319,7 +319,7 @@ class ScheduleOperations:
     ) -> None:
         value = None if stored is None else encode_value(msgspec.to_builtins(stored))
         edits = [Edit(place, value, expect)]
-        writer = self._broker.writers[self._documents.unit_of(place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(place.topic)]
         name = f"{place.topic}/{place.key}"
 
         def work(commit: BrokerCommit) -> None:

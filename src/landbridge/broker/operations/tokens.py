@@ -112,6 +112,6 @@ class TokenOperations:
             commit.writes.append(PutDocument(REVOKED, entry, b""))
             caller.enter(commit, entry, after={"revoked": True, "tokens": tokens})
 
-        await self._broker.writers[0].put(work)
+        await self._broker.units.writers[0].put(work)
         self._terminal.revoke(entry)
         return table.Revoked(revoked=entry, tokens=tokens)

@@ -105,7 +105,7 @@ class TopicOperations:
         return describe_topic(topic)
 
     async def update(self, caller: AuditedCaller, request: table.TopicOptions) -> table.TopicRow:
-        topic = self._broker.topic(request.name)
+        topic = self._broker.table.topic(request.name)
         if topic.name == AUDIT:
             caller.scopes.demand_rank("admin", "change how long the audit log is kept")
         check_middleware(_changed(topic.spec, request).middleware)
@@ -145,7 +145,7 @@ class TopicOperations:
         return table.TopicRows(topics=rows, next="")
 
     async def show(self, caller: TokenBearer, request: table.OfTopic) -> table.TopicDetails:
-        topic, crossing = self._broker.topic(request.name), self._broker.crossing
+        topic, crossing = self._broker.table.topic(request.name), self._broker.crossing
         return table.TopicDetails(
             **_facts(topic),
             options=topic.spec,
@@ -160,7 +160,7 @@ class TopicOperations:
             enter = partial(caller.enter, name=request.name, before={"damaged": True})
             await self._broker.table.give_up_topic(request.name, enter)
             return table.Deleted(deleted=request.name)
-        topic = self._broker.topic(request.name)
+        topic = self._broker.table.topic(request.name)
         if is_reserved(topic.name):
             raise BadRequest(f"{topic.name} belongs to the terminal")
         if topic.spec.rule is not None:
@@ -207,7 +207,7 @@ class TopicOperations:
 
     async def wait(self, caller: TokenBearer, request: table.TopicWait) -> dict[str, table.TopicBounds]:
         _check_number(request.offsets)
-        topics = {name: self._broker.topic(name) for name in request.offsets}
+        topics = {name: self._broker.table.topic(name) for name in request.offsets}
         logs = {name: topic.log for name, topic in topics.items()}
         loop = asyncio.get_running_loop()
         now = loop.time
@@ -287,7 +287,8 @@ class TopicOperations:
         broker = self._broker
         _check_number(request.times)
         return {
-            name: await broker.table.position(broker.topic(name), at) for name, at in request.times.items()
+            name: await broker.table.position(broker.table.topic(name), at)
+            for name, at in request.times.items()
         }
 
 

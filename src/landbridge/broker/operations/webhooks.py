@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,9 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
     def __init__(self, broker: Broker, routing: Routing) -> None:
         super().__init__(broker)
         self._routing = routing
+        #: BadRequest for a URL to which this process sends nothing, whatever its host leads to. Whatever
+        #: sends the webhooks sets it.
+        self.check_url: Callable[[str], None] = lambda url: None
 
     async def prepare(self, caller: AuditedCaller, stored: StoredWebhook) -> StoredWebhook:
         """Make the rule of its query, where there is none."""
@@ -59,11 +63,11 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         return replace(stored, rule=topic.name)
 
     def trouble(self, stored: StoredWebhook, state: OutletState) -> str:
-        """Why nothing is read at the moment."""
+        """Why nothing is sent at the moment."""
         rule = self._broker.topics.get(stored.rule)
         if stored.rule and (rule is None or rule.deleted):
             return f"its rule {stored.rule} was deleted: create the webhook again, with the same options"
-        return state.trouble
+        return super().trouble(stored, state)
 
     def group_name(self, name: str) -> str:
         """The group that one reads."""
@@ -85,6 +89,7 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         options = msgspec.to_builtins(request)
         options = {key: options[key] for key in options if key not in ("secret", "asymmetric", "start")}
         spec = core.webhook_spec(options)
+        self.check_url(spec.url)
         if request.secret:
             read_secret(request.secret)
         secret = request.secret or _new_secret(asymmetric=request.asymmetric)
@@ -97,6 +102,9 @@ class WebhookOperations(OutletOperations[StoredWebhook]):
         return await self._tell(place, stored, secret if is_new else "")
 
     async def update(self, caller: AuditedCaller, request: table.WebhookUpdate) -> table.WebhookRow:
+        if request.url is not UNSET:
+            self.check_url(request.url)
+
         def work(stored: StoredWebhook) -> StoredWebhook:
             spec = core.webhook_spec({**msgspec.to_builtins(stored.spec), **msgspec.to_builtins(request)})
             return replace(stored, spec=spec, owner=caller.subject)

@@ -139,7 +139,7 @@ class WebSubOperations:
         demand_read(self._broker.topics, caller.scopes, spec.topic)
         if spec.source:
             caller.scopes.demand("publish", spec.topic)
-        topic = self._broker.topic_for(spec.topic)
+        topic = self._broker.table.topic_for(spec.topic)
         if topic.spec.kind != "stream":
             raise BadRequest(
                 f"{spec.topic} is of kind {topic.spec.kind}, whose messages are not for many",
@@ -217,7 +217,7 @@ class WebSubOperations:
 
     async def _newest(self, name: str) -> tuple[bytes, object, str, int]:
         """(payload, header content-type, id, offset) of the newest message that consumers would get now."""
-        topic, now = self._broker.topic(name), self._broker.clock()
+        topic, now = self._broker.table.topic(name), self._broker.clock()
         offset = topic.log.end - 1
         for _ in range(MOST_BATCHES):
             found = await topic.reader_for(None).fetch(offset, 1) if offset >= topic.log.first else []
@@ -398,7 +398,7 @@ class WebSubOperations:
             edits.append(Edit(state, None, None))
         await self._commit(edits, who)
         try:
-            group = self._broker.group(place.topic, core.group_name(place.key))
+            group = self._broker.table.group(place.topic, core.group_name(place.key))
             await self._broker.table.delete_group(group, who)
         except (UnknownGroup, UnknownTopic):
             pass
@@ -406,7 +406,7 @@ class WebSubOperations:
     async def _describe(self, place: DocumentPlace, sub: StoredSubscription) -> table.SubscriptionRow:
         state, now = await self._state(place), self._broker.clock()
         try:
-            group = self._broker.group(place.topic, core.group_name(place.key))
+            group = self._broker.table.group(place.topic, core.group_name(place.key))
             lag = group.catch_up().cursor.lag(group.topic.log.end)
         except (UnknownGroup, UnknownTopic):
             lag = None
@@ -499,7 +499,7 @@ class WebSubOperations:
 
     async def _commit(self, edits: list[Edit], subject: str, enter: Enter | None = None) -> None:
         """``enter``: writes the entry of the audit log, where an operator changes something."""
-        writer = self._broker.writers[self._documents.unit_of(edits[0].place.topic)]
+        writer = self._broker.units.writers[self._documents.unit_of(edits[0].place.topic)]
 
         def work(commit: BrokerCommit) -> None:
             self._documents.write(commit, edits, subject)

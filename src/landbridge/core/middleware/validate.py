@@ -20,7 +20,7 @@ from landbridge.core.middleware.event_types import (
 from landbridge.core.middleware.rows import BatchRows
 from landbridge.core.middleware.schema import Checker, compile_schema, first_error, is_explained_here
 from landbridge.core.middleware.weight import (
-    CHECKED_AFAR,
+    CHECKED_BY_PROCESS,
     CHECKED_HERE,
     COMPILED_HERE,
     SchemaWeight,
@@ -29,7 +29,7 @@ from landbridge.core.middleware.weight import (
 )
 from landbridge.errors import UnknownType
 
-#: Messages that are checked in one go elsewhere where nobody knows what that costs.
+#: Messages that the other process checks in one go where nobody knows what that costs.
 UNWEIGHED = 8
 _HINT = "change the message, or register a schema that takes it"
 
@@ -43,7 +43,7 @@ class Misfit(NamedTuple):
     hint: str
 
 
-class ChecksElsewhere(Protocol):
+class ChecksByProcess(Protocol):
     """Another process, which checks what may take long."""
 
     def first_misfit(self, schema: bytes, payloads: list[bytes]) -> Misfit | None: ...
@@ -69,7 +69,7 @@ class WeighedSchema:
 
     def units(self, count: int, size: int) -> int | None:
         """What the checks of so many messages cost together at most, which have this size together. None:
-        they are made elsewhere in any case."""
+        the other process makes them in any case."""
         if self._checker is None or self.weight is None:
             return None
         return count * self.weight.fixed + size * self.weight.per_byte
@@ -99,11 +99,11 @@ class TopicSchemas:
 
 
 class RowsPart(NamedTuple):
-    """Messages that are checked in one go: here, or elsewhere, which blocks."""
+    """Messages that are checked in one go: here, or by the other process, which blocks."""
 
     lo: int
     hi: int
-    is_elsewhere: bool
+    by_process: bool
 
 
 class ToBeExplained(Exception):
@@ -117,9 +117,9 @@ class ToBeExplained(Exception):
 class Validation:
     """The stage at work."""
 
-    def __init__(self, schemas: TopicSchemas, elsewhere: ChecksElsewhere, *, refuses_unlisted: bool) -> None:
+    def __init__(self, schemas: TopicSchemas, checking: ChecksByProcess, *, refuses_unlisted: bool) -> None:
         self._schemas = schemas
-        self._elsewhere = elsewhere
+        self._checking = checking
         self._refuses = refuses_unlisted
         #: The schemas of the messages of a slice that name their types, for ``work``.
         self._found: dict[int, WeighedSchema | None] = {}
@@ -137,18 +137,19 @@ class Validation:
         for at, size in enumerate(sizes, lo):
             schema = self._note_schema(at, rows.headers(at) if names_types else {})
             units = 0 if schema is None else schema.units(1, size)
-            elsewhere = schema if units is None or units > CHECKED_HERE else None
-            cost = CHECKED_AFAR // UNWEIGHED if units is None else units
-            most = CHECKED_HERE if elsewhere is None else CHECKED_AFAR
-            if at > begin and (elsewhere is not last or total + cost > most):
+            # The other process checks those of one schema together.
+            dear = schema if units is None or units > CHECKED_HERE else None
+            cost = CHECKED_BY_PROCESS // UNWEIGHED if units is None else units
+            most = CHECKED_HERE if dear is None else CHECKED_BY_PROCESS
+            if at > begin and (dear is not last or total + cost > most):
                 yield RowsPart(begin, at, last is not None)
                 begin, total = at, 0
-            total, last = total + cost, elsewhere
+            total, last = total + cost, dear
         yield RowsPart(begin, hi, last is not None)
 
     def _step(self, size: int) -> int:
         """How many messages that name no type are checked here in one go, where none is larger than this; 0:
-        one has to be checked elsewhere."""
+        one is for the other process."""
         try:
             units = self._schemas.find(DEFAULT, None).units(1, size)
         except UnknownType:
@@ -164,10 +165,10 @@ class Validation:
             return None
         return self._found[at]
 
-    def work(self, rows: BatchRows, lo: int, hi: int, *, is_elsewhere: bool = False) -> None:
+    def work(self, rows: BatchRows, lo: int, hi: int, *, by_process: bool = False) -> None:
         """InvalidMessage for the first message that doesn't fit."""
-        if is_elsewhere:
-            self._work_elsewhere(rows, lo, hi)
+        if by_process:
+            self._work_by_process(rows, lo, hi)
             return
         if not rows.may_have_header(b"type"):
             schema = self._find(rows, lo, DEFAULT, None)
@@ -183,11 +184,11 @@ class Validation:
             if schema is not None and not schema.checker.is_valid(value := rows.value(at)):
                 self._refuse(rows, at, schema, value)
 
-    def _work_elsewhere(self, rows: BatchRows, lo: int, hi: int) -> None:
+    def _work_by_process(self, rows: BatchRows, lo: int, hi: int) -> None:
         schema = self._found[lo]
         assert schema is not None
         payloads = [rows.payload_now(at) for at in range(lo, hi)]
-        misfit = self._elsewhere.first_misfit(schema.encoded, payloads)
+        misfit = self._checking.first_misfit(schema.encoded, payloads)
         if misfit is not None:
             rows.refuse(lo + misfit.at, misfit.field, misfit.reason, hint=misfit.hint or _HINT)
 
@@ -203,10 +204,10 @@ class Validation:
         if is_explained_here(schema.checker, size):
             field, reason = first_error(schema.checker, value, size)
             rows.refuse(at, field, reason, hint=_HINT)
-        raise ToBeExplained(partial(self._refuse_elsewhere, rows, at, schema, rows.payload_now(at)))
+        raise ToBeExplained(partial(self._refuse_by_process, rows, at, schema, rows.payload_now(at)))
 
-    def _refuse_elsewhere(self, rows: BatchRows, at: int, schema: WeighedSchema, payload: bytes) -> NoReturn:
-        misfit = self._elsewhere.first_misfit(schema.encoded, [payload])
+    def _refuse_by_process(self, rows: BatchRows, at: int, schema: WeighedSchema, payload: bytes) -> NoReturn:
+        misfit = self._checking.first_misfit(schema.encoded, [payload])
         field, reason = ("", "it doesn't fit the schema") if misfit is None else misfit[1:3]
         rows.refuse(at, field, reason, hint=_HINT)
 

@@ -20,7 +20,7 @@ from landbridge.core.middleware.schema import SchemaWalk
 LARGE, COMPILED_HERE = 8 << 10, 5_000
 #: Units of checks that a terminal makes in one go, some milliseconds at worst. A message that may take more
 #: is checked by another process, and so many units of such messages in one go.
-CHECKED_HERE, CHECKED_AFAR = 2_000_000, 50_000_000
+CHECKED_HERE, CHECKED_BY_PROCESS = 2_000_000, 50_000_000
 #: Nothing is counted beyond this.
 MOST = 1 << 50
 #: Of the recursive parts of a schema: for what looks at a value with all that is in it, at each level.

@@ -311,7 +311,7 @@ class Reassembly:
             effects.append(TakeFromShelf(arrival.place))
         return effects
 
-    def drop(self, arrival: Arrival) -> list[Effect]:
+    def drop(self, now: int, arrival: Arrival) -> list[Effect]:
         """The shipment can't be opened or stored. No hop has to keep it: if it is its source's, the source
         sends it again."""
         flow = self._flow(arrival.source)
@@ -322,7 +322,8 @@ class Reassembly:
             while flow.ready:  # they come after it, so they have to wait until it comes again
                 self._set_apart(flow.ready.popleft())
             flow.tip = (flow.draft or flow.inbound or Inbound()).position
-        return self._end(arrival, None)
+        # Where a commit is being formed, what comes next is looked for when it was made.
+        return self._end(arrival, None) + ([] if flow.draft is not None else self._look(now, flow))
 
     def _set_apart(self, arrival: Arrival) -> None:
         """A shipment that was ready or being stored is only held again, or on the shelf."""
@@ -530,7 +531,7 @@ class Reassembly:
         flow.storing, flow.giving, flow.backs, flow.draft, flow.is_committing = [], [], [], None, False
         flow.tip = (flow.inbound or Inbound()).position
         flow.retry_at = now + int(RETRY_AFTER * SECOND)
-        return effects
+        return effects + self._look(now, flow)
 
     # -- time --------------------------------------------------------------------------------------
 

@@ -10,8 +10,11 @@ with that token, so the terminal alone decides what the caller may do. Read in t
     cloudevents     messages as CloudEvents 1.0
     pull, receipts  taking messages from a group, and what settles them
     settle          settling
+    by_query        subscriptions by query: their rule's topic
     events          live streams by server-sent events
     websocket       live streams in both directions
+    cross_origin    pages of which web sites may ask
+    asking          requests to services, whose reply may be waited for
     administration  the terminal's operations, by their table
     sms             callbacks of SMS providers
     websub          feeds and the hub of WebSub

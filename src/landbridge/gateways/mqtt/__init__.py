@@ -1,4 +1,4 @@
-"""The MQTT gateway: clients of MQTT 3.1.1 and 5 on a port of their own.
+"""The MQTT gateway: clients of MQTT 3.1.1 and 5, on a port of their own and over WebSockets at the HTTP port.
 
 A gateway is a client of its terminal: each connection of MQTT is a connection of the bus, with the token that
 the client shows as its password, so the terminal alone decides what the client may do. Read in this order:
@@ -11,4 +11,5 @@ the client shows as its password, so the terminal alone decides what the client 
     deliveries   what a client has subscribed
     connection   one connection, from its first byte to its last
     port         the port: all connections, their sessions and wills
+    websocket    the same connections over WebSockets
 """

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from landbridge.broker import checks_afar, checks_process
-from landbridge.broker.checks_afar import ChecksAfar
+from landbridge.broker import checking_main, checking_process
+from landbridge.broker.checking_process import CheckingProcess
 from landbridge.broker.server import Terminal
 from landbridge.core.middleware.event_types import TypeRegistration
 from landbridge.core.middleware.validate import Misfit
@@ -34,8 +34,8 @@ LONG = [{"a": [399] * 9}] * 400_000
 
 
 @pytest.fixture
-def afar() -> Iterator[ChecksAfar]:
-    checks = ChecksAfar(seconds=0)
+def checking() -> Iterator[CheckingProcess]:
+    checks = CheckingProcess(seconds=0)
     yield checks
     checks.close()
 
@@ -44,92 +44,105 @@ def registration(schema: Any, compatibility: Any = "backward") -> TypeRegistrati
     return TypeRegistration(schema=schema, now=1, who="me", description=None, compatibility=compatibility)
 
 
-async def test_the_process_says_which_message_does_not_fit_and_where(afar: ChecksAfar) -> None:
+async def test_the_process_says_which_message_does_not_fit_and_where(checking: CheckingProcess) -> None:
     def ask(*payloads: bytes) -> Misfit | None:
-        return afar.first_misfit(
+        return checking.first_misfit(
             msgspec.json.encode({"properties": {"n": {"type": "integer"}}}), list(payloads)
         )
 
-    assert await afar.run("t", lambda: ask(b"{}", b'{"n": 1}')) is None
-    misfit = await afar.run("t", lambda: ask(b"{}", b'{"n": "x"}', b'{"n": []}'))
+    assert await checking.run("t", lambda: ask(b"{}", b'{"n": 1}')) is None
+    misfit = await checking.run("t", lambda: ask(b"{}", b'{"n": "x"}', b'{"n": []}'))
     assert misfit is not None
     assert (misfit.at, misfit.field) == (1, "/n")
-    misfit = await afar.run("t", lambda: ask(b"{}", b"{"))
+    misfit = await checking.run("t", lambda: ask(b"{}", b"{"))
     assert misfit is not None
     assert (misfit.at, misfit.hint) == (1, "send JSON, in UTF-8")
-    assert await afar.run("t", lambda: ask(b"1")) is None
+    assert await checking.run("t", lambda: ask(b"1")) is None
 
 
-async def test_a_check_without_end_is_ended_and_the_next_one_is_made(afar: ChecksAfar) -> None:
+async def test_a_check_without_end_is_ended_and_the_next_one_is_made(checking: CheckingProcess) -> None:
     def ask(schema: Any, *payloads: bytes) -> Misfit | None:
-        return afar.first_misfit(msgspec.json.encode(schema), list(payloads))
+        return checking.first_misfit(msgspec.json.encode(schema), list(payloads))
 
-    misfit = await afar.run("t", lambda: ask(ENDLESS, b"[]", msgspec.json.encode(LONG)))
+    misfit = await checking.run("t", lambda: ask(ENDLESS, b"[]", msgspec.json.encode(LONG)))
     assert misfit is not None
     assert (misfit.at, misfit.reason) == (1, "its check takes more than 0 s")
-    assert await afar.run("t", lambda: ask({}, b"1")) is None
+    assert await checking.run("t", lambda: ask({}, b"1")) is None
 
 
-async def test_a_process_that_is_killed_is_started_again(afar: ChecksAfar) -> None:
+async def test_a_process_that_is_killed_is_started_again(checking: CheckingProcess) -> None:
     def ask() -> Misfit | None:
-        return afar.first_misfit(b"true", [b"1"])
+        return checking.first_misfit(b"true", [b"1"])
 
-    assert await afar.run("t", ask) is None
-    assert afar._process is not None
-    os.kill(afar._process.pid, signal.SIGSTOP)
-    asking = asyncio.ensure_future(afar.run("t", ask))
-    os.kill(afar._process.pid, signal.SIGKILL)
+    assert await checking.run("t", ask) is None
+    assert checking._process is not None
+    os.kill(checking._process.pid, signal.SIGSTOP)
+    asking = asyncio.ensure_future(checking.run("t", ask))
+    os.kill(checking._process.pid, signal.SIGKILL)
     (found,) = await asyncio.gather(asking, return_exceptions=True)
     # It may have been found dead before it was asked.
     assert found is None or f"status {-signal.SIGKILL}" in str(found)
-    assert await afar.run("t", ask) is None
+    assert await checking.run("t", ask) is None
+
+
+async def test_a_process_that_is_found_dead_leaves_nothing_open(checking: CheckingProcess) -> None:
+    assert await checking.run("t", lambda: checking.first_misfit(b"true", [b"1"])) is None
+    dead = checking._process
+    assert dead is not None
+    dead.kill()
+    dead.wait()
+    assert await checking.run("t", lambda: checking.first_misfit(b"true", [b"1"])) is None
+    assert dead.stdin is not None
+    assert dead.stdout is not None
+    assert dead.stdin.closed
+    assert dead.stdout.closed
 
 
 async def test_closing_ends_a_check_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    afar, begun = ChecksAfar(), threading.Event()
-    answer = checks_process.read_message
+    checking, begun = CheckingProcess(), threading.Event()
+    answer = checking_main.read_message
 
     def read(stream: Any) -> bytes:
         begun.set()
         return answer(stream)
 
-    monkeypatch.setattr(checks_afar, "read_message", read)
+    monkeypatch.setattr(checking_process, "read_message", read)
     payload = msgspec.json.encode(LONG)
     asking = asyncio.ensure_future(
-        afar.run("t", lambda: afar.first_misfit(msgspec.json.encode(ENDLESS), [payload]))
+        checking.run("t", lambda: checking.first_misfit(msgspec.json.encode(ENDLESS), [payload]))
     )
     await asyncio.to_thread(begun.wait)
-    afar.close()
+    checking.close()
     with pytest.raises(ShuttingDown):
         await asking
     with pytest.raises(ShuttingDown):
-        afar.first_misfit(b"true", [b"1"])
+        checking.first_misfit(b"true", [b"1"])
 
 
-async def test_large_schemas_are_registered_as_small_ones_are(afar: ChecksAfar) -> None:
+async def test_large_schemas_are_registered_as_small_ones_are(checking: CheckingProcess) -> None:
     large = {"properties": {f"p{n}": {"type": "string", "maxLength": n} for n in range(300)}}
     assert registration(large).is_costly
-    first = await afar.register("t", None, registration(large))
+    first = await checking.register("t", None, registration(large))
     assert (first.newest, first.versions[0].schema) == (1, large)
-    assert await afar.register("t", first, registration(large)) == first
+    assert await checking.register("t", first, registration(large)) == first
     with pytest.raises(SchemaIncompatible, match="not backward compatible with version 1"):
-        await afar.register("t", first, registration({**large, "required": ["p1"]}))
+        await checking.register("t", first, registration({**large, "required": ["p1"]}))
     with pytest.raises(BadRequest, match="the schema is none"):
-        await afar.register("t", None, registration({**large, "type": "nothing"}))
+        await checking.register("t", None, registration({**large, "type": "nothing"}))
 
 
 async def test_everybody_else_goes_on_while_a_message_is_checked(
     monkeypatch: pytest.MonkeyPatch, crashes: list[Any]
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    check = ChecksAfar.first_misfit
+    check = CheckingProcess.first_misfit
 
-    def hold(self: ChecksAfar, schema: bytes, payloads: list[bytes]) -> Misfit | None:
+    def hold(self: CheckingProcess, schema: bytes, payloads: list[bytes]) -> Misfit | None:
         begun.set()
         assert go_on.wait(60.0)
         return check(self, schema, payloads)
 
-    monkeypatch.setattr(ChecksAfar, "first_misfit", hold)
+    monkeypatch.setattr(CheckingProcess, "first_misfit", hold)
     async with run_terminal() as terminal, attach(terminal) as bus:
         for topic, schema in (("dear", DEAR), ("orders", {"type": "object"})):
             await bus.types.register(topic, "default", schema=schema)
@@ -165,10 +178,10 @@ async def test_to_say_where_a_message_does_not_fit_may_take_the_process(crashes:
         await bus.types.register("orders", "default", schema=schema)
         await bus.topics.update("orders", middleware=[VALIDATE])
         await bus.publish("orders", [{"a": 1}])
-        assert terminal.broker.middleware.workshop.afar._process is None
+        assert terminal.broker.middleware.workshop.checking._process is None
         with pytest.raises(InvalidMessage) as refused:
             await bus.publish("orders", [{"a": 1}] * 80 + [{"a": 99}])
         assert (refused.value.index, refused.value.field) == (0, "/80")
-        assert terminal.broker.middleware.workshop.afar._process is not None
+        assert terminal.broker.middleware.workshop.checking._process is not None
         stages = terminal.broker.middleware.counts_of("orders")
         assert stages["validate"].refused == 1

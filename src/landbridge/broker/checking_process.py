@@ -1,4 +1,4 @@
-"""Checks that may take long, which a process of their own makes (``checks_process.py``).
+"""Checks that may take long, which a process of their own makes (``checking_main.py``).
 
 The process is started when the first such check is asked for, and again after it was ended. Whoever asks does
 so in a thread that topics share evenly, one check at a time. The event loop goes on meanwhile.
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import msgspec
 
-from landbridge.broker.checks_process import (
+from landbridge.broker.checking_main import (
     MOST_SECONDS,
     CheckAsked,
     CheckVerdict,
@@ -36,7 +36,7 @@ T = TypeVar("T")
 ENDS_WITHIN = 5.0
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from landbridge.broker.checks_process import main; main(int(sys.argv[2]))"
+    "from landbridge.broker.checking_main import main; main(int(sys.argv[2]))"
 )
 _encode = msgspec.msgpack.Encoder().encode
 _verdict = msgspec.msgpack.Decoder(CheckVerdict).decode
@@ -47,7 +47,7 @@ class EndedByKernel(Exception):
     """The process has used up the time for a check."""
 
 
-class ChecksAfar:
+class CheckingProcess:
     """The process, and whose turn it is."""
 
     def __init__(self, seconds: int = MOST_SECONDS) -> None:
@@ -127,7 +127,10 @@ class ChecksAfar:
         with self._lock:
             if self._is_closed:
                 raise ShuttingDown("the terminal is shutting down")
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.poll() is not None:
+                _end(self._process)
+                self._process = None
+            if self._process is None:
                 self._process = _start(self._seconds)
             stdin: Any = self._process.stdin
             stdout: Any = self._process.stdout
