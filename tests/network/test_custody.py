@@ -187,19 +187,22 @@ async def test_a_crash_between_storing_a_shipment_and_clearing_the_shelf_does_no
 async def test_of_two_groups_in_a_lane_one_goes_elsewhere_when_nothing_is_confirmed() -> None:
     async with Fleet(settings=Settings()) as fleet:
         paris, tokyo, osaka = [await fleet.server(name) for name in ("paris", "tokyo", "osaka")]
-        await fleet.admin.update_terminal(osaka.id, admin_cost=100.0)  # tokyo is the first choice
+        await fleet.admin.update_terminal(osaka.id, admin_cost=5000.0)  # tokyo is the first choice
         await fleet.topic("orders", billing=[tokyo, osaka], audit=[tokyo])
         await fleet.linked()
         async with (
             fleet.attach(paris) as here,
             fleet.attach(tokyo) as there,
             fleet.attach(osaka) as elsewhere,
+            # First, so that osaka keeps what comes to it: it has a consumer before it knows of one in tokyo.
+            Reader(elsewhere.subscribe("orders", group="billing")) as billing,
             Reader(there.subscribe("orders", group="billing")),
             Reader(there.subscribe("orders", group="audit")) as audit,
-            Reader(elsewhere.subscribe("orders", group="billing")) as billing,
         ):
             states = paris.network.states.states
             await until(lambda: [len(states[each.id].groups) for each in (tokyo, osaka)] == [2, 1])
+            kept = osaka.network.forwarder.placements
+            await until(lambda: [kept[key].target for key in kept if key[1] == "billing"] == [osaka.id])
             placements = paris.network.forwarder.placements
             with caught(tokyo) as lost:
                 with pytest.MonkeyPatch.context() as patch:
